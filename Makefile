@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# make            the library (shared and static), tern-run, tern-info, tern-bench, the examples
+# make demo       the main job: real routing through eight ranks, checked bit for bit
+# make check      builds and runs every test; ends with "N passed, M failed"
+# make help       targets and variables
+#
+# Sources are found by folder: a new file needs no line here. A variant (release, asan, tsan) has a folder of
+# its own under build/. Kernels are compiled twice from one source: by $(CC) for the cpu machine and, where CUDA
+# is found, by nvcc for the cuda machine.
+
+.SUFFIXES:
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+.DEFAULT_GOAL := all
+
+VARIANT ?= release
+CUDA    ?= auto
+WERROR  ?= 1
+V       ?= 0
+PREFIX  ?= /usr/local
+DESTDIR ?=
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+ifeq ($(origin CXX),default)
+CXX := g++
+endif
+
+B := build/$(VARIANT)
+OBJ := $(B)/obj
+
+ifeq ($(V),0)
+Q := @
+say = @printf '  %-5s %s\n' $(1) $(2)
+else
+Q :=
+say =
+endif
+
+VERSION_PART = $(shell sed -n 's/^\#define TERN_VERSION_$(1) *//p' include/tern/tern.h)
+MAJOR   := $(call VERSION_PART,MAJOR)
+VERSION := $(MAJOR).$(call VERSION_PART,MINOR).$(call VERSION_PART,PATCH)
+COMMIT  := $(shell git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
+
+# ---- CUDA: the compiler, its headers, the static runtime, and a C++ host compiler for nvcc ------------------
+
+CUDA_STATE := off (CUDA=0)
+HAVE_CUDA :=
+ifneq ($(CUDA),0)
+NVCC ?= $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+CUDA_STATE := no (no nvcc on PATH or in /usr/local/cuda)
+ifneq ($(NVCC),)
+CUDA_ROOT := $(patsubst %/bin/,%,$(dir $(realpath $(shell command -v $(NVCC)))))
+CUDA_INCLUDE := $(patsubst %/cuda_runtime_api.h,%,$(firstword \
+    $(wildcard $(CUDA_ROOT)/include/cuda_runtime_api.h $(CUDA_ROOT)/targets/*/include/cuda_runtime_api.h)))
+CUDART := $(firstword $(wildcard $(CUDA_ROOT)/lib64/libcudart_static.a $(CUDA_ROOT)/lib/libcudart_static.a \
+    $(CUDA_ROOT)/targets/*/lib/libcudart_static.a))
+ifeq ($(and $(CUDA_INCLUDE),$(CUDART)),)
+CUDA_STATE := no ($(NVCC) has no headers or no libcudart_static.a beside it)
+else ifeq ($(shell command -v $(CXX)),)
+CUDA_STATE := no ($(NVCC) needs a C++ compiler, and there is no $(CXX))
+else
+HAVE_CUDA := 1
+CUDA_STATE := $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p') ($(NVCC))
+endif
+endif
+endif
+ifeq ($(CUDA)$(HAVE_CUDA),1)
+$(error CUDA=1 was asked for: $(CUDA_STATE))
+endif
+
+# ---- Sources -----------------------------------------------------------------------------------------------
+
+ALL_SRC     := $(filter-out src/ref/%,$(wildcard src/*/*.c))
+CUDA_SRC    := $(wildcard src/machine/cuda*.c) src/kernels/table_cuda.c
+LIB_SRC     := $(filter-out $(if $(HAVE_CUDA),src/machine/no_cuda.c,$(CUDA_SRC)),$(ALL_SRC))
+KERNELS     := $(filter-out src/kernels/table_%,$(wildcard src/kernels/*.c))
+WIRE_KERNELS := $(filter $(addprefix bench/,$(addsuffix .c,$(shell \
+    sed -n 's/^ *X.\(wire_[a-z_0-9]*\),.*/\1/p' src/kernels/kernels.h))),$(wildcard bench/*.c))
+# The executor plays the part of the hardware: ThreadSanitizer is told what it does instead of watching it.
+EXECUTOR    := $(wildcard src/simt/*.c) src/machine/cpu.c
+
+TEST_MAIN   := $(wildcard test/*_test.c)
+TEST_HELP   := $(filter-out $(TEST_MAIN),$(wildcard test/*.c)) $(wildcard src/ref/*.c)
+BENCH_SRC   := $(filter-out $(WIRE_KERNELS),$(wildcard bench/*.c))
+TOOL_MAIN   := $(wildcard tools/*.c)
+EXAMPLE_SRC := $(wildcard examples/*.c)
+
+c_obj  = $(patsubst %.c,$(OBJ)/%.o,$(1))
+cu_obj = $(if $(HAVE_CUDA),$(patsubst %.c,$(OBJ)/cuda/%.o,$(1)))
+
+LIB_OBJ   := $(call c_obj,$(LIB_SRC)) $(call cu_obj,$(KERNELS))
+WIRE_OBJ  := $(call c_obj,$(WIRE_KERNELS)) $(call cu_obj,$(WIRE_KERNELS))
+BENCH_OBJ := $(call c_obj,$(BENCH_SRC)) $(WIRE_OBJ)
+HELP_OBJ  := $(call c_obj,$(TEST_HELP))
+
+TOOLS    := $(patsubst tools/%.c,$(B)/bin/%,$(subst _,-,$(TOOL_MAIN)))
+BENCH    := $(if $(wildcard bench/main.c),$(B)/bin/tern-bench)
+EXAMPLES := $(patsubst examples/%.c,$(B)/examples/%,$(EXAMPLE_SRC))
+TESTS    := $(patsubst test/%.c,$(B)/test/%,$(TEST_MAIN))
+SCRIPTS  := $(wildcard test/*.sh)
+SHARED   := $(B)/libtern.so.$(VERSION)
+STATIC   := $(B)/libtern.a
+HELP_LIB := $(B)/libhelp.a
+
+# ---- Flags -------------------------------------------------------------------------------------------------
+
+CFLAGS   ?= -O2 -g
+WARNINGS := -Wall -Wextra -Wc++-compat -Wvla $(if $(filter 1,$(WERROR)),-Werror) \
+    $(if $(findstring clang,$(shell $(CC) --version 2>/dev/null)),,-Wjump-misses-init)
+# No contraction to fused multiply-add on either machine: sums have the same bits everywhere.
+TERN_CFLAGS := -std=gnu11 -fPIC -fvisibility=hidden -ffp-contract=off -Iinclude -Isrc $(WARNINGS)
+TERN_LIBS := -lm -lrt -lpthread -ldl
+SANITIZE :=
+
+ifeq ($(VARIANT),asan)
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+TERN_CFLAGS += -DTERN_ASAN=1
+else ifeq ($(VARIANT),tsan)
+SANITIZE := -fsanitize=thread
+else ifneq ($(VARIANT),release)
+$(error VARIANT=$(VARIANT): it is release, asan or tsan)
+endif
+
+ifdef HAVE_CUDA
+CUDA_CFLAGS := -isystem $(CUDA_INCLUDE)
+CUDA_LIBS := $(CUDART)
+NVCC_ARCH ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
+    -gencode arch=compute_90,code=compute_90
+NVCC_FLAGS := -x cu -std=c++17 -O3 -fmad=false -Iinclude -Isrc $(NVCC_ARCH) -ccbin $(CXX) -Xptxas -v \
+    $(if $(filter 1,$(WERROR)),-Werror all-warnings) \
+    -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-ffp-contract=off
+endif
+
+$(call c_obj,$(CUDA_SRC)): EXTRA = $(CUDA_CFLAGS)
+$(OBJ)/bench/about.o: EXTRA = -DTERN_COMMIT='"$(COMMIT)"'
+ifeq ($(VARIANT),tsan)
+$(call c_obj,$(EXECUTOR)): EXTRA = -fno-sanitize=thread -DTERN_TSAN=1
+endif
+
+compile = $(CC) $(TERN_CFLAGS) $(CFLAGS) $(CPPFLAGS) $(SANITIZE) $(EXTRA)
+link = $(CC) $(CFLAGS) $(SANITIZE) $(LDFLAGS)
+
+# ---- Rules -------------------------------------------------------------------------------------------------
+
+.PHONY: all lib report check check-programs check-asan check-tsan check-gpu demo bench install uninstall clean help \
+    format-check FORCE
+
+all: report $(if $(SANITIZE),,lib) $(STATIC) $(TOOLS) $(BENCH) $(EXAMPLES)
+lib: $(SHARED) $(B)/libtern.so.$(MAJOR) $(B)/libtern.so $(STATIC)
+
+report:
+	@printf 'tern %s (%s): compiler %s, cuda %s\n' '$(VERSION)' '$(VARIANT)' '$(CC)' '$(CUDA_STATE)'
+
+# Rewritten only when its content changes: another compiler, flag or list of files rebuilds what it must.
+define stamp
+$(1): FORCE
+	@mkdir -p $$(@D)
+	@text='$(subst ','\'',$(2))'; \
+	    printf '%s\n' "$$$$text" | cmp -s - $$@ || printf '%s\n' "$$$$text" > $$@
+endef
+$(eval $(call stamp,$(B)/.compile,$(CC) $(TERN_CFLAGS) $(CFLAGS) $(CPPFLAGS) $(SANITIZE) $(CUDA_CFLAGS)))
+$(eval $(call stamp,$(B)/.nvcc,$(NVCC) $(NVCC_FLAGS)))
+$(eval $(call stamp,$(B)/.link,$(LDFLAGS) $(CUDA_LIBS) $(LIB_OBJ) $(BENCH_OBJ) $(HELP_OBJ)))
+$(eval $(call stamp,$(B)/.commit,$(COMMIT)))
+
+$(OBJ)/%.o: %.c $(B)/.compile
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(compile) -MMD -MP -c $< -o $@
+
+# What ptxas says of registers and spills is kept beside the object, for test/spills.sh.
+$(OBJ)/cuda/%.o: %.c $(B)/.nvcc
+	$(call say,NVCC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2> $(@:.o=.ptxas) || \
+	    { cat $(@:.o=.ptxas) >&2; exit 1; }
+
+$(OBJ)/bench/about.o: $(B)/.commit
+
+$(STATIC): $(LIB_OBJ) $(B)/.link
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && $(AR) rcs $@ $(LIB_OBJ)
+
+$(HELP_LIB): $(HELP_OBJ) $(B)/.link
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && $(AR) rcs $@ $(HELP_OBJ)
+
+$(SHARED): $(LIB_OBJ) src/tern.map $(B)/.link
+	$(call say,LD,$@)
+	$(Q)$(link) -shared -Wl,-soname,libtern.so.$(MAJOR) -Wl,--version-script=src/tern.map -Wl,-z,defs \
+	    -Wl,-z,relro,-z,now $(LIB_OBJ) $(CUDA_LIBS) $(TERN_LIBS) -o $@
+
+$(B)/libtern.so.$(MAJOR) $(B)/libtern.so: $(SHARED)
+	@ln -sf $(notdir $(SHARED)) $@
+
+# $(call program,objects and archives)
+define program
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(link) $(1) $(STATIC) $(CUDA_LIBS) $(TERN_LIBS) -o $@
+endef
+
+define tool
+$(B)/bin/$(subst _,-,$(notdir $(basename $(1)))): $(call c_obj,$(1)) $(STATIC)
+	$$(call program,$(call c_obj,$(1)))
+endef
+$(foreach source,$(TOOL_MAIN),$(eval $(call tool,$(source))))
+
+$(B)/bin/tern-bench: $(BENCH_OBJ) $(HELP_LIB) $(STATIC)
+	$(call program,$(BENCH_OBJ) $(HELP_LIB))
+
+$(B)/examples/%: $(OBJ)/examples/%.o $(STATIC)
+	$(call program,$<)
+
+$(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
+	$(call program,$< $(HELP_LIB))
+
+.SECONDARY:
+
+# ---- Tests -------------------------------------------------------------------------------------------------
+
+# Per cent of the cases and shapes, and seconds a program may take.
+SCALE_release := 100
+SCALE_asan := 25
+SCALE_tsan := 10
+export TERN_TEST_SCALE ?= $(SCALE_$(VARIANT))
+TEST_TIMEOUT ?= 540
+# Programs at once; tests that measure deadlines expect a processor of their own.
+TEST_JOBS ?= $(shell nproc 2>/dev/null || echo 1)
+
+export TERN_BUILD := $(B)
+test_environment = CC='$(CC)' CXX='$(CXX)' MAKE='$(MAKE)' TERN_VARIANT='$(VARIANT)' TERN_CUDA='$(HAVE_CUDA)'
+
+check: report all $(TESTS) $(TEST_EXTRA)
+	@$(test_environment) test/run -j $(TEST_JOBS) -t $(TEST_TIMEOUT) $(TESTS) $(SCRIPTS)
+
+check-programs: report $(TESTS) $(TOOLS) $(EXAMPLES) $(TEST_EXTRA)
+	@$(test_environment) test/run -j $(TEST_JOBS) -t $(TEST_TIMEOUT) $(TESTS) $(TEST_AWAKE)
+
+check-asan:
+	@$(MAKE) --no-print-directory VARIANT=asan CUDA=0 check-programs
+
+check-tsan:
+	@$(MAKE) --no-print-directory VARIANT=tsan CUDA=0 check-programs
+
+# One program after the other, on the GPUs of this machine.
+check-gpu: report all $(TESTS)
+	@$(test_environment) TERN_MACHINE=cuda test/run -j 1 -t $(TEST_TIMEOUT) $(filter-out %/simt_test,$(TESTS))
+
+demo: report $(BENCH)
+	@$(B)/bin/tern-bench demo
+
+bench: report $(BENCH)
+	@$(B)/bin/tern-bench wire
+	@$(B)/bin/tern-bench ep
+
+# ---- Installation ------------------------------------------------------------------------------------------
+
+LIBDIR     ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+BINDIR     ?= $(PREFIX)/bin
+CMAKEDIR   := $(LIBDIR)/cmake/Tern
+PCDIR      := $(LIBDIR)/pkgconfig
+INSTALL    ?= install
+INCLUDE_FROM_LIB = $(shell realpath -m --relative-to=$(LIBDIR) $(INCLUDEDIR))
+CMAKE_LIBS = $(patsubst -l%,%,$(CUDA_LIBS) $(TERN_LIBS))
+empty :=
+space := $(empty) $(empty)
+fill = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|g' \
+    -e 's|@VERSION@|$(VERSION)|g' -e 's|@MAJOR@|$(MAJOR)|g' -e 's|@PRIVATE_LIBS@|$(CUDA_LIBS) $(TERN_LIBS)|g' \
+    -e 's|@INCLUDE_FROM_LIB@|$(INCLUDE_FROM_LIB)|g' -e 's|@CMAKE_LIBS@|$(subst $(space),;,$(CMAKE_LIBS))|g'
+
+install: all
+	$(Q)$(INSTALL) -d $(addprefix $(DESTDIR),$(LIBDIR) $(INCLUDEDIR)/tern $(BINDIR) $(CMAKEDIR) $(PCDIR))
+	$(Q)$(INSTALL) -m 644 include/tern/*.h $(DESTDIR)$(INCLUDEDIR)/tern
+	$(Q)$(INSTALL) -m 755 $(SHARED) $(DESTDIR)$(LIBDIR)
+	$(Q)ln -sf $(notdir $(SHARED)) $(DESTDIR)$(LIBDIR)/libtern.so.$(MAJOR)
+	$(Q)ln -sf $(notdir $(SHARED)) $(DESTDIR)$(LIBDIR)/libtern.so
+	$(Q)$(INSTALL) -m 644 $(STATIC) $(DESTDIR)$(LIBDIR)
+	$(Q)$(INSTALL) -m 755 $(TOOLS) $(BENCH) $(DESTDIR)$(BINDIR)
+	$(Q)$(fill) tern.pc.in > $(DESTDIR)$(PCDIR)/tern.pc
+	$(Q)$(fill) cmake/TernConfig.cmake.in > $(DESTDIR)$(CMAKEDIR)/TernConfig.cmake
+	$(Q)$(fill) cmake/TernConfigVersion.cmake.in > $(DESTDIR)$(CMAKEDIR)/TernConfigVersion.cmake
+	@printf 'installed tern %s into %s\n' '$(VERSION)' '$(DESTDIR)$(PREFIX)'
+
+uninstall:
+	$(Q)rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libtern.a libtern.so libtern.so.$(MAJOR) libtern.so.$(VERSION)) \
+	    $(addprefix $(DESTDIR)$(BINDIR)/,$(notdir $(TOOLS) $(BENCH))) $(DESTDIR)$(PCDIR)/tern.pc
+	$(Q)rm -rf $(DESTDIR)$(INCLUDEDIR)/tern $(DESTDIR)$(CMAKEDIR)
+
+clean:
+	$(Q)rm -rf build
+
+format-check:
+	@if command -v clang-format > /dev/null; then \
+	    clang-format --dry-run --Werror $$(find include src test bench tools examples -name '*.[ch]'); \
+	else echo 'skip format-check: there is no clang-format'; fi
+
+help:
+	@printf '%s\n' \
+	'make                the library, tern-run, tern-info, tern-bench and the examples, into build/release' \
+	'make demo           real routing through eight ranks, on GPUs if there are any, checked bit for bit' \
+	'make check          all tests' \
+	'make check-asan     the test programs under AddressSanitizer and UndefinedBehaviorSanitizer' \
+	'make check-tsan     the test programs under ThreadSanitizer, and a proof that it is awake' \
+	'make check-gpu      the test programs on the GPUs of this machine' \
+	'make bench          limits of the machine, then dispatch and combine beside them' \
+	'make install        into $$(DESTDIR)$$(PREFIX); make uninstall removes it' \
+	'make format-check   what clang-format would change' \
+	'make clean' \
+	'' \
+	'CUDA=0              build without CUDA; CUDA=1: fail if it is not found; default: if it is found' \
+	'NVCC=PATH           the CUDA compiler; default: nvcc on PATH, then /usr/local/cuda/bin/nvcc' \
+	'NVCC_ARCH=FLAGS     -gencode options; default: sm_80, sm_90 and PTX' \
+	'CC, CXX, CFLAGS, CPPFLAGS, LDFLAGS, PREFIX, DESTDIR, LIBDIR as usual' \
+	'V=1                 print commands; WERROR=0: warnings do not fail the build' \
+	'TEST_JOBS=N         test programs at once; TEST_TIMEOUT=SECONDS for one; TERN_TEST_SCALE=PER CENT'
+
+-include $(shell find $(OBJ) -name '*.d' 2>/dev/null)

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * `tern-bench ep`: for every number of tokens, a row for route, dispatch, combine and the three in a chain.
+ *
+ * Bytes. A row that moves has the bytes of its payloads (BF16: 2 x hidden; FP8: hidden and its scales); ids,
+ * weights and sources are not counted. Over all ranks, dispatch moves a row for every (token, rank) pair in
+ * rank layout and for every choice in expert layout, and combine moves the same rows back, in BF16. `logical`
+ * is these bytes divided by the ranks and by p50; `remote` leaves out rows that stay on their rank; `wire` is
+ * remote in per cent of the best all-to-all bulk push measured just before in the same process, on the same
+ * memory. */
+#include "bench_ep.h"
+#include "about.h"
+#include "report.h"
+#include "wire.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    COL_TOKENS,
+    COL_HIDDEN,
+    COL_TOPK,
+    COL_EXPERTS,
+    COL_RANKS,
+    COL_SMS,
+    COL_DTYPE,
+    COL_LAYOUT,
+    COL_ROUTING,
+    COL_OP,
+    COL_P50,
+    COL_P99,
+    COL_ROW,
+    COL_LOGICAL,
+    COL_REMOTE,
+    COL_WIRE,
+    COL_SKEW,
+    COL_WRONG,
+    NUM_COLS
+};
+
+static const struct column columns[NUM_COLS] = {
+    {"tokens", "", 6, 0},       {"hidden", "", 6, 0},      {"topk", "", 4, 0},       {"experts", "", 7, 0},
+    {"ranks", "", 5, 0},        {"sms", "", 3, 0},         {"dtype", "", 5, -1},     {"layout", "", 6, -1},
+    {"routing", "", 9, -1},     {"op", "", 8, -1},         {"p50", "us", 10, 1},     {"p99", "us", 10, 1},
+    {"in-a-row", "us", 10, 1},  {"logical", "GB/s", 7, 3}, {"remote", "GB/s", 7, 3}, {"wire", "%", 5, 1},
+    {"skew", "max/mean", 8, 2}, {"#wrong", "", 6, 0},
+};
+
+void ep_columns(struct report *report)
+{
+    report->columns = columns;
+    report->num_columns = NUM_COLS;
+}
+
+enum tern_status ep_settle(struct options *o, const struct party *party)
+{
+    int cpu = party->machine == TERN_MACHINE_CPU;
+    if (o->tokens.num == 0) {
+        o->tokens.num = 1;
+        o->tokens.values[0] = cpu ? 64 : 4096;
+    }
+    o->hidden = o->hidden != 0 ? o->hidden : cpu ? 512 : 7168;
+    o->iters = o->iters != 0 ? o->iters : cpu ? 5 : 50;
+    o->warmup = o->warmup != 0 ? o->warmup : cpu ? 1 : 5;
+    if (o->corrupt != CORRUPT_NONE && !o->check) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--corrupt %s with --check 0",
+                         options_word("--corrupt", o->corrupt));
+    }
+    return routing_settle(o, party->num_ranks);
+}
+
+enum tern_status ep_heap_bytes(const struct options *o, const struct party *party, uint64_t *bytes)
+{
+    uint64_t most = 0;
+    uint32_t k;
+    for (k = 0; k < o->tokens.num; k++) {
+        struct shape shape;
+        uint64_t need;
+        TERN_TRY(shape_open(&shape, o, party->num_ranks, o->tokens.values[k]));
+        need = shape_heap_bytes(&shape);
+        shape_close(&shape);
+        most = need > most ? need : most;
+    }
+    *bytes = most;
+    return TERN_OK;
+}
+
+/* ---- Rows ---- */
+
+/* Rows that move, over all ranks, and where. */
+struct traffic {
+    double rows, remote; /* over all ranks */
+    double skew;         /* the busiest rank's rows over the mean */
+};
+
+static struct traffic traffic_of(const struct routing *g)
+{
+    struct traffic t = {0, 0, 0};
+    double most = 0;
+    int r;
+    for (r = 0; r < g->num_ranks; r++) {
+        double rows = (double)routing_rows(g, r);
+        t.rows += rows;
+        t.remote += rows - (double)routing_own_rows(g, r);
+        most = rows > most ? rows : most;
+    }
+    t.skew = t.rows > 0 ? most * g->num_ranks / t.rows : NAN;
+    return t;
+}
+
+/* The last part of a path, without its extension, and the layer. */
+static void name_routing(const struct options *o, char *text)
+{
+    const char *name = o->routing != NULL ? strrchr(o->routing, '/') : NULL;
+    if (o->routing == NULL) {
+        snprintf(text, REPORT_TEXT, "uniform");
+        return;
+    }
+    name = name != NULL ? name + 1 : o->routing;
+    snprintf(text, REPORT_TEXT, "%.*s.%u", (int)(strcspn(name, "._") < 7 ? strcspn(name, "._") : 7), name,
+             o->layer % 100000);
+}
+
+static void name_row(const struct shape *s, struct cell *row, int op)
+{
+    static const char *const names[] = {"route", "dispatch", "combine", "chain"};
+    const struct options *o = s->options;
+    row[COL_TOKENS].number = s->routing.tokens;
+    row[COL_HIDDEN].number = s->hidden;
+    row[COL_TOPK].number = s->routing.topk;
+    row[COL_EXPERTS].number = s->routing.experts;
+    row[COL_RANKS].number = s->routing.num_ranks;
+    row[COL_SMS].number = s->sms;
+    snprintf(row[COL_DTYPE].text, REPORT_TEXT, "%s", options_word("--dtype", o->dtype));
+    snprintf(row[COL_LAYOUT].text, REPORT_TEXT, "%s", options_word("--layout", o->layout));
+    name_routing(o, row[COL_ROUTING].text);
+    snprintf(row[COL_OP].text, REPORT_TEXT, "%s", names[op]);
+}
+
+static enum tern_status add_row(struct report *report, const struct shape *s, int op,
+                                const struct timing *timing, double wire_gb_s, const uint64_t *num_wrong)
+{
+    struct traffic t = traffic_of(&s->routing);
+    struct cell *row = report_row(report);
+    double us = timing->alone[op].p50;
+    double bytes = op == OP_DISPATCH ? s->row_bytes + s->scale_bytes : 2 * s->hidden;
+    if (row == NULL) {
+        return TERN_FAIL(TERN_NO_SPACE, "the report has room for %d rows", REPORT_MAX_ROWS);
+    }
+    name_row(s, row, op);
+    row[COL_P50].number = us;
+    row[COL_P99].number = timing->alone[op].p99;
+    if (op < NUM_OPERATIONS) {
+        row[COL_ROW].number = timing->in_a_row[op];
+        row[COL_WRONG].number = s->options->check ? (double)num_wrong[op] : NAN;
+    }
+    if ((op == OP_DISPATCH || op == OP_COMBINE) && us > 0) {
+        double each = bytes / s->routing.num_ranks / us / 1e3;
+        row[COL_LOGICAL].number = t.rows * each;
+        row[COL_REMOTE].number = t.remote * each;
+        row[COL_WIRE].number = wire_gb_s > 0 ? 100 * t.remote * each / wire_gb_s : NAN;
+        row[COL_SKEW].number = t.skew;
+    }
+    report_print_row(report);
+    return TERN_OK;
+}
+
+static enum tern_status run_shape(struct bench *b, struct report *report, double wire_gb_s,
+                                  uint64_t *num_wrong)
+{
+    uint64_t wrong[NUM_OPERATIONS] = {0, 0, 0};
+    struct timing timing;
+    enum tern_status status;
+    int op;
+    TERN_TRY(bench_open(b));
+    status = bench_time(b, &timing);
+    if (status == TERN_OK && b->shape.options->check) {
+        status = bench_check(b, wrong);
+    }
+    for (op = 0; status == TERN_OK && op <= NUM_OPERATIONS; op++) {
+        status = add_row(report, &b->shape, op, &timing, wire_gb_s, wrong);
+        *num_wrong += op < NUM_OPERATIONS ? wrong[op] : 0;
+    }
+    bench_close(b);
+    return status;
+}
+
+enum tern_status ep_rows(const struct options *o, struct report *report, struct party *party,
+                         double wire_gb_s, uint64_t *num_wrong)
+{
+    struct progress progress;
+    struct bench *b = (struct bench *)calloc(1, sizeof(*b));
+    enum tern_status status = TERN_OK;
+    uint32_t k;
+    if (b == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d ranks", party->num_local);
+    }
+    progress_init(&progress, report->quiet);
+    b->party = party;
+    b->progress = &progress;
+    for (k = 0; status == TERN_OK && k < o->tokens.num; k++) {
+        status = shape_open(&b->shape, o, party->num_ranks, o->tokens.values[k]);
+        if (status == TERN_OK) {
+            status = run_shape(b, report, wire_gb_s, num_wrong);
+            shape_close(&b->shape);
+        }
+    }
+    progress_clear(&progress);
+    free(b);
+    return status;
+}
+
+/* ---- The subcommand ---- */
+
+static enum tern_status note_shape(struct report *report, const struct options *o, const struct party *party,
+                                   double wire)
+{
+    TERN_TRY(report_note(report, "routing", "%s, layer %u, seed %u",
+                         o->routing != NULL ? o->routing : "uniform", o->layer, o->seed));
+    TERN_TRY(report_note(report, "options", "out %s, meta %s, align %u, transfer %s, %u iterations after %u",
+                         o->tensor ? "tensor" : "window", o->meta ? "1" : "0", o->align,
+                         options_word("--transfer", o->transfer), o->iters, o->warmup));
+    TERN_TRY(report_note(report, "time",
+                         "device events around one operation, slowest rank; the chain is route, dispatch, "
+                         "combine with no host in between"));
+    TERN_TRY(
+        report_note(report, "in-a-row", "many of one operation between two events, divided by their number"));
+    TERN_TRY(report_note(report, "GB/s",
+                         "bytes of rows over p50, mean of the ranks; remote: without rows that stay"));
+    return report_note(report, "wire", "%.3f GB/s a rank: best all-to-all %s of this run%s", wire,
+                       party->comms[0]->machine->info.has_bulk ? "bulk push" : "store",
+                       party->machine == TERN_MACHINE_CPU ? " (cpu machine: memory copies by fibers)" : "");
+}
+
+static enum tern_status run_open(const struct options *o, struct report *report, struct party *party,
+                                 uint64_t *num_wrong)
+{
+    double wire = 0;
+    TERN_TRY(about_note(report, party));
+    TERN_TRY(wire_measure(party, o->seed, &wire));
+    TERN_TRY(note_shape(report, o, party, wire));
+    report_head(report);
+    return ep_rows(o, report, party, wire, num_wrong);
+}
+
+enum tern_status ep_run(const struct options *options, struct report *report, uint64_t *num_wrong)
+{
+    struct options o = *options;
+    struct party party;
+    enum tern_status status;
+    uint64_t shapes = 0, wire;
+    report->kind = "ep";
+    ep_columns(report);
+    TERN_TRY(party_init(&party, &o));
+    report->quiet = party.first != 0;
+    TERN_TRY(ep_settle(&o, &party));
+    TERN_TRY(ep_heap_bytes(&o, &party, &shapes));
+    wire = wire_heap_bytes(party.num_ranks, wire_default_bytes(party.machine, party.num_ranks, 1));
+    TERN_TRY(party_open(&party, shapes > wire ? shapes : wire));
+    status = run_open(&o, report, &party, num_wrong);
+    party_close(&party);
+    return status;
+}

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The #wrong column. Outputs are poisoned, dispatch and combine run once more with what was timed, and every
+ * element is compared bit for bit with what it should be. The reference (src/ref) says which row lies where
+ * and what the casts are; the contents of a row come from their formula, so that nobody's input is needed.
+ * Combine is a plain FP32 loop in the documented order. One thread a local rank. */
+#include "bench_ep.h"
+#include "fill.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { POISON = 0xa5, CORRUPT_BIT = 0x10 };
+
+struct check {
+    struct bench *b;
+    uint8_t *cast; /* cast only: [num_ranks, tokens] rows of E4M3 and then their scales */
+    uint64_t wrong[TERN_MAX_RANKS][NUM_OPERATIONS]; /* [num_local] */
+};
+
+/* Working memory of one rank's thread. */
+struct scratch {
+    void *seen;       /* host memory of the machine, BENCH_PIECE_BYTES */
+    void *wanted;     /* one row of any buffer */
+    uint16_t *expert; /* one row of BUF_EXPERTS */
+    float *sum;       /* [hidden] */
+};
+
+/* ---- What should be there ---- */
+
+/* The cast tokens of rank r. */
+static enum tern_status cast_rank(void *user, int r)
+{
+    struct check *c = (struct check *)user;
+    const struct shape *s = &c->b->shape;
+    uint64_t bytes = s->hidden + s->scale_bytes, t;
+    uint8_t *at = c->cast + (uint64_t)r * s->routing.tokens * bytes;
+    uint16_t *token = (uint16_t *)malloc(2 * (size_t)s->hidden);
+    if (token == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %u channels", s->hidden);
+    }
+    for (t = 0; t < s->routing.tokens; t++, at += bytes) {
+        shape_fill_row(s, r, BUF_TOKENS, t, token);
+        terni_ref_cast(TERN_CAST_FP8, token, s->hidden, at, at + s->hidden);
+    }
+    free(token);
+    return TERN_OK;
+}
+
+static void make_token(const struct check *c, enum buffer b, const struct ref_row *from, void *at)
+{
+    const struct shape *s = &c->b->shape;
+    uint64_t row = (uint64_t)from->rank * s->routing.tokens + (uint64_t)from->token;
+    if (c->cast != NULL) {
+        const uint8_t *bytes = c->cast + row * (s->hidden + s->scale_bytes);
+        memcpy(at, b == BUF_ROWS ? bytes : bytes + s->hidden, shape_row_bytes(s, b));
+    } else {
+        shape_fill_row(s, from->rank, b == BUF_ROWS ? BUF_TOKENS : BUF_SCALES, (uint64_t)from->token, at);
+    }
+}
+
+/* Ids and weights of a received row: in rank layout those of the token that are local, in expert layout the
+ * weight of the one choice. */
+static void make_meta(const struct shape *s, int rank, enum buffer b, const struct ref_row *from, void *at)
+{
+    const struct routing *g = &s->routing;
+    uint64_t first = ((uint64_t)from->rank * g->tokens + (uint64_t)from->token) * g->topk;
+    int64_t share = g->experts / (uint32_t)g->num_ranks;
+    uint32_t k;
+    if (s->options->layout == TERN_LAYOUT_EXPERT) {
+        memcpy(at, &g->weights[first + (uint64_t)from->choice], sizeof(float));
+        return;
+    }
+    for (k = 0; k < g->topk; k++) {
+        int64_t id = g->ids[first + k];
+        int here = id >= 0 && id / share == rank;
+        if (b == BUF_ROW_IDS) {
+            ((int64_t *)at)[k] = here ? id - rank * share : -1;
+        } else {
+            ((float *)at)[k] = here ? g->weights[first + k] : 0.0f;
+        }
+    }
+}
+
+static void add_row(const struct shape *s, struct scratch *x, int holder, int64_t row)
+{
+    uint32_t i;
+    if (row < 0) {
+        return;
+    }
+    shape_fill_row(s, holder, BUF_EXPERTS, (uint64_t)row, x->expert);
+    for (i = 0; i < s->hidden; i++) {
+        uint32_t bits = (uint32_t)x->expert[i] << 16;
+        float v;
+        memcpy(&v, &bits, 4);
+        x->sum[i] += v;
+    }
+}
+
+static void make_sum(const struct shape *s, struct scratch *x, int rank, uint32_t token, uint16_t *at)
+{
+    const struct routing *g = &s->routing;
+    const int64_t *ids = g->ids + ((uint64_t)rank * g->tokens + token) * g->topk;
+    int64_t share = g->experts / (uint32_t)g->num_ranks;
+    uint32_t i;
+    memset(x->sum, 0, s->hidden * sizeof(float));
+    if (s->options->layout == TERN_LAYOUT_RANK) {
+        int r;
+        for (r = 0; r < g->num_ranks; r++) {
+            add_row(s, x, r, terni_ref_route_row(&g->routes[r], &g->world, rank, token, 0));
+        }
+    } else {
+        for (i = 0; i < g->topk; i++) {
+            int holder = ids[i] < 0 ? 0 : (int)(ids[i] / share);
+            add_row(s, x, holder, terni_ref_route_row(&g->routes[holder], &g->world, rank, token, i));
+        }
+    }
+    for (i = 0; i < s->hidden; i++) {
+        at[i] = terni_ref_bf16(x->sum[i]);
+    }
+}
+
+/* Every choice's weight comes home as it left; a choice of no expert had none. */
+static void make_sum_weights(const struct shape *s, int rank, uint32_t token, float *at)
+{
+    uint64_t first = ((uint64_t)rank * s->routing.tokens + token) * s->routing.topk;
+    uint32_t k;
+    for (k = 0; k < s->routing.topk; k++) {
+        at[k] = s->routing.ids[first + k] < 0 ? 0.0f : s->routing.weights[first + k];
+    }
+}
+
+static void make_row(const struct check *c, struct scratch *x, int rank, enum buffer b, uint64_t row)
+{
+    const struct shape *s = &c->b->shape;
+    const struct ref_row *from = b <= BUF_EXPERTS ? &s->routing.routes[rank].rows[row] : NULL;
+    if (b == BUF_SUMS) {
+        make_sum(s, x, rank, (uint32_t)row, (uint16_t *)x->wanted);
+    } else if (b == BUF_SUM_WEIGHTS) {
+        make_sum_weights(s, rank, (uint32_t)row, (float *)x->wanted);
+    } else if (b == BUF_SOURCES) {
+        ((int32_t *)x->wanted)[0] = from->rank;
+        ((int32_t *)x->wanted)[1] = from->token;
+    } else if (from->rank < 0) { /* padding */
+        memset(x->wanted, 0, shape_row_bytes(s, b));
+    } else if (b == BUF_ROWS || b == BUF_ROW_SCALES) {
+        make_token(c, b, from, x->wanted);
+    } else {
+        make_meta(s, rank, b, from, x->wanted);
+    }
+}
+
+/* ---- What is there ---- */
+
+static const struct {
+    enum buffer buffer;
+    enum operation operation;
+} outputs[] = {
+    {BUF_ROWS, OP_DISPATCH},        {BUF_ROW_SCALES, OP_DISPATCH}, {BUF_ROW_IDS, OP_DISPATCH},
+    {BUF_ROW_WEIGHTS, OP_DISPATCH}, {BUF_SOURCES, OP_DISPATCH},    {BUF_SUMS, OP_COMBINE},
+    {BUF_SUM_WEIGHTS, OP_COMBINE},
+};
+enum { NUM_OUTPUTS = sizeof(outputs) / sizeof(outputs[0]) };
+
+static uint32_t element_bytes(const struct shape *s, enum buffer b)
+{
+    return b == BUF_ROWS      ? (s->options->dtype == DTYPE_BF16 ? 2 : 1)
+           : b == BUF_SUMS    ? 2
+           : b == BUF_ROW_IDS ? 8
+                              : 4;
+}
+
+static uint64_t count_wrong(const char *seen, const char *wanted, uint32_t bytes, uint32_t element)
+{
+    uint64_t wrong = 0;
+    uint32_t i;
+    if (memcmp(seen, wanted, bytes) == 0) {
+        return 0;
+    }
+    for (i = 0; i < bytes; i += element) {
+        wrong += memcmp(seen + i, wanted + i, element) != 0;
+    }
+    return wrong;
+}
+
+static enum tern_status compare_buffer(struct check *c, struct scratch *x, int i, enum buffer b,
+                                       uint64_t *wrong)
+{
+    struct seat *seat = &c->b->seats[i];
+    const struct shape *s = &c->b->shape;
+    uint32_t bytes = shape_row_bytes(s, b);
+    uint64_t num_rows = shape_rows(s, seat->rank, b), begin, k;
+    uint64_t each = bytes != 0 ? BENCH_PIECE_BYTES / bytes : 0;
+    for (begin = 0; each != 0 && begin < num_rows; begin += each) {
+        uint64_t num = num_rows - begin < each ? num_rows - begin : each;
+        TERN_TRY(tern_copy(seat->comm, x->seen, (char *)seat->buffers[b] + begin * bytes, num * bytes,
+                           seat->stream));
+        TERN_TRY(tern_stream_synchronize(seat->comm, seat->stream));
+        for (k = 0; k < num; k++) {
+            make_row(c, x, seat->rank, b, begin + k);
+            *wrong += count_wrong((char *)x->seen + k * bytes, (char *)x->wanted, bytes, element_bytes(s, b));
+        }
+    }
+    return TERN_OK;
+}
+
+static enum tern_status compare_rank(void *user, int i)
+{
+    struct check *c = (struct check *)user;
+    struct tern_comm *comm = c->b->seats[i].comm;
+    uint32_t hidden = c->b->shape.hidden;
+    struct scratch x = {NULL, NULL, NULL, NULL};
+    enum tern_status status;
+    int k;
+    TERN_TRY(tern_alloc(comm, TERN_MEMORY_HOST, BENCH_PIECE_BYTES, &x.seen));
+    x.wanted = malloc(4 * (size_t)hidden + TERN_MAX_TOPK * sizeof(int64_t));
+    x.expert = (uint16_t *)malloc(2 * (size_t)hidden);
+    x.sum = (float *)malloc(hidden * sizeof(float));
+    status = x.wanted != NULL && x.expert != NULL && x.sum != NULL
+                 ? TERN_OK
+                 : TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for rows of %u channels", hidden);
+    for (k = 0; status == TERN_OK && k < (int)NUM_OUTPUTS; k++) {
+        status = compare_buffer(c, &x, i, outputs[k].buffer, &c->wrong[i][outputs[k].operation]);
+    }
+    free(x.sum);
+    free(x.expert);
+    free(x.wanted);
+    tern_free(comm, x.seen);
+    return status;
+}
+
+static uint64_t count_wrong_counts(const struct ref_route *r, const struct tern_route_counts *seen,
+                                   uint32_t ranks, uint32_t experts)
+{
+    uint64_t wrong = (seen->num_rows != r->num_rows) + (seen->num_tokens != r->num_tokens);
+    wrong += count_wrong((const char *)seen->rank_counts, (const char *)r->rank_counts, 4 * ranks, 4);
+    wrong += count_wrong((const char *)seen->expert_counts, (const char *)r->expert_counts, 4 * experts, 4);
+    if (r->expert_offsets != NULL) {
+        wrong += count_wrong((const char *)seen->expert_offsets, (const char *)r->expert_offsets,
+                             4 * experts + 4, 4);
+    }
+    return wrong;
+}
+
+static enum tern_status compare_counts(struct check *c)
+{
+    const struct routing *g = &c->b->shape.routing;
+    int i;
+    for (i = 0; i < c->b->party->num_local; i++) {
+        TERN_TRY(bench_issue(&c->b->seats[i], OP_ROUTE));
+    }
+    for (i = 0; i < c->b->party->num_local; i++) {
+        struct seat *seat = &c->b->seats[i];
+        struct tern_route_counts seen = TERN_ROUTE_COUNTS_INIT;
+        TERN_TRY(tern_route_wait(seat->route, &seen));
+        c->wrong[i][OP_ROUTE] += count_wrong_counts(&g->routes[seat->rank], &seen, (uint32_t)g->num_ranks,
+                                                    g->experts / (uint32_t)g->num_ranks);
+    }
+    return TERN_OK;
+}
+
+/* ---- The run ---- */
+
+static enum tern_status poison(struct bench *b)
+{
+    int i, k;
+    for (i = 0; i < b->party->num_local; i++) {
+        struct seat *seat = &b->seats[i];
+        for (k = 0; k < (int)NUM_OUTPUTS; k++) {
+            enum buffer buffer = outputs[k].buffer;
+            uint64_t bytes = shape_rows(&b->shape, seat->rank, buffer) * shape_row_bytes(&b->shape, buffer);
+            if (bytes != 0) {
+                TERN_TRY(tern_fill(seat->comm, seat->buffers[buffer], POISON, bytes, seat->stream));
+            }
+        }
+    }
+    TERN_TRY(party_synchronize(b->party));
+    return party_barrier(b->party); /* nobody writes into an output that is yet to be poisoned */
+}
+
+static enum tern_status run_once(struct bench *b)
+{
+    int i;
+    for (i = 0; i < b->party->num_local; i++) {
+        TERN_TRY(bench_issue(&b->seats[i], OP_DISPATCH));
+    }
+    for (i = 0; i < b->party->num_local; i++) {
+        TERN_TRY(bench_issue(&b->seats[i], OP_COMBINE));
+    }
+    return bench_synchronize(b);
+}
+
+/* --corrupt: flips one bit of the first element that rank 0 has. */
+static enum tern_status corrupt(struct bench *b)
+{
+    static const enum buffer targets[] = {BUF_ROWS, BUF_ROWS, BUF_SUMS};
+    enum buffer target = targets[b->shape.options->corrupt];
+    struct seat *seat = &b->seats[0];
+    unsigned char byte = 0;
+    if (b->shape.options->corrupt == CORRUPT_NONE || seat->rank != 0) {
+        return TERN_OK;
+    }
+    if (shape_rows(&b->shape, 0, target) == 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--corrupt: rank 0 has no row to corrupt");
+    }
+    TERN_TRY(tern_copy(seat->comm, &byte, seat->buffers[target], 1, seat->stream));
+    TERN_TRY(tern_stream_synchronize(seat->comm, seat->stream));
+    byte ^= CORRUPT_BIT;
+    TERN_TRY(tern_copy(seat->comm, seat->buffers[target], &byte, 1, seat->stream));
+    return tern_stream_synchronize(seat->comm, seat->stream);
+}
+
+static enum tern_status check_all(struct check *c, uint64_t num_wrong[NUM_OPERATIONS])
+{
+    uint64_t all[TERN_MAX_RANKS][NUM_OPERATIONS];
+    int r, op;
+    TERN_TRY(poison(c->b));
+    TERN_TRY(compare_counts(c));
+    TERN_TRY(run_once(c->b));
+    TERN_TRY(corrupt(c->b));
+    if (c->cast != NULL) {
+        TERN_TRY(party_each(c->b->party->num_ranks, cast_rank, c));
+    }
+    TERN_TRY(party_each(c->b->party->num_local, compare_rank, c));
+    TERN_TRY(party_gather(c->b->party, c->wrong, all, sizeof(all[0])));
+    for (op = 0; op < NUM_OPERATIONS; op++) {
+        num_wrong[op] = 0;
+        for (r = 0; r < c->b->party->num_ranks; r++) {
+            num_wrong[op] += all[r][op];
+        }
+    }
+    return TERN_OK;
+}
+
+enum tern_status bench_check(struct bench *b, uint64_t num_wrong[NUM_OPERATIONS])
+{
+    struct check c;
+    enum tern_status status;
+    memset(&c, 0, sizeof(c));
+    c.b = b;
+    if (b->shape.options->dtype == DTYPE_CAST) {
+        uint64_t tokens = (uint64_t)b->party->num_ranks * b->shape.routing.tokens;
+        uint64_t bytes = tokens * (b->shape.hidden + b->shape.scale_bytes);
+        c.cast = (uint8_t *)malloc(bytes + 1);
+        if (c.cast == NULL) {
+            return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %llu bytes of cast tokens",
+                             (unsigned long long)bytes);
+        }
+    }
+    status = check_all(&c, num_wrong);
+    free(c.cast);
+    return status;
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The option table, its parser and its help text. */
+#include "options.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum kind { NUMBER, SWEEP, CHOICE, TEXT };
+
+struct row {
+    const char *name;
+    enum kind kind;
+    unsigned commands; /* enum command, or-ed */
+    size_t offset;     /* of the field of struct options */
+    uint32_t min, max; /* of a number */
+    uint32_t value;    /* default of a number or a choice */
+    const char *words; /* of a choice, in order of value, with bars between; of others, what to give */
+    const char *help;
+};
+
+#define AT(field) offsetof(struct options, field)
+enum { EP = COMMAND_EP, WIRE = COMMAND_WIRE, DEMO = COMMAND_DEMO, ALL = EP | WIRE | DEMO };
+
+static const struct row rows[] = {
+    {"--machine", CHOICE, ALL, AT(machine), 0, 0, 0, "auto|cpu|cuda",
+     "auto: TERN_MACHINE, else cuda if a GPU is there"},
+    {"--ranks", NUMBER, ALL, AT(ranks), 1, TERN_MAX_RANKS, 0, "N", "default 8; under tern-run what it says"},
+    {"--tokens", SWEEP, EP, AT(tokens), 0, 1u << 20, 0, "N[,N..]", "tokens a rank; default 4096, cpu 64"},
+    {"--hidden", NUMBER, EP, AT(hidden), 8, 65536, 0, "N", "channels a token; default 7168, cpu 512"},
+    {"--topk", NUMBER, EP, AT(topk), 1, TERN_MAX_TOPK, 0, "N", "experts a token; default 8, or the file's"},
+    {"--experts", NUMBER, EP, AT(experts), 1, 1u << 16, 0, "N", "of all ranks; default 256, or the file's"},
+    {"--sms", NUMBER, EP | DEMO, AT(sms), 1, 1024, 0, "N",
+     "processors an operation takes; default 24, fewer if "
+     "ranks share a device"},
+    {"--dtype", CHOICE, EP, AT(dtype), 0, 0, DTYPE_BF16, "bf16|fp8|cast",
+     "rows of dispatch: bf16; fp8 with FP32 "
+     "scales given; bf16 cast to fp8 on the way"},
+    {"--layout", CHOICE, EP, AT(layout), 0, 0, TERN_LAYOUT_RANK, "rank|expert", "order of the rows received"},
+    {"--align", NUMBER, EP, AT(align), 1, 4096, 1, "N",
+     "expert layout: rows that an expert's begin is a multiple of"},
+    {"--routing", TEXT, EP, AT(routing), 0, 0, 0, "uniform|FILE.npy",
+     "ids drawn without replacement, or read from "
+     "an array [layer, token, choice]"},
+    {"--weights", TEXT, EP, AT(weights), 0, 0, 0, "FILE.npy",
+     "top-k weights for a routing file; default: drawn"},
+    {"--layer", NUMBER, EP, AT(layer), 0, 1u << 16, 0, "N", "of the routing file; default 0"},
+    {"--seed", NUMBER, EP | WIRE | DEMO, AT(seed), 0, UINT32_MAX, 1, "N", "of routing and rows; default 1"},
+    {"--iters", NUMBER, ALL, AT(iters), 1, 100000, 0, "N", "timed iterations; default 50, cpu 5"},
+    {"--warmup", NUMBER, EP, AT(warmup), 1, 1000, 0, "N", "iterations before; default 5, cpu 1"},
+    {"--out", CHOICE, EP, AT(tensor), 0, 0, 0, "window|tensor",
+     "where outputs lie: in memory that peers address, or "
+     "in plain device memory behind one more copy"},
+    {"--meta", CHOICE, EP, AT(meta), 0, 0, 1, "0|1",
+     "dispatch also carries top-k ids, weights and sources; default 1"},
+    {"--transfer", CHOICE, EP, AT(transfer), 0, 0, 0, "auto|bulk|plain", "bulk copies, or loads and stores"},
+    {"--check", CHOICE, EP | WIRE, AT(check), 0, 0, 1, "0|1",
+     "compare every element with the reference; default 1"},
+    {"--corrupt", CHOICE, EP, AT(corrupt), 0, 0, 0, "none|dispatch|combine",
+     "flip one bit of that output before the "
+     "check, to see that the check sees it"},
+    {"--json", TEXT, ALL, AT(json), 0, 0, 0, "FILE", "write the same as JSON"},
+    {"--data", TEXT, DEMO, AT(data), 0, 0, 0, "DIR", "folder of the routing files; default data"},
+};
+
+enum { NUM_ROWS = sizeof(rows) / sizeof(rows[0]) };
+
+/* Digits only: no sign, no space. */
+static enum tern_status read_number(const struct row *row, const char *text, size_t length, uint32_t *value)
+{
+    uint64_t v = 0;
+    size_t i;
+    for (i = 0; i < length && text[i] >= '0' && text[i] <= '9' && v <= UINT32_MAX; i++) {
+        v = v * 10 + (uint64_t)(text[i] - '0');
+    }
+    if (i != length || length == 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s %s: not a whole number of %u to %u", row->name, text,
+                         row->min, row->max);
+    }
+    if (v < row->min || v > row->max) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s %s: outside %u to %u", row->name, text, row->min,
+                         row->max);
+    }
+    *value = (uint32_t)v;
+    return TERN_OK;
+}
+
+static enum tern_status read_sweep(const struct row *row, const char *text, struct sweep *sweep)
+{
+    sweep->num = 0;
+    for (;;) {
+        size_t length = strcspn(text, ",");
+        if (sweep->num == MAX_SWEEP) {
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s: more than %d values", row->name, MAX_SWEEP);
+        }
+        TERN_TRY(read_number(row, text, length, &sweep->values[sweep->num]));
+        sweep->num++;
+        if (text[length] == 0) {
+            return TERN_OK;
+        }
+        text += length + 1;
+    }
+}
+
+/* The v-th word of "a|b|c" and its length; NULL past the last. */
+static const char *word_at(const char *words, uint32_t v, size_t *length)
+{
+    while (v > 0 && words != NULL) {
+        words = strchr(words, '|');
+        words = words != NULL ? words + 1 : NULL;
+        v--;
+    }
+    *length = words != NULL ? strcspn(words, "|") : 0;
+    return words;
+}
+
+static enum tern_status read_choice(const struct row *row, const char *text, uint32_t *value)
+{
+    const char *word;
+    size_t length;
+    uint32_t v;
+    for (v = 0; (word = word_at(row->words, v, &length)) != NULL; v++) {
+        if (strlen(text) == length && memcmp(text, word, length) == 0) {
+            *value = v;
+            return TERN_OK;
+        }
+    }
+    return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s %s: not one of %s", row->name, text, row->words);
+}
+
+static enum tern_status read_value(const struct row *row, const char *text, struct options *options)
+{
+    void *field = (char *)options + row->offset;
+    switch (row->kind) {
+    case NUMBER:
+        return read_number(row, text, strlen(text), (uint32_t *)field);
+    case SWEEP:
+        return read_sweep(row, text, (struct sweep *)field);
+    case CHOICE:
+        return read_choice(row, text, (uint32_t *)field);
+    case TEXT:
+        *(const char **)field = text;
+        break;
+    }
+    return TERN_OK;
+}
+
+static const struct row *find(const char *name)
+{
+    int i;
+    for (i = 0; i < (int)NUM_ROWS; i++) {
+        if (strcmp(rows[i].name, name) == 0) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
+enum tern_status options_parse(enum command command, int num_words, char **words, struct options *options)
+{
+    struct options o;
+    int i;
+    memset(&o, 0, sizeof(o));
+    o.command = command;
+    for (i = 0; i < (int)NUM_ROWS; i++) {
+        if (rows[i].kind == NUMBER || rows[i].kind == CHOICE) {
+            *(uint32_t *)(void *)((char *)&o + rows[i].offset) = rows[i].value;
+        }
+    }
+    for (i = 0; i < num_words; i += 2) {
+        const struct row *row = find(words[i]);
+        if (row == NULL || (row->commands & command) == 0) {
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "no option %s here; see tern-bench help", words[i]);
+        }
+        if (i + 1 == num_words) {
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s needs a value: %s", row->name, row->words);
+        }
+        TERN_TRY(read_value(row, words[i + 1], &o));
+    }
+    if (o.routing != NULL && strcmp(o.routing, "uniform") == 0) {
+        o.routing = NULL;
+    }
+    *options = o;
+    return TERN_OK;
+}
+
+void options_help(void)
+{
+    static const struct {
+        enum command command;
+        const char *usage;
+    } parts[] = {
+        {COMMAND_EP, "tern-bench ep [OPTION VALUE]...    time and check route, dispatch and combine"},
+        {COMMAND_WIRE, "tern-bench wire [OPTION VALUE]...  what this machine's memory and links can do"},
+        {COMMAND_DEMO, "tern-bench demo [OPTION VALUE]...  real routing through eight ranks, checked"},
+    };
+    int p, i;
+    for (p = 0; p < (int)(sizeof(parts) / sizeof(parts[0])); p++) {
+        printf("%s\n", parts[p].usage);
+        for (i = 0; i < (int)NUM_ROWS; i++) {
+            if ((rows[i].commands & parts[p].command) != 0) {
+                printf("  %-10s %-21s %s\n", rows[i].name, rows[i].words, rows[i].help);
+            }
+        }
+        printf("\n");
+    }
+    printf("tern-bench help                    this text\n\n"
+           "One process drives all ranks; under `tern-run -n N tern-bench ...` each process is one rank.\n"
+           "The exit status is 1 if an element is wrong and 2 if something failed.\n");
+}
+
+const char *options_word(const char *option, uint32_t value)
+{
+    static _Thread_local char text[24];
+    size_t length;
+    const char *word = word_at(find(option)->words, value, &length);
+    snprintf(text, sizeof(text), "%.*s", (int)length, word != NULL ? word : "");
+    return text;
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What tern-bench is asked to do. One table (options.c) gives every option its name, range, default, help and
+ * the subcommands that take it; a zero or NULL here means "not given". */
+#ifndef TERN_BENCH_OPTIONS_H
+#define TERN_BENCH_OPTIONS_H
+
+#include "core/core.h"
+
+enum command { COMMAND_EP = 1, COMMAND_WIRE = 2, COMMAND_DEMO = 4 };
+enum dtype { DTYPE_BF16, DTYPE_FP8, DTYPE_CAST };
+enum corrupt { CORRUPT_NONE, CORRUPT_DISPATCH, CORRUPT_COMBINE };
+enum { MAX_SWEEP = 16 };
+
+struct sweep {
+    uint32_t num;
+    uint32_t values[MAX_SWEEP];
+};
+
+struct options {
+    enum command command;
+    uint32_t machine; /* enum tern_machine */
+    uint32_t ranks;
+    struct sweep tokens;
+    uint32_t hidden;
+    uint32_t topk;
+    uint32_t experts;
+    uint32_t sms;
+    uint32_t dtype;  /* enum dtype */
+    uint32_t layout; /* enum tern_layout */
+    uint32_t align;
+    const char *routing; /* NULL: uniform */
+    const char *weights;
+    uint32_t layer;
+    uint32_t seed;
+    uint32_t iters;
+    uint32_t warmup;
+    uint32_t tensor; /* outputs outside the window */
+    uint32_t meta;
+    uint32_t transfer; /* enum tern_transfer */
+    uint32_t check;
+    uint32_t corrupt; /* enum corrupt */
+    const char *json;
+    const char *data; /* folder of the demo's routing */
+};
+
+/* Reads the words after the subcommand. TERN_INVALID_ARGUMENT names the option and the value. */
+enum tern_status options_parse(enum command command, int num_words, char **words, struct options *options);
+/* Prints usage and every option of every subcommand. */
+void options_help(void);
+/* The word for a value of a choice option, as the header and the JSON give it. */
+const char *options_word(const char *option, uint32_t value);
+
+#endif

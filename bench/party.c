@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opens the ranks of a run and lets them agree. */
+#include "party.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { DEFAULT_RANKS = 8 };
+
+/* The machine that a communicator would choose, known before one is open: sizes depend on it. */
+static enum tern_machine choose_machine(uint32_t asked)
+{
+    const char *name = terni_env(TERN_ENV_MACHINE);
+    if (asked != TERN_MACHINE_AUTO) {
+        return (enum tern_machine)asked;
+    }
+    if (strcmp(name, "cpu") == 0 || strcmp(name, "cuda") == 0) {
+        return name[1] == 'p' ? TERN_MACHINE_CPU : TERN_MACHINE_CUDA;
+    }
+    return terni_cuda_device_count() > 0 ? TERN_MACHINE_CUDA : TERN_MACHINE_CPU;
+}
+
+enum tern_status party_init(struct party *p, const struct options *options)
+{
+    memset(p, 0, sizeof(*p));
+    p->machine = choose_machine(options->machine);
+    p->in_process = terni_env(TERN_ENV_ID)[0] == 0;
+    if (p->in_process) {
+        p->num_ranks = options->ranks != 0 ? (int)options->ranks : DEFAULT_RANKS;
+        p->num_local = p->num_ranks;
+        return TERN_OK;
+    }
+    TERN_TRY(tern_id_from_environment(&p->id, &p->first, &p->num_ranks));
+    p->num_local = 1;
+    if (options->ranks != 0 && (int)options->ranks != p->num_ranks) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--ranks %u, but tern-run started %d", options->ranks,
+                         p->num_ranks);
+    }
+    return TERN_OK;
+}
+
+enum tern_status party_open(struct party *p, uint64_t heap_bytes)
+{
+    struct tern_comm_config config = TERN_COMM_CONFIG_INIT;
+    int i;
+    config.machine = (int32_t)p->machine;
+    config.heap_bytes = heap_bytes;
+    if (p->in_process) {
+        TERN_TRY(tern_comm_open_all(p->num_ranks, &config, p->comms));
+    } else {
+        TERN_TRY(tern_comm_open(&p->id, p->first, p->num_ranks, &config, &p->comms[0]));
+    }
+    for (i = 0; i < p->num_local; i++) {
+        enum tern_status status = tern_stream_open(p->comms[i], &p->streams[i]);
+        if (status != TERN_OK) {
+            party_close(p);
+            return status;
+        }
+    }
+    return TERN_OK;
+}
+
+void party_close(struct party *p)
+{
+    int i;
+    for (i = 0; i < p->num_local; i++) {
+        if (p->streams[i] != NULL) {
+            tern_stream_close(p->comms[i], p->streams[i]);
+        }
+        p->streams[i] = NULL;
+    }
+    for (i = 0; i < p->num_local; i++) {
+        tern_comm_close(p->comms[i]);
+        p->comms[i] = NULL;
+    }
+}
+
+enum tern_status party_gather(struct party *p, const void *local, void *all, size_t bytes)
+{
+    if (p->in_process) {
+        memcpy(all, local, bytes * (size_t)p->num_local);
+        return TERN_OK;
+    }
+    return tern_comm_allgather(p->comms[0], local, all, bytes);
+}
+
+enum tern_status party_barrier(struct party *p)
+{
+    return p->in_process ? TERN_OK : tern_comm_barrier(p->comms[0]);
+}
+
+enum tern_status party_synchronize(struct party *p)
+{
+    int i;
+    for (i = 0; i < p->num_local; i++) {
+        TERN_TRY(tern_stream_synchronize(p->comms[i], p->streams[i]));
+    }
+    return TERN_OK;
+}
+
+struct job {
+    enum tern_status (*work)(void *user, int i);
+    void *user;
+    int i;
+    enum tern_status status;
+    char sentence[256]; /* of a failure: the thread that has it will be gone */
+};
+
+static void *run_job(void *arg)
+{
+    struct job *job = (struct job *)arg;
+    job->status = job->work(job->user, job->i);
+    snprintf(job->sentence, sizeof(job->sentence), "%s", tern_last_error());
+    return NULL;
+}
+
+enum tern_status party_each(int num, enum tern_status (*work)(void *user, int i), void *user)
+{
+    struct job jobs[TERN_MAX_RANKS];
+    pthread_t threads[TERN_MAX_RANKS];
+    enum tern_status status = TERN_OK;
+    int i, started[TERN_MAX_RANKS];
+    for (i = 0; i < num; i++) {
+        jobs[i].work = work;
+        jobs[i].user = user;
+        jobs[i].i = i;
+        jobs[i].status = TERN_OK;
+        started[i] = pthread_create(&threads[i], NULL, run_job, &jobs[i]) == 0;
+        if (!started[i]) {
+            run_job(&jobs[i]); /* no thread to be had: do it here */
+        }
+    }
+    for (i = 0; i < num; i++) {
+        if (started[i]) {
+            pthread_join(threads[i], NULL);
+        }
+        if (status == TERN_OK && jobs[i].status != TERN_OK) {
+            status = TERN_FAIL(jobs[i].status, "%s", jobs[i].sentence);
+        }
+    }
+    return status;
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Two sources of ids. Uniform: each token draws topk different experts, from the seed and the rank alone, so
+ * that a rank's tokens stay the same when others come or go. A file: an array [layer, token, choice]; rank r
+ * takes the r-th block of consecutive tokens. */
+#include "routing.h"
+
+#include "fill.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_TOPK = 8, DEFAULT_EXPERTS = 256 };
+
+static enum tern_status check_file(const struct options *o, const struct npy *ids)
+{
+    if (!npy_is_integer(ids) || ids->num_dims != 3) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "%s: %s with %d dimensions; routing is integers with 3 (layer, token, choice)",
+                         o->routing, npy_type_name(ids->type), ids->num_dims);
+    }
+    if (o->layer >= ids->dims[0]) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--layer %u: %s has %llu layers", o->layer, o->routing,
+                         (unsigned long long)ids->dims[0]);
+    }
+    if (ids->dims[2] < 1 || ids->dims[2] > TERN_MAX_TOPK) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s has %llu choices a token; 1 to %d are possible",
+                         o->routing, (unsigned long long)ids->dims[2], (int)TERN_MAX_TOPK);
+    }
+    if (o->topk != 0 && o->topk != ids->dims[2]) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--topk %u: %s has %llu choices a token", o->topk, o->routing,
+                         (unsigned long long)ids->dims[2]);
+    }
+    return TERN_OK;
+}
+
+/* The experts that a file was recorded with: one more than the largest id in it. */
+static enum tern_status file_experts(const char *path, const struct npy *ids, uint32_t *experts)
+{
+    int64_t most = -1;
+    uint64_t i;
+    for (i = 0; i < ids->count; i++) {
+        int64_t id = npy_get_int(ids, i);
+        if (id < -1 || id >= 1 << 16) {
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s: element %llu is %lld, which is no expert", path,
+                             (unsigned long long)i, (long long)id);
+        }
+        most = id > most ? id : most;
+    }
+    if (most < 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s names no expert in %llu elements", path,
+                         (unsigned long long)ids->count);
+    }
+    *experts = (uint32_t)most + 1;
+    return TERN_OK;
+}
+
+static enum tern_status settle_file(struct options *o, const struct npy *ids)
+{
+    uint32_t experts = 0;
+    TERN_TRY(check_file(o, ids));
+    TERN_TRY(file_experts(o->routing, ids, &experts));
+    if (o->experts != 0 && o->experts != experts) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--experts %u: the ids in %s are those of %u experts",
+                         o->experts, o->routing, experts);
+    }
+    o->topk = (uint32_t)ids->dims[2];
+    o->experts = experts;
+    return TERN_OK;
+}
+
+enum tern_status routing_settle(struct options *o, int num_ranks)
+{
+    if (o->routing != NULL) {
+        struct npy ids;
+        enum tern_status status;
+        TERN_TRY(npy_load(o->routing, &ids));
+        status = settle_file(o, &ids);
+        npy_free(&ids);
+        TERN_TRY(status);
+    } else if (o->weights != NULL) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--weights %s without a routing file", o->weights);
+    }
+    o->topk = o->topk != 0 ? o->topk : DEFAULT_TOPK;
+    o->experts = o->experts != 0 ? o->experts : DEFAULT_EXPERTS;
+    if (o->experts % (uint32_t)num_ranks != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--experts %u is not a multiple of %d ranks", o->experts,
+                         num_ranks);
+    }
+    if (o->topk > o->experts) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--topk %u of --experts %u: a token's experts differ",
+                         o->topk, o->experts);
+    }
+    return TERN_OK;
+}
+
+/* Shuffles as much of a deck of experts as one token draws. The deck stays shuffled: any order is a fair
+ * start. */
+static void draw_rank(const struct options *o, const struct routing *g, int rank, int64_t *deck)
+{
+    struct fill_random random = fill_begin(o->seed, FILL_IDS, (uint64_t)rank, 0);
+    int64_t *ids = g->ids + (uint64_t)rank * g->tokens * g->topk;
+    uint32_t t, k, e;
+    for (e = 0; e < g->experts; e++) {
+        deck[e] = e;
+    }
+    for (t = 0; t < g->tokens; t++) {
+        for (k = 0; k < g->topk; k++) {
+            uint32_t other = k + (uint32_t)(fill_next(&random) % (g->experts - k));
+            int64_t id = deck[other];
+            deck[other] = deck[k];
+            deck[k] = id;
+            *ids++ = id;
+        }
+    }
+}
+
+static enum tern_status draw_ids(const struct options *o, struct routing *g)
+{
+    int64_t *deck = (int64_t *)malloc(g->experts * sizeof(*deck));
+    int r;
+    if (deck == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %u experts", g->experts);
+    }
+    for (r = 0; r < g->num_ranks; r++) {
+        draw_rank(o, g, r, deck);
+    }
+    free(deck);
+    return TERN_OK;
+}
+
+static enum tern_status read_ids(const struct options *o, struct routing *g)
+{
+    uint64_t need = (uint64_t)g->num_ranks * g->tokens, begin, i;
+    struct npy ids;
+    TERN_TRY(npy_load(o->routing, &ids));
+    if (need > ids.dims[1]) {
+        enum tern_status status =
+            TERN_FAIL(TERN_INVALID_ARGUMENT, "%d ranks with %u tokens need %llu; %s has %llu", g->num_ranks,
+                      g->tokens, (unsigned long long)need, o->routing, (unsigned long long)ids.dims[1]);
+        npy_free(&ids);
+        return status;
+    }
+    begin = o->layer * ids.dims[1] * ids.dims[2];
+    for (i = 0; i < need * g->topk; i++) {
+        g->ids[i] = npy_get_int(&ids, begin + i);
+    }
+    npy_free(&ids);
+    return TERN_OK;
+}
+
+static void draw_weights(const struct options *o, struct routing *g)
+{
+    int r;
+    for (r = 0; r < g->num_ranks; r++) {
+        uint32_t num = g->tokens * g->topk;
+        fill_f32(fill_begin(o->seed, FILL_WEIGHTS, (uint64_t)r, 0), g->weights + (uint64_t)r * num, num);
+    }
+}
+
+static enum tern_status read_weights(const struct options *o, struct routing *g)
+{
+    enum tern_status status = TERN_OK;
+    uint64_t i, each, num = (uint64_t)g->num_ranks * g->tokens * g->topk;
+    struct npy w;
+    TERN_TRY(npy_load(o->weights, &w));
+    if (w.num_dims != 3 || npy_is_integer(&w) || o->layer >= w.dims[0] || w.dims[1] == 0 ||
+        w.dims[2] != g->topk) {
+        status = TERN_FAIL(TERN_INVALID_ARGUMENT,
+                           "%s: %s with %d dimensions; weights are floats [more than %u, 1 or more, %u]",
+                           o->weights, npy_type_name(w.type), w.num_dims, o->layer, g->topk);
+    }
+    each = w.dims[1] * w.dims[2];
+    for (i = 0; status == TERN_OK && i < num; i++) {
+        /* A file with fewer tokens starts again: only the numbers matter, the ids decide where they go. */
+        g->weights[i] = npy_get_float(&w, o->layer * each + i % each);
+    }
+    npy_free(&w);
+    return status;
+}
+
+static enum tern_status take_memory(struct routing *g)
+{
+    uint64_t num = (uint64_t)g->num_ranks * g->tokens * g->topk + 1;
+    size_t ranks = (size_t)g->num_ranks;
+    g->ids = (int64_t *)malloc(num * sizeof(*g->ids));
+    g->weights = (float *)malloc(num * sizeof(*g->weights));
+    g->num_tokens = (uint32_t *)calloc(ranks, sizeof(*g->num_tokens));
+    g->topk_idx = (const int64_t **)calloc(ranks, sizeof(*g->topk_idx));
+    g->routes = (struct ref_route *)calloc(ranks, sizeof(*g->routes));
+    if (g->ids == NULL || g->weights == NULL || g->num_tokens == NULL || g->topk_idx == NULL ||
+        g->routes == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for the ids of %d ranks with %u tokens", g->num_ranks,
+                         g->tokens);
+    }
+    return TERN_OK;
+}
+
+static enum tern_status fill_routing(const struct options *o, struct routing *g)
+{
+    int r;
+    TERN_TRY(take_memory(g));
+    TERN_TRY(o->routing != NULL ? read_ids(o, g) : draw_ids(o, g));
+    if (o->weights != NULL) {
+        TERN_TRY(read_weights(o, g));
+    } else {
+        draw_weights(o, g);
+    }
+    for (r = 0; r < g->num_ranks; r++) {
+        g->num_tokens[r] = g->tokens;
+        g->topk_idx[r] = g->ids + (uint64_t)r * g->tokens * g->topk;
+    }
+    g->world.num_ranks = g->num_ranks;
+    g->world.num_experts = g->experts;
+    g->world.topk = g->topk;
+    g->world.idx_bytes = 8;
+    g->world.num_tokens = g->num_tokens;
+    g->world.topk_idx = g->topk_idx;
+    for (r = 0; r < g->num_ranks; r++) {
+        terni_ref_route_init(&g->routes[r], &g->world, o->layout, o->align, r);
+    }
+    return TERN_OK;
+}
+
+enum tern_status routing_open(const struct options *o, int num_ranks, uint32_t tokens,
+                              struct routing *routing)
+{
+    enum tern_status status;
+    memset(routing, 0, sizeof(*routing));
+    routing->num_ranks = num_ranks;
+    routing->tokens = tokens;
+    routing->topk = o->topk;
+    routing->experts = o->experts;
+    status = fill_routing(o, routing);
+    if (status != TERN_OK) {
+        routing_close(routing);
+    }
+    return status;
+}
+
+void routing_close(struct routing *g)
+{
+    int r;
+    for (r = 0; g->routes != NULL && r < g->num_ranks; r++) {
+        if (g->routes[r].rows != NULL) {
+            terni_ref_route_fini(&g->routes[r], &g->world);
+        }
+    }
+    free(g->routes);
+    free(g->topk_idx);
+    free(g->num_tokens);
+    free(g->weights);
+    free(g->ids);
+    memset(g, 0, sizeof(*g));
+}
+
+static uint64_t count_rows(const struct ref_route *route, int from)
+{
+    uint64_t i, num = 0;
+    for (i = 0; i < route->num_rows; i++) {
+        num += from < 0 ? route->rows[i].rank >= 0 : route->rows[i].rank == from;
+    }
+    return num;
+}
+
+uint64_t routing_rows(const struct routing *g, int rank) { return count_rows(&g->routes[rank], -1); }
+
+uint64_t routing_own_rows(const struct routing *g, int rank) { return count_rows(&g->routes[rank], rank); }

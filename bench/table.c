@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The report as text, in the manner of nccl-tests: everything that is not a row begins with '#', columns are
+ * right-aligned, so that the same output can be read, plotted and diffed. */
+#include "report.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum tern_status report_note(struct report *r, const char *key, const char *format, ...)
+{
+    va_list list;
+    int i = r->num_notes;
+    if (i == REPORT_MAX_NOTES) {
+        return TERN_FAIL(TERN_NO_SPACE, "the report has room for %d notes; no room for %s", REPORT_MAX_NOTES,
+                         key);
+    }
+    snprintf(r->notes[i].key, sizeof(r->notes[i].key), "%s", key);
+    va_start(list, format);
+    vsnprintf(r->notes[i].text, sizeof(r->notes[i].text), format, list);
+    va_end(list);
+    r->num_notes++;
+    if (!r->quiet) {
+        printf("# %-13s %s\n", r->notes[i].key, r->notes[i].text);
+    }
+    return TERN_OK;
+}
+
+void report_head(const struct report *r)
+{
+    int i;
+    if (r->quiet) {
+        return;
+    }
+    for (i = 0; i < r->num_columns; i++) {
+        /* The '#' takes the place of the first column's blank. */
+        printf("%s%*s", i == 0 ? "\n#" : " ", r->columns[i].width, r->columns[i].name);
+    }
+    for (i = 0; i < r->num_columns; i++) {
+        printf("%s%*s", i == 0 ? "\n#" : " ", r->columns[i].width, r->columns[i].unit);
+    }
+    printf("\n");
+}
+
+struct cell *report_row(struct report *r)
+{
+    struct cell *row;
+    int i;
+    if (r->num_rows == REPORT_MAX_ROWS) {
+        return NULL;
+    }
+    row = r->rows[r->num_rows++];
+    for (i = 0; i < r->num_columns; i++) {
+        row[i].number = NAN;
+        memset(row[i].text, 0, sizeof(row[i].text));
+    }
+    return row;
+}
+
+void report_print_row(const struct report *r)
+{
+    const struct cell *row = r->rows[r->num_rows - 1];
+    int i;
+    if (r->quiet) {
+        return;
+    }
+    for (i = 0; i < r->num_columns; i++) {
+        const struct column *c = &r->columns[i];
+        if (c->decimals < 0 || isnan(row[i].number)) {
+            printf(" %*s", c->width, row[i].text[0] != 0 ? row[i].text : "-");
+        } else {
+            printf(" %*.*f", c->width, c->decimals, row[i].number);
+        }
+    }
+    printf("\n");
+    fflush(stdout);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Arguments of the four kernels that measure what the machine's memory and links can do (wire_*.c). Every
+ * rank has a source area and a destination area in its window, each one block of `bytes` for every rank:
+ *
+ *     push   own source, block of the peer  ->  the peer's destination, own block
+ *     pull   the peer's source, own block   ->  own destination, block of the peer
+ *
+ * With one rank the only peer is the rank itself. */
+#ifndef TERN_BENCH_WIRE_ARGS_H
+#define TERN_BENCH_WIRE_ARGS_H
+
+#include <stdint.h>
+
+enum { WIRE_MAX_RANKS = 128, WIRE_STAGES = 4 };
+
+struct wire_args {
+    char *from[WIRE_MAX_RANKS]; /* rank r's source area as this rank addresses it */
+    char *to[WIRE_MAX_RANKS];   /* rank r's destination area, likewise; the flag words of wire_ping */
+    uint64_t bytes;             /* for one peer; a multiple of row_bytes */
+    uint64_t deadline_ns;       /* of every wait, from the start of the kernel */
+    uint64_t *result;   /* device, [2]: nonzero if a wait passed its deadline; ns of wire_ping's rounds */
+    uint32_t row_bytes; /* of one bulk copy; a multiple of 16 */
+    uint32_t rounds;    /* wire_ping */
+    int32_t rank, num_ranks;
+};
+
+#endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A whole mixture-of-experts layer on four ranks: gate, dispatch, experts, combine, compared bit for bit with
+ * the same layer computed densely.
+ *
+ * The gate chooses two of eight experts for a token. Expert e is a toy: it multiplies by (e + 1) / 8.
+ *
+ * Rows arrive grouped by expert (TERN_LAYOUT_EXPERT), as a grouped matrix multiplication wants them. The host
+ * learns how many (tern_route_wait) and takes memory for exactly so many. */
+#include "example.h"
+
+enum {
+    RANKS = 4,
+    EXPERTS = 8,
+    SHARE = EXPERTS / RANKS,
+    TOPK = 2,
+    TOKENS = 32,
+    HIDDEN = 128,
+    ROW_BYTES = 2 * HIDDEN
+};
+
+/* The model: what every token is, where the gate sends it, what an expert makes of it. */
+static uint16_t token_at(int rank, int t, int i) { return bf16((float)((rank * 7 + t * 3 + i) % 32 - 16)); }
+static int gate_expert(int rank, int t, int k) { return (rank + t * 5 + k * 3) % EXPERTS; }
+static float gate_weight(int t, int k)
+{
+    return k == 0 ? 0.5f + (float)(t % 4) / 8.0f : 0.5f - (float)(t % 4) / 8.0f;
+}
+static uint16_t expert(int e, float weight, uint16_t x)
+{
+    return bf16(weight * ((float)(e + 1) / 8.0f * bf16_value(x)));
+}
+
+struct rank {
+    int me;
+    struct tern_comm *comm;
+    struct tern_ep *ep;
+    struct tern_route *route;
+    struct tern_route_counts counts;     /* what this rank receives */
+    struct tern_rows tokens, rows, sums; /* in: device; received: window; out: device */
+    float *weights, *row_weights;        /* in: device; received: window */
+};
+
+/* Makes the tokens, runs the gate and gives its choice to a route. */
+static void gate(struct rank *r)
+{
+    uint16_t tokens[TOKENS][HIDDEN];
+    int64_t experts[TOKENS][TOPK];
+    float weights[TOKENS][TOPK];
+    struct tern_route_args args = TERN_ROUTE_ARGS_INIT;
+    for (int t = 0; t < TOKENS; t++) {
+        for (int k = 0; k < TOPK; k++) {
+            experts[t][k] = gate_expert(r->me, t, k);
+            weights[t][k] = gate_weight(t, k);
+        }
+        for (int i = 0; i < HIDDEN; i++) {
+            tokens[t][i] = token_at(r->me, t, i);
+        }
+    }
+    r->tokens.data = put(r->comm, tokens, sizeof(tokens));
+    r->sums.data = take(r->comm, TERN_MEMORY_DEVICE, sizeof(tokens));
+    r->weights = (float *)put(r->comm, weights, sizeof(weights));
+    args.topk_idx = put(r->comm, experts, sizeof(experts));
+    r->tokens.row_bytes = r->rows.row_bytes = r->sums.row_bytes = ROW_BYTES;
+    args.num_tokens = TOKENS;
+    args.topk = TOPK;
+    args.layout = TERN_LAYOUT_EXPERT;
+    must(tern_route_open(r->ep, &args, NULL, &r->route));
+}
+
+static void dispatch(struct rank *r)
+{
+    struct tern_dispatch_args args = TERN_DISPATCH_ARGS_INIT;
+    must(tern_route_wait(r->route, &r->counts));
+    r->rows.data = take(r->comm, TERN_MEMORY_WINDOW, r->counts.num_rows * ROW_BYTES);
+    r->row_weights = (float *)take(r->comm, TERN_MEMORY_WINDOW, r->counts.num_rows * sizeof(float));
+    args.in = &r->tokens;
+    args.out = &r->rows;
+    args.num_in = 1;
+    args.out_rows = r->counts.num_rows;
+    args.topk_weights = r->weights;
+    args.out_topk_weights = r->row_weights;
+    must(tern_dispatch(r->route, &args, NULL));
+}
+
+/* In a model: two grouped matrix multiplications on the device. Here: a loop over a copy of the rows. */
+static void run_experts(struct rank *r)
+{
+    size_t num = r->counts.num_rows;
+    uint16_t *rows = (uint16_t *)malloc(num * ROW_BYTES + 1);
+    float *weights = (float *)malloc(num * sizeof(float) + 1);
+    must(tern_ep_synchronize(r->ep));
+    copy(r->comm, rows, r->rows.data, num * ROW_BYTES);
+    copy(r->comm, weights, r->row_weights, num * sizeof(float));
+    for (int e = 0; e < SHARE; e++) {
+        int begin = r->counts.expert_offsets[e], end = begin + r->counts.expert_counts[e];
+        for (int i = begin * HIDDEN; i < end * HIDDEN; i++) {
+            rows[i] = expert(r->me * SHARE + e, weights[i / HIDDEN], rows[i]);
+        }
+    }
+    copy(r->comm, r->rows.data, rows, num * ROW_BYTES);
+    free(weights);
+    free(rows);
+}
+
+static void combine(struct rank *r)
+{
+    struct tern_combine_args args = TERN_COMBINE_ARGS_INIT;
+    args.in = r->rows;
+    args.in_rows = r->counts.num_rows;
+    args.out = r->sums;
+    must(tern_combine(r->route, &args, NULL));
+}
+
+/* Elements that differ from the dense layer. */
+static int compare(struct rank *r)
+{
+    uint16_t sums[TOKENS * HIDDEN];
+    int wrong = 0;
+    must(tern_ep_synchronize(r->ep));
+    copy(r->comm, sums, r->sums.data, sizeof(sums));
+    for (int i = 0; i < TOKENS * HIDDEN; i++) {
+        int t = i / HIDDEN;
+        float sum = 0;
+        for (int k = 0; k < TOPK; k++) {
+            sum += bf16_value(
+                expert(gate_expert(r->me, t, k), gate_weight(t, k), token_at(r->me, t, i % HIDDEN)));
+        }
+        wrong += sums[i] != bf16(sum);
+    }
+    return wrong;
+}
+
+int main(void)
+{
+    void (*const steps[4])(struct rank *) = {gate, dispatch, run_experts, combine};
+    struct tern_ep_config config = {sizeof(config), EXPERTS, TOPK, TOKENS, ROW_BYTES, 0, 0, 0, 0, 0};
+    struct tern_comm *comms[RANKS];
+    struct tern_ep *eps[RANKS];
+    struct rank ranks[RANKS];
+    int wrong = 0;
+    must(tern_comm_open_all(RANKS, NULL, comms));
+    must(tern_ep_open_all(RANKS, comms, &config, eps));
+    memset(ranks, 0, sizeof(ranks));
+    for (int r = 0; r < RANKS; r++) {
+        ranks[r].me = r;
+        ranks[r].comm = comms[r];
+        ranks[r].ep = eps[r];
+        ranks[r].counts.size = sizeof(ranks[r].counts);
+    }
+    for (int i = 0; i < 4 * RANKS; i++) { /* a step of every rank, then the next step */
+        steps[i / RANKS](&ranks[i % RANKS]);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        wrong += compare(&ranks[r]);
+    }
+    printf("moe layer on %d ranks: %d of %d elements wrong\n", RANKS, wrong, RANKS * TOKENS * HIDDEN);
+    for (int r = 0; r < RANKS; r++) {
+        tern_route_close(ranks[r].route);
+        tern_ep_close(ranks[r].ep);
+        tern_comm_close(ranks[r].comm);
+    }
+    return wrong == 0 ? 0 : 1;
+}

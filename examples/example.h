@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What every example needs and none is about: stop on a failure, take memory, move it, BF16. */
+#ifndef TERN_EXAMPLE_H
+#define TERN_EXAMPLE_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tern/tern.h"
+
+static inline void must(enum tern_status status)
+{
+    if (status != TERN_OK) {
+        fprintf(stderr, "%s: %s\n", tern_status_string(status), tern_last_error());
+        exit(1);
+    }
+}
+
+static inline void *take(struct tern_comm *comm, enum tern_memory kind, size_t bytes)
+{
+    void *memory = NULL;
+    must(tern_alloc(comm, kind, bytes != 0 ? bytes : 1, &memory));
+    return memory;
+}
+
+/* Host to device and back, on the default stream; done on return. */
+static inline void copy(struct tern_comm *comm, void *to, const void *from, size_t bytes)
+{
+    must(tern_copy(comm, to, from, bytes, NULL));
+    must(tern_stream_synchronize(comm, NULL));
+}
+
+/* New device memory with a copy of `bytes` bytes. */
+static inline void *put(struct tern_comm *comm, const void *from, size_t bytes)
+{
+    void *memory = take(comm, TERN_MEMORY_DEVICE, bytes);
+    copy(comm, memory, from, bytes);
+    return memory;
+}
+
+/* BF16 is the upper half of FP32. */
+static inline float bf16_value(uint16_t bits)
+{
+    uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, sizeof(value));
+    return value;
+}
+
+/* The nearest BF16, the even one of two; not for NaN. */
+static inline uint16_t bf16(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+#endif

@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tern.h - the whole host interface of Tern: expert-parallel communication for mixture-of-experts models.
+ *
+ * Tokens leave for the ranks that own their experts (dispatch) and come home summed (combine). What one
+ * table of expert ids means for every rank (counts, offsets, slots) is a route; dispatch and combine take it
+ * any number of times. A program reads, in order of need:
+ *
+ *     tern_comm_open   ranks find each other and get memory that peers can address
+ *     tern_ep_open     expert-parallel state for one shape (experts, tokens, bytes a row)
+ *     tern_route_open  the ids of one batch become a route
+ *     tern_dispatch    rows go out
+ *     tern_combine     rows come home
+ *
+ * Machines. The same kernels run on GPUs ("cuda") and on the processor ("cpu"). "Device memory", "stream"
+ * and "event" mean the machine's own: on cuda a struct tern_stream * IS a cudaStream_t and a struct
+ * tern_event * IS a cudaEvent_t, cast either way; NULL is the machine's default stream, which Tern uses only
+ * when the caller passes it.
+ *
+ * Threads. An object may be used by one thread at a time; different objects may be used by different threads
+ * at once. Calls marked COLLECTIVE must be made by every rank, in the same order on one object. No call
+ * keeps a lock while it waits for a peer.
+ *
+ * Errors. Every call that can fail returns an enum tern_status: 0 is success. On failure outputs are
+ * untouched, and tern_last_error() gives one sentence with the offending value. A negative status never
+ * leaves an object half made.
+ *
+ * Structures. Every configuration and argument structure begins with its own size, must be initialised with
+ * its _INIT macro (or be zeroed and have size set), and only ever grows at the end. A zero means "default"
+ * in every field.
+ *
+ * Ownership. What an _open call returns is released by the matching _close, which accepts NULL. Pointers
+ * given to a call that takes a stream must stay valid until the work issued there has finished.
+ */
+#ifndef TERN_TERN_H
+#define TERN_TERN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TERN_VERSION_MAJOR 0
+#define TERN_VERSION_MINOR 1
+#define TERN_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define TERN_API __attribute__((visibility("default")))
+#else
+#define TERN_API
+#endif
+
+/* ---- Status ------------------------------------------------------------------------------------------ */
+
+/* What a caller must rebuild after a failure. */
+enum tern_recovery {
+    TERN_RECOVER_NOTHING = 0, /* success */
+    TERN_RECOVER_CALL = 1,    /* mend the arguments and call again; every object is as before */
+    TERN_RECOVER_GROUP = 2,   /* the operation is lost: tern_ep_reset, or close and open the object anew */
+    TERN_RECOVER_PROCESS = 3  /* the device or the process is beyond repair */
+};
+
+/* X(name, value, recovery, text) */
+#define TERN_STATUS_LIST(X)                                                                                  \
+    X(TERN_OK, 0, TERN_RECOVER_NOTHING, "success")                                                           \
+    X(TERN_INVALID_ARGUMENT, -1, TERN_RECOVER_CALL, "invalid argument")                                      \
+    X(TERN_UNSUPPORTED, -2, TERN_RECOVER_CALL, "not supported by this build, machine or configuration")      \
+    X(TERN_OUT_OF_MEMORY, -3, TERN_RECOVER_CALL, "out of memory")                                            \
+    X(TERN_NO_SPACE, -4, TERN_RECOVER_CALL, "a buffer or a table given to Tern is too small")                \
+    X(TERN_BAD_STATE, -5, TERN_RECOVER_CALL, "the object is not in a state that allows this call")           \
+    X(TERN_SYSTEM_ERROR, -6, TERN_RECOVER_CALL, "a call to the operating system failed")                     \
+    X(TERN_MISMATCH, -10, TERN_RECOVER_GROUP, "ranks disagree about a configuration or an operation")        \
+    X(TERN_TIMEOUT, -11, TERN_RECOVER_GROUP, "a rank did not arrive within the deadline")                    \
+    X(TERN_DISCONNECTED, -12, TERN_RECOVER_GROUP, "a rank closed its connection")                            \
+    X(TERN_DEVICE_ERROR, -20, TERN_RECOVER_PROCESS, "the device reported an error")                          \
+    X(TERN_INTERNAL_ERROR, -21, TERN_RECOVER_PROCESS, "an invariant of Tern does not hold")
+
+enum tern_status {
+#define TERN_STATUS_ENUM(name, value, recovery, text) name = value,
+    TERN_STATUS_LIST(TERN_STATUS_ENUM)
+#undef TERN_STATUS_ENUM
+        TERN_STATUS_END = -1000 /* no call returns this */
+};
+
+/* Static text for any value, also an unknown one. Any thread. */
+TERN_API const char *tern_status_string(enum tern_status status);
+TERN_API enum tern_recovery tern_status_recovery(enum tern_status status);
+/* The sentence of the last failure in this thread; "" if there was none. Valid until the next failure. */
+TERN_API const char *tern_last_error(void);
+/* (major << 16) | (minor << 8) | patch of the library in use. Any thread. */
+TERN_API uint32_t tern_version(void);
+
+/* ---- Log --------------------------------------------------------------------------------------------- */
+
+enum tern_log_level { TERN_LOG_ERROR = 0, TERN_LOG_WARN = 1, TERN_LOG_INFO = 2, TERN_LOG_TRACE = 3 };
+
+/* Receives every message at or below the level of TERN_LOG (default: warn). Called from any thread, never
+ * from a kernel; must not call Tern. `text` has no newline and is valid during the call only. */
+typedef void (*tern_log_function)(enum tern_log_level level, const char *file, int line, const char *text,
+                                  void *user);
+/* The one process-wide setting: NULL restores the default, one line on standard error. Any thread. */
+TERN_API void tern_log_set(tern_log_function function, void *user);
+
+/* ---- Communicator ------------------------------------------------------------------------------------ */
+
+enum tern_machine {
+    TERN_MACHINE_AUTO = 0, /* cuda if a usable GPU is there, else cpu */
+    TERN_MACHINE_CPU = 1,
+    TERN_MACHINE_CUDA = 2
+};
+
+struct tern_comm;
+struct tern_stream;
+struct tern_event;
+struct tern_graph;
+
+/* Names one communicator. Made by one rank, carried to the others by any means (a file, an environment
+ * variable, MPI, a store). Plain bytes; no pointers. */
+struct tern_id {
+    unsigned char bytes[128];
+};
+
+#define TERN_DEVICE_ORDINAL(ordinal) ((ordinal) + 1)
+
+struct tern_comm_config {
+    size_t size;
+    int32_t machine;      /* enum tern_machine; default: TERN_MACHINE, else auto */
+    int32_t device;       /* TERN_DEVICE_ORDINAL(cuda ordinal); default: rank among the host's ranks modulo GPUs */
+    uint64_t heap_bytes;  /* window memory for tern_alloc on this rank; default 256 MiB. Equal on all ranks */
+    uint32_t timeout_ms;  /* deadline of every wait for a peer; default: TERN_TIMEOUT_MS, else 30000 */
+    uint32_t reserved;
+    uint64_t cpu_seed;    /* cpu: nonzero fixes the schedule, which then runs only while a host thread waits
+                             in Tern, so that one thread driving all ranks (tern_comm_open_all) replays
+                             exactly; default: TERN_CPU_SEED, else free running */
+};
+#define TERN_COMM_CONFIG_INIT {sizeof(struct tern_comm_config), 0, 0, 0, 0, 0, 0}
+
+/* Makes an id whose root listens on this host; the process that calls this must hold rank 0. `interface`
+ * is a numeric IPv4 or IPv6 address of this host that the other ranks can reach; NULL: TERN_INTERFACE,
+ * else 127.0.0.1. Fails with TERN_SYSTEM_ERROR if no socket can be had. */
+TERN_API enum tern_status tern_id_create(const char *interface, struct tern_id *id);
+/* The id of "host:port/cookie" or "[v6]:port/cookie", the same on every rank, for launchers that give an
+ * agreed address instead of bytes; rank 0 listens there when it opens. */
+TERN_API enum tern_status tern_id_from_address(const char *address, struct tern_id *id);
+/* The id, rank and size that tern-run (or a caller's own launcher) put into TERN_ID, TERN_RANK and
+ * TERN_NUM_RANKS. TERN_BAD_STATE if they are not set. */
+TERN_API enum tern_status tern_id_from_environment(struct tern_id *id, int *rank, int *num_ranks);
+
+/* COLLECTIVE over num_ranks callers with the same id. Blocks until all have come or the deadline passes.
+ * Ranks may be threads of a process, processes, or both. `config` may be NULL. */
+TERN_API enum tern_status tern_comm_open(const struct tern_id *id, int rank, int num_ranks,
+                                         const struct tern_comm_config *config, struct tern_comm **comm);
+/* All num_ranks ranks in this process, driven by the calling thread: comms[r] is rank r. No sockets. With
+ * TERN_DEVICE_ORDINAL given, all share that device; by default rank r uses GPU r modulo the number of GPUs. */
+TERN_API enum tern_status tern_comm_open_all(int num_ranks, const struct tern_comm_config *config,
+                                             struct tern_comm **comms);
+/* Local. Waits for this rank's streams; memory that peers still map lives until they close. Everything
+ * opened on the communicator must have been closed. */
+TERN_API void tern_comm_close(struct tern_comm *comm);
+
+TERN_API int tern_comm_rank(const struct tern_comm *comm);
+TERN_API int tern_comm_size(const struct tern_comm *comm);
+TERN_API enum tern_machine tern_comm_machine(const struct tern_comm *comm);
+/* Processors (SMs) that one rank may use at once: the device's, divided by the ranks that share it. */
+TERN_API int tern_comm_num_sms(const struct tern_comm *comm);
+/* Writes a description of machine, ranks, hosts and domains, as tern-info prints it; returns the length it
+ * needs without the terminator, like snprintf. */
+TERN_API int tern_comm_describe(const struct tern_comm *comm, char *text, size_t text_bytes);
+/* COLLECTIVE, blocking, host only: returns when all ranks have called it. */
+TERN_API enum tern_status tern_comm_barrier(struct tern_comm *comm);
+/* COLLECTIVE, blocking, host only: recv[r] becomes rank r's send; `bytes` equal on all ranks, at most 1 MiB. */
+TERN_API enum tern_status tern_comm_allgather(struct tern_comm *comm, const void *send, void *recv, size_t bytes);
+
+/* ---- Memory, streams, events, graphs of the communicator's machine ---------------------------------------- */
+
+enum tern_memory {
+    TERN_MEMORY_WINDOW = 0, /* device memory that peers can address: dispatch writes there, combine reads */
+    TERN_MEMORY_DEVICE = 1, /* device memory */
+    TERN_MEMORY_HOST = 2    /* host memory that copies run fast from and to */
+};
+
+/* Local, blocking. Aligned to 256 bytes, contents undefined. TERN_OUT_OF_MEMORY names what is left. */
+TERN_API enum tern_status tern_alloc(struct tern_comm *comm, enum tern_memory kind, size_t bytes, void **memory);
+TERN_API void tern_free(struct tern_comm *comm, void *memory);
+/* Ordered on `stream`; any direction between the kinds above. */
+TERN_API enum tern_status tern_copy(struct tern_comm *comm, void *dst, const void *src, size_t bytes,
+                                    struct tern_stream *stream);
+TERN_API enum tern_status tern_fill(struct tern_comm *comm, void *dst, int byte, size_t bytes,
+                                    struct tern_stream *stream);
+
+TERN_API enum tern_status tern_stream_open(struct tern_comm *comm, struct tern_stream **stream);
+TERN_API void tern_stream_close(struct tern_comm *comm, struct tern_stream *stream);
+/* Blocks until everything issued on `stream` has run. Says nothing of faults: see tern_ep_synchronize. */
+TERN_API enum tern_status tern_stream_synchronize(struct tern_comm *comm, struct tern_stream *stream);
+
+TERN_API enum tern_status tern_event_open(struct tern_comm *comm, struct tern_event **event);
+TERN_API void tern_event_close(struct tern_comm *comm, struct tern_event *event);
+TERN_API enum tern_status tern_event_record(struct tern_comm *comm, struct tern_event *event, struct tern_stream *stream);
+/* Work issued on `stream` after this call runs after the event's last record. */
+TERN_API enum tern_status tern_event_wait(struct tern_comm *comm, struct tern_event *event, struct tern_stream *stream);
+/* Milliseconds between two recorded and finished events. */
+TERN_API enum tern_status tern_event_elapsed(struct tern_comm *comm, struct tern_event *begin, struct tern_event *end,
+                                             float *milliseconds);
+
+/* What is issued on `stream` between begin and end is captured, not run; each launch replays it. Allocation,
+ * tern_route_wait and synchronisation are not allowed in between. On cuda this is a CUDA graph. */
+TERN_API enum tern_status tern_graph_begin(struct tern_comm *comm, struct tern_stream *stream);
+TERN_API enum tern_status tern_graph_end(struct tern_comm *comm, struct tern_stream *stream, struct tern_graph **graph);
+TERN_API enum tern_status tern_graph_launch(struct tern_comm *comm, struct tern_graph *graph, struct tern_stream *stream);
+TERN_API void tern_graph_close(struct tern_comm *comm, struct tern_graph *graph);
+
+/* ---- Expert parallelism ------------------------------------------------------------------------------ */
+
+struct tern_ep;
+struct tern_route;
+
+enum {
+    TERN_MAX_RANKS = 128,   /* of one domain */
+    TERN_MAX_TOPK = 64,
+    TERN_MAX_PAYLOADS = 8,
+    TERN_FP8_BLOCK = 128    /* channels that share one scale */
+};
+
+enum tern_transfer {
+    TERN_TRANSFER_AUTO = 0, /* bulk where the device has it */
+    TERN_TRANSFER_BULK = 1, /* asynchronous bulk copies (sm_90 and later, cpu) */
+    TERN_TRANSFER_PLAIN = 2 /* loads and stores (any device) */
+};
+
+/* Of zero staging: refuse outputs and inputs that are not in a window. */
+#define TERN_STAGING_NONE UINT64_MAX
+
+/* Every field must be equal on all ranks. */
+struct tern_ep_config {
+    size_t size;
+    uint32_t num_experts;    /* of all ranks; a multiple of the number of ranks. Rank r owns the r-th share */
+    uint32_t max_topk;       /* ids a token, 1 to TERN_MAX_TOPK */
+    uint32_t max_tokens;     /* tokens a rank gives to one route */
+    uint32_t max_row_bytes;  /* payload bytes of one row, all columns together, of dispatch or combine */
+    uint32_t max_routes;     /* routes open at once; default 4 */
+    uint32_t num_sms;        /* processors an operation takes unless its arguments say otherwise; default 24,
+                                capped by tern_comm_num_sms */
+    uint32_t timeout_ms;     /* default: the communicator's */
+    uint32_t transfer;       /* enum tern_transfer; default: TERN_TRANSFER, else auto */
+    uint64_t staging_bytes;  /* window memory for callers' tensors that are in no window: default the worst case
+                                of one operation in rank layout, TERN_STAGING_NONE for none */
+};
+#define TERN_EP_CONFIG_INIT {sizeof(struct tern_ep_config), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* What tern_ep_open takes on every rank. */
+struct tern_ep_sizes {
+    size_t size;
+    uint64_t window_bytes;   /* device memory that peers address: signals, messages, staging */
+    uint64_t device_bytes;   /* device memory of this rank only: routes and state */
+    uint64_t host_bytes;     /* host memory the device writes: counts and fault records */
+    uint64_t staging_bytes;  /* the part of window_bytes that is staging */
+    uint64_t max_rows;       /* rows a rank can receive in rank layout: num_ranks * max_tokens */
+};
+#define TERN_EP_SIZES_INIT {sizeof(struct tern_ep_sizes), 0, 0, 0, 0, 0}
+
+/* Pure: needs no communicator and no device. */
+TERN_API enum tern_status tern_ep_get_sizes(const struct tern_ep_config *config, int num_ranks, struct tern_ep_sizes *sizes);
+/* Pure: the most rows any rank can receive from routes of `layout` (enum tern_layout) with this alignment. */
+TERN_API enum tern_status tern_ep_max_rows(const struct tern_ep_config *config, int num_ranks, int layout,
+                                           uint32_t expert_alignment, uint64_t *rows);
+
+/* COLLECTIVE, blocking. TERN_MISMATCH names the rank, the field and both values. Any number may be open on
+ * one communicator. */
+TERN_API enum tern_status tern_ep_open(struct tern_comm *comm, const struct tern_ep_config *config, struct tern_ep **ep);
+/* The same for all ranks of tern_comm_open_all, by one thread. */
+TERN_API enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **comms, const struct tern_ep_config *config,
+                                           struct tern_ep **eps);
+/* Local. Waits for what this rank issued; closes routes left open. */
+TERN_API void tern_ep_close(struct tern_ep *ep);
+/* Blocks until all that was issued on this object has run; returns and keeps the object's fault, if any. */
+TERN_API enum tern_status tern_ep_synchronize(struct tern_ep *ep);
+/* COLLECTIVE, blocking: after a fault, makes the object as new. All routes of it become invalid: close them.
+ * Every rank must still be there. */
+TERN_API enum tern_status tern_ep_reset(struct tern_ep *ep);
+/* The same for all ranks of one process, by one thread. */
+TERN_API enum tern_status tern_ep_reset_all(int num_ranks, struct tern_ep **eps);
+
+/* ---- Faults ------------------------------------------------------------------------------------------ */
+
+/* What a kernel was doing when its deadline passed. */
+enum tern_operation { TERN_OP_NONE = 0, TERN_OP_ROUTE = 1, TERN_OP_DISPATCH = 2, TERN_OP_COMBINE = 3 };
+enum tern_awaited {
+    TERN_AWAIT_NOTHING = 0,
+    TERN_AWAIT_READY = 1,    /* the peer has entered the operation */
+    TERN_AWAIT_DONE = 2,     /* the peer has finished writing to, or reading from, this rank */
+    TERN_AWAIT_MATCH = 3,    /* the peer entered another operation, or other payloads */
+    TERN_AWAIT_EXPERT_ID = 4 /* an id outside -1 .. num_experts - 1: peer = this rank, expected = token *
+                                topk + k, seen = the id */
+};
+
+struct tern_fault {
+    size_t size;
+    int32_t status;      /* enum tern_status */
+    int32_t operation;   /* enum tern_operation */
+    int32_t awaited;     /* enum tern_awaited */
+    int32_t rank;        /* who wrote the record */
+    int32_t peer;        /* who was late, or what the record is about */
+    int32_t reporter;    /* the rank that noticed first: this one, or a peer that told us */
+    int32_t block;       /* of the kernel */
+    int32_t warp;
+    uint64_t epoch;      /* running number of the operation on its object, from 1 */
+    uint64_t expected;   /* value of the awaited signal */
+    uint64_t seen;       /* its value at the deadline */
+    uint64_t elapsed_ns; /* waited so far */
+    uint64_t late[2];    /* bit r: rank r (r + 64 in the second word) had not arrived at the deadline */
+};
+#define TERN_FAULT_INIT {sizeof(struct tern_fault), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0}}
+
+/* Copies the object's first fault since it was opened or reset. TERN_BAD_STATE if there is none. */
+TERN_API enum tern_status tern_fault_get(struct tern_ep *ep, struct tern_fault *fault);
+/* One sentence; returns the length it needs, like snprintf. Pure. */
+TERN_API int tern_fault_text(const struct tern_fault *fault, char *text, size_t text_bytes);
+
+/* ---- Route ------------------------------------------------------------------------------------------- */
+
+enum tern_layout {
+    TERN_LAYOUT_RANK = 0,  /* one row per (token, rank): by source rank, then token */
+    TERN_LAYOUT_EXPERT = 1 /* one row per (token, choice): by local expert, then source rank, then token, then
+                              choice; each expert's rows begin at a multiple of expert_alignment */
+};
+
+struct tern_route_args {
+    size_t size;
+    const void *topk_idx;      /* device, [num_tokens, topk] dense; -1: no expert. Duplicates are legal. May be
+                                  NULL if num_tokens is 0. Read by the kernel, not kept */
+    uint32_t idx_bytes;        /* 4 (int32) or 8 (int64, the default); also the type of out_topk_idx */
+    uint32_t num_tokens;       /* of this rank; 0 is normal; ranks may differ */
+    uint32_t topk;             /* equal on all ranks */
+    uint32_t layout;           /* enum tern_layout; equal on all ranks */
+    uint32_t expert_alignment; /* rows; default 1; equal on all ranks */
+    uint32_t reserved;
+    struct tern_event *after;  /* start no sooner than this event; may be NULL */
+    struct tern_event *record; /* record this event when done; may be NULL */
+};
+#define TERN_ROUTE_ARGS_INIT {sizeof(struct tern_route_args), NULL, 0, 0, 0, 0, 0, 0, NULL, NULL}
+
+/* Host copy of what a rank receives; all pointers belong to the route. */
+struct tern_route_counts {
+    size_t size;
+    uint64_t num_rows;              /* rows the output needs, padding included */
+    uint64_t num_tokens;            /* (token, rank) pairs received: num_rows in rank layout */
+    const int32_t *rank_counts;     /* [num_ranks] pairs received from each source rank */
+    const int32_t *expert_counts;   /* [local experts] choices received, without padding */
+    const int32_t *expert_offsets;  /* [local experts + 1] first row of each expert, expert layout only */
+};
+#define TERN_ROUTE_COUNTS_INIT {sizeof(struct tern_route_counts), 0, 0, NULL, NULL, NULL}
+
+/* The same on the device, for kernels that follow on the stream; valid until the route is closed. */
+struct tern_route_view {
+    size_t size;
+    const int32_t *num_rows;       /* [1] rows the output needs, padding included; may exceed its capacity */
+    const int32_t *rank_offsets;   /* [num_ranks + 1] first row of each source rank (rank layout) */
+    const int32_t *expert_counts;  /* [local experts] */
+    const int32_t *expert_offsets; /* [local experts + 1] aligned first row of each expert (expert layout) */
+    const int32_t *token_rows;     /* rank layout [num_tokens, num_ranks]: row at each rank or -1, before that
+                                      rank's base; expert layout [num_tokens, topk]: row or -1, likewise */
+    const int32_t *bases;          /* rank layout [num_ranks], expert layout [num_experts]: this rank's base row */
+    const uint64_t *overflow;      /* [1] rows of the last dispatch that this rank had no room for */
+};
+#define TERN_ROUTE_VIEW_INIT {sizeof(struct tern_route_view), NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+
+/* COLLECTIVE, asynchronous on `stream`. TERN_NO_SPACE if max_routes are open. */
+TERN_API enum tern_status tern_route_open(struct tern_ep *ep, const struct tern_route_args *args,
+                                          struct tern_stream *stream, struct tern_route **route);
+/* Runs the route anew for another batch of the same topk, layout and alignment. COLLECTIVE, asynchronous. */
+TERN_API enum tern_status tern_route_update(struct tern_route *route, const struct tern_route_args *args,
+                                            struct tern_stream *stream);
+/* Local, blocking: the host learns the counts (exact shapes). Not needed for static shapes. Not in a
+ * capture. TERN_TIMEOUT as a kernel's fault; TERN_INVALID_ARGUMENT for an id out of range on this rank. */
+TERN_API enum tern_status tern_route_wait(struct tern_route *route, struct tern_route_counts *counts);
+/* Local, does not block. */
+TERN_API enum tern_status tern_route_get_view(struct tern_route *route, struct tern_route_view *view);
+/* Local. Work already issued with the route finishes undisturbed. */
+TERN_API void tern_route_close(struct tern_route *route);
+
+/* ---- Dispatch and combine ---------------------------------------------------------------------------- */
+
+/* One byte payload per token. Element (t, i) is the elem_bytes bytes at data + t * row_stride + i * elem_stride,
+ * i < row_bytes / elem_bytes. */
+struct tern_rows {
+    void *data;
+    uint32_t row_bytes;   /* bytes of one token */
+    uint32_t elem_bytes;  /* default: row_bytes, one piece */
+    int64_t row_stride;   /* bytes; default row_bytes */
+    int64_t elem_stride;  /* bytes; default elem_bytes */
+};
+
+enum tern_cast {
+    TERN_CAST_NONE = 0,
+    TERN_CAST_FP8 = 1,       /* in[0] BF16 -> out[0] E4M3; scales FP32 amax / 448 per 128 channels */
+    TERN_CAST_FP8_POW2 = 2,  /* the same with scales rounded up to a power of two */
+    TERN_CAST_FP8_UE8M0 = 3  /* likewise, scales as exponent bytes, a row padded to 4 bytes */
+};
+
+/* Outputs in a window of tern_alloc are written in place by the peers; others go through staging and one more
+ * copy. Rows at or past out_rows are never written; they are counted in tern_route_view.overflow. */
+struct tern_dispatch_args {
+    size_t size;
+    const struct tern_rows *in;    /* [num_in] with num_tokens rows each; device memory */
+    const struct tern_rows *out;   /* [num_out] with out_rows rows each; elem_stride must be the default. num_out
+                                      = num_in, or num_in + 1 with a cast: out[1] are then the scales, and in[i]
+                                      goes to out[i + 1] for i > 0 */
+    uint32_t num_in;               /* 1 to TERN_MAX_PAYLOADS */
+    uint32_t cast;                 /* enum tern_cast */
+    uint64_t out_rows;             /* capacity of every output */
+    const float *topk_weights;     /* device, [num_tokens, topk] dense, or NULL */
+    void *out_topk_idx;            /* rank layout [out_rows, topk] of the route's type: local expert or -1; rows
+                                      past the received ones are all -1. NULL: not wanted */
+    float *out_topk_weights;       /* rank layout [out_rows, topk], 0 where not local; expert layout [out_rows].
+                                      Needs topk_weights on every rank. NULL: not wanted */
+    int32_t *out_source;           /* [out_rows, 2]: source rank, token there. NULL: not wanted */
+    uint32_t zero_padding;         /* expert layout: nonzero writes zeros into padding rows of every output and
+                                      {-1, -1} into out_source; else they keep what they held */
+    uint32_t num_sms;              /* default: the object's; ranks may differ */
+    struct tern_event *after;      /* start no sooner than this event; may be NULL */
+    struct tern_event *record;     /* record this event when done; may be NULL */
+};
+#define TERN_DISPATCH_ARGS_INIT {sizeof(struct tern_dispatch_args), NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL}
+
+/* COLLECTIVE, asynchronous on `stream`. Every rank gives the same payload sizes, cast and route; num_tokens is
+ * the route's. row_bytes of in[0] and out[0] are multiples of 16; data 16-byte aligned. May be called any
+ * number of times with one route: nothing is exchanged again (DeepEP's cached mode; the backward of combine). */
+TERN_API enum tern_status tern_dispatch(struct tern_route *route, const struct tern_dispatch_args *args,
+                                        struct tern_stream *stream);
+
+struct tern_combine_args {
+    size_t size;
+    struct tern_rows in;         /* BF16 rows [in_rows] as dispatch laid them out; elem_stride the default */
+    uint64_t in_rows;            /* capacity; rows at or past it count as absent */
+    const float *in_weights;     /* device; rank layout [in_rows, topk], expert layout [in_rows]; or NULL */
+    struct tern_rows out;        /* BF16 [num_tokens] */
+    float *out_weights;          /* device, [num_tokens, topk], with in_weights; or NULL */
+    const void *bias[2];         /* device, BF16 [num_tokens, hidden] dense; or NULL */
+    uint32_t num_sms;            /* default: the object's */
+    uint32_t reserved;
+    struct tern_event *after;
+    struct tern_event *record;
+};
+#define TERN_COMBINE_ARGS_INIT {sizeof(struct tern_combine_args), {NULL, 0, 0, 0, 0}, 0, NULL, {NULL, 0, 0, 0, 0}, NULL, {NULL, NULL}, 0, 0, NULL, NULL}
+
+/* COLLECTIVE, asynchronous on `stream`. out[t] = bias[0][t] + bias[1][t] + the sum of token t's rows, in FP32,
+ * rounded once to BF16. Order: rank layout, ranks ascending; expert layout, choices ascending. No weighting:
+ * the caller weights expert outputs. out_weights sums in_weights over the ranks in the same order (rank
+ * layout), or takes each choice's (expert layout). A token with no row gets the biases, or zeros. */
+TERN_API enum tern_status tern_combine(struct tern_route *route, const struct tern_combine_args *args,
+                                       struct tern_stream *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

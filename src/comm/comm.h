@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * comm: who is there (boot), what reaches whom (topology), memory that all can address (heap).
+ *
+ * Host collectives come in two halves, post and wait, so that one thread can drive several ranks of a process:
+ * it posts for each, then waits for each. */
+#ifndef TERN_COMM_H
+#define TERN_COMM_H
+
+#include "machine/machine.h"
+
+/* ---- Boot: messages between hosts of ranks. tcp.c (between processes) and board.c (inside one) ---- */
+
+struct boot;
+struct boot_ops {
+    void (*close)(struct boot *b);
+    /* Begins allgather number n of this rank; every rank calls post and wait alternately. The data are copied.
+     * Does not wait for anybody. */
+    enum tern_status (*post)(struct boot *b, const void *send, size_t bytes);
+    /* Ends it: recv[r * bytes] is rank r's. TERN_TIMEOUT names every rank that did not post, TERN_DISCONNECTED
+     * one that left, TERN_MISMATCH one that posted another size; all ranks get the same sentence, and the boot
+     * is of no further use: each later call returns that failure again. */
+    enum tern_status (*wait)(struct boot *b, void *recv, size_t bytes, uint32_t timeout_ms);
+};
+struct boot {
+    const struct boot_ops *ops;
+    int rank, num_ranks;
+};
+
+enum { TERN_MAX_BOOT_RANKS = 4096, TERN_SENTENCE_BYTES = 256 };
+/* "ranks 3, 5 did not arrive within 2000 ms" for the ranks whose byte in is_late is not zero. */
+void terni_late_print(const unsigned char *is_late, int num_ranks, uint32_t timeout_ms,
+                      char sentence[TERN_SENTENCE_BYTES]);
+
+/* A star of TCP connections through rank 0 (tcp.c). Blocks until all ranks have come. One thread a rank: a rank
+ * waits in here for what the others' threads do, so one thread cannot drive two of its ranks. */
+enum tern_status terni_tcp_open(const struct tern_id *id, int rank, int num_ranks, uint32_t timeout_ms,
+                                struct boot **boot);
+/* num_ranks boots of one process (board.c); any threads, also a single one, may drive them. */
+enum tern_status terni_board_open(int num_ranks, struct boot **boots);
+
+/* What one rank tells the others when it opens. Plain bytes, equal layout on every rank. */
+struct rank_card {
+    uint64_t process;     /* random, one per process */
+    uint64_t host;        /* of the boot id and the namespaces: equal on one OS host */
+    int64_t pid;
+    int32_t machine;      /* enum tern_machine */
+    int32_t device;
+    unsigned char uuid[16];
+    uint64_t heap_bytes;
+    uint32_t version;
+    uint32_t abi;         /* of the structures shared between ranks: TERN_ABI */
+    uint32_t domain_size; /* TERN_DOMAIN_SIZE */
+    int32_t num_sms;      /* of the device */
+    int32_t status;       /* enum tern_status: whether this rank's machine opened */
+    uint32_t reserved;
+    char host_name[64];
+    char device_name[96];
+    char reason[128];     /* of a status that is not TERN_OK */
+};
+
+enum { TERN_ABI = 1 };
+
+/* Fills the part of a card that is known before the machine opens: process, host, pid, version, abi, names. */
+void terni_card_fill(struct rank_card *card);
+/* TERN_MISMATCH names the first rank that differs from rank 0 in what must be equal, and both values. */
+enum tern_status terni_cards_check(const struct rank_card *cards, int num_ranks);
+/* This rank's place among the ranks of its host. */
+int terni_local_index(const struct rank_card *cards, int rank);
+/* Fills domain_of, num_domains and ranks_on_device of `comm` from its cards. */
+void terni_topology_build(struct tern_comm *comm);
+int terni_topology_describe(const struct tern_comm *comm, char *text, size_t text_bytes);
+
+struct tern_comm {
+    int rank, num_ranks;
+    struct boot *boot;
+    struct machine *machine;
+    struct rank_card *cards;   /* [num_ranks] */
+    int *domain_of;            /* [num_ranks] */
+    int num_domains;
+    int ranks_on_device;       /* ranks that share this rank's device, itself included */
+    uint32_t timeout_ms;
+    unsigned char cookie[16];  /* names sockets and windows of this communicator */
+    uint32_t num_heaps;        /* begun so far: the running number of the next */
+    struct heap *heap;         /* the users' windows */
+    struct block_list *blocks; /* what tern_alloc handed out, by kind */
+    int num_children;          /* EP objects open on it: counted by them, see terni_comm_close */
+};
+
+/* The public calls behind their argument checks. `config` is complete, not NULL. */
+enum tern_status terni_comm_open(const struct tern_id *id, int rank, int num_ranks,
+                                 const struct tern_comm_config *config, struct tern_comm **comm);
+enum tern_status terni_comm_open_all(int num_ranks, const struct tern_comm_config *config,
+                                     struct tern_comm **comms);
+/* While num_children is not zero, logs an error and closes nothing: the children's kernels and memory are in
+ * use, and a leak is the lesser harm. */
+void terni_comm_close(struct tern_comm *comm);
+
+/* ---- Heap: one symmetric allocation; every rank maps every peer's part ---- */
+
+struct heap {
+    struct machine *machine;
+    int rank, num_ranks;
+    uint64_t bytes;            /* of each part */
+    struct share *parts;       /* [num_ranks]; parts[rank] is owned */
+    char **bases;              /* [num_ranks], host array of peer addresses */
+    char **device_bases;       /* the same, in device memory */
+    struct heap_state *state;
+};
+/* The halves of a collective; open = begin on every rank, then end on every rank. Zeroed memory. A rank that
+ * finds no memory fails in end, together with all the others, who name it; the communicator stays usable. Each
+ * rank must call end after a begin that returned TERN_OK; when end fails, the caller closes the heap. */
+enum tern_status terni_heap_begin(struct tern_comm *comm, uint64_t bytes, struct heap **heap);
+enum tern_status terni_heap_end(struct tern_comm *comm, struct heap *heap);
+/* Local; peers' mappings of this part live on until they close theirs. Accepts NULL and half-open heaps. */
+void terni_heap_close(struct heap *heap);
+/* Offset of `p` in this rank's part, or -1 if [p, p + bytes) does not lie in it. */
+int64_t terni_heap_offset(const struct heap *heap, const void *p, uint64_t bytes);
+
+/* Host allgather on top of boot, for one rank by a blocking caller; a barrier is one of zero bytes. */
+enum tern_status terni_comm_allgather(struct tern_comm *comm, const void *send, void *recv, size_t bytes);
+
+/* ---- Memory handed to the user (memory.c) ---- */
+
+/* A range [0, bytes) carved into blocks of 256-byte multiples; holds no memory itself. */
+struct carver;
+enum tern_status terni_carver_open(uint64_t bytes, struct carver **carver);
+void terni_carver_close(struct carver *c);
+/* TERN_OUT_OF_MEMORY names the bytes asked for, free, and in the largest free block. */
+enum tern_status terni_carver_take(struct carver *c, uint64_t bytes, uint64_t *offset);
+/* Whether `offset` began a block that was taken; the block is free again, joined with its free neighbours. */
+int terni_carver_give(struct carver *c, uint64_t offset);
+void terni_carver_get_free(const struct carver *c, uint64_t *free_bytes, uint64_t *largest_bytes);
+
+enum tern_status terni_blocks_open(struct tern_comm *comm); /* over comm->heap, into comm->blocks */
+void terni_blocks_close(struct tern_comm *comm);            /* frees what the user left */
+enum tern_status terni_alloc(struct tern_comm *comm, enum tern_memory kind, size_t bytes, void **memory);
+void terni_free(struct tern_comm *comm, void *memory);
+
+#endif

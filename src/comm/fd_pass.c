@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every rank listens on an abstract unix socket, connects to each peer's and sends one packet with its name and
+ * its descriptor; then it accepts the same from each. Connections and packets wait in the kernel until the
+ * receiver looks, so nobody waits for anybody but a sender, and one loop under one deadline does both sides.
+ * Abstract names leave no files behind. Anyone in the network namespace can connect to them: a packet counts
+ * only if it comes from the same user and carries the communicator's cookie. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* accept4, struct ucred */
+#endif
+#include "comm/fd_pass.h"
+#include "comm/comm.h"
+#include "comm/socket.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { max_guests = 256, retry_ms = 2 };
+
+struct exchange {
+    const struct part_name *self;
+    const unsigned char *is_peer;
+    int num_ranks, listen_fd, send_fd;
+    unsigned char *is_sent;
+    int *fds;
+    int num_unsent, num_unreceived;
+    int num_guests;
+    int guests[max_guests]; /* accepted, packet not read yet; oldest first */
+};
+
+static socklen_t socket_name(const struct part_name *name, int rank, struct sockaddr_un *a)
+{
+    uint64_t cookie[2];
+    int n;
+    memset(a, 0, sizeof *a);
+    memcpy(cookie, name->cookie, sizeof cookie);
+    a->sun_family = AF_UNIX;
+    /* sun_path[0] stays 0: an abstract name. */
+    n = snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "tern/%016llx%016llx/%u/%d", (unsigned long long)cookie[0],
+                 (unsigned long long)cookie[1], name->heap, rank);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+enum tern_status terni_fd_listen(const struct part_name *self, int *listen_fd)
+{
+    struct sockaddr_un a;
+    socklen_t bytes = socket_name(self, self->rank, &a);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        return TERN_FAIL(TERN_SYSTEM_ERROR, "no unix socket: %m");
+    }
+    if (bind(fd, (const struct sockaddr *)&a, bytes) != 0 || listen(fd, SOMAXCONN) != 0) {
+        TERN_FAIL(TERN_SYSTEM_ERROR, "cannot listen on unix socket @%s: %m", a.sun_path + 1);
+        close(fd);
+        return TERN_SYSTEM_ERROR;
+    }
+    *listen_fd = fd;
+    return TERN_OK;
+}
+
+union control {
+    struct cmsghdr header; /* for its alignment */
+    char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+/* One packet on a fresh connection never fills its buffer. */
+static enum tern_status send_packet(int socket_fd, const struct part_name *self, int send_fd)
+{
+    struct part_name name = *self;
+    struct iovec data = {.iov_base = &name, .iov_len = sizeof name};
+    union control control;
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+    struct cmsghdr *header;
+    memset(&control, 0, sizeof control);
+    message.msg_control = control.bytes;
+    message.msg_controllen = sizeof control.bytes;
+    header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof send_fd);
+    memcpy(CMSG_DATA(header), &send_fd, sizeof send_fd);
+    return sendmsg(socket_fd, &message, MSG_NOSIGNAL) == (ssize_t)sizeof name ? TERN_OK : TERN_SYSTEM_ERROR;
+}
+
+static enum tern_status send_to(struct exchange *x, int rank)
+{
+    struct sockaddr_un a;
+    socklen_t bytes = socket_name(x->self, rank, &a);
+    enum tern_status status = TERN_OK;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        return TERN_FAIL(TERN_SYSTEM_ERROR, "no unix socket: %m");
+    }
+    if (connect(fd, (const struct sockaddr *)&a, bytes) == 0) {
+        if (send_packet(fd, x->self, x->send_fd) != TERN_OK) {
+            status = TERN_FAIL(TERN_SYSTEM_ERROR, "cannot send a window's descriptor to rank %d: %m", rank);
+        } else {
+            x->is_sent[rank] = 1;
+            x->num_unsent--;
+        }
+    } else if (errno == ECONNREFUSED) {
+        status = TERN_FAIL(TERN_DISCONNECTED, "rank %d left while windows were exchanged", rank);
+    } else if (errno != EAGAIN && errno != EINTR) { /* EAGAIN: its queue is full for a moment */
+        status = TERN_FAIL(TERN_SYSTEM_ERROR, "cannot connect to unix socket @%s: %m", a.sun_path + 1);
+    }
+    close(fd);
+    return status;
+}
+
+/* The rank whose packet waits on socket_fd; *fd is its descriptor. -1: nothing there yet, -2: no packet of ours
+ * will come. */
+static int recv_packet(const struct exchange *x, int socket_fd, int *fd)
+{
+    struct part_name name;
+    struct iovec data = {.iov_base = &name, .iov_len = sizeof name};
+    union control control;
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+    struct ucred from;
+    socklen_t from_bytes = sizeof from;
+    struct cmsghdr *header;
+    int received = -1;
+    ssize_t got;
+    message.msg_control = control.bytes;
+    message.msg_controllen = sizeof control.bytes;
+    got = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+        return -1;
+    }
+    header = got >= 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    if (header != NULL && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+        header->cmsg_len == CMSG_LEN(sizeof received)) {
+        memcpy(&received, CMSG_DATA(header), sizeof received);
+    }
+    if (got != (ssize_t)sizeof name || received < 0 || name.rank < 0 || name.rank >= x->num_ranks ||
+        !x->is_peer[name.rank] || x->fds[name.rank] >= 0 || name.heap != x->self->heap ||
+        memcmp(name.cookie, x->self->cookie, sizeof name.cookie) != 0 ||
+        getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &from, &from_bytes) != 0 || from.uid != geteuid()) {
+        if (received >= 0) {
+            close(received);
+        }
+        return -2;
+    }
+    *fd = received;
+    return name.rank;
+}
+
+static void drop_guest(struct exchange *x, int i)
+{
+    close(x->guests[i]);
+    x->num_guests--;
+    memmove(&x->guests[i], &x->guests[i + 1], (size_t)(x->num_guests - i) * sizeof x->guests[0]);
+}
+
+static void receive(struct exchange *x)
+{
+    int fd;
+    while (x->num_guests < max_guests &&
+           (fd = accept4(x->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+        x->guests[x->num_guests++] = fd;
+    }
+    for (int i = x->num_guests - 1; i >= 0; i--) {
+        int rank = recv_packet(x, x->guests[i], &fd);
+        if (rank >= 0) {
+            x->fds[rank] = fd;
+            x->num_unreceived--;
+        }
+        if (rank != -1) {
+            drop_guest(x, i);
+        }
+    }
+    if (x->num_guests == max_guests) {
+        drop_guest(x, 0); /* silent for longest; a peer says its packet right after it connects */
+    }
+}
+
+static enum tern_status run(struct exchange *x, uint32_t timeout_ms)
+{
+    uint64_t deadline_ns = terni_clock_ns() + (uint64_t)timeout_ms * 1000000;
+    char sentence[TERN_SENTENCE_BYTES];
+    for (;;) {
+        struct pollfd polled[1 + max_guests];
+        int ms;
+        for (int r = 0; r < x->num_ranks; r++) {
+            if (x->is_peer[r] && !x->is_sent[r]) {
+                TERN_TRY(send_to(x, r));
+            }
+        }
+        receive(x);
+        if (x->num_unsent == 0 && x->num_unreceived == 0) {
+            return TERN_OK;
+        }
+        if (terni_clock_ns() >= deadline_ns) {
+            break;
+        }
+        polled[0].fd = x->listen_fd;
+        polled[0].events = POLLIN;
+        for (int i = 0; i < x->num_guests; i++) {
+            polled[1 + i].fd = x->guests[i];
+            polled[1 + i].events = POLLIN;
+        }
+        ms = terni_poll_ms(deadline_ns);
+        TERN_TRY(terni_poll(polled, 1 + x->num_guests, x->num_unsent > 0 && ms > retry_ms ? retry_ms : ms));
+    }
+    for (int r = 0; r < x->num_ranks; r++) { /* is_sent now says who is not late */
+        x->is_sent[r] = x->is_peer[r] && (!x->is_sent[r] || x->fds[r] < 0);
+    }
+    terni_late_print(x->is_sent, x->num_ranks, timeout_ms, sentence);
+    return TERN_FAIL(TERN_TIMEOUT, "%s with their windows", sentence);
+}
+
+enum tern_status terni_fd_exchange(const struct part_name *self, int num_ranks, const unsigned char *is_peer,
+                                   int listen_fd, int send_fd, uint32_t timeout_ms, int *fds)
+{
+    struct exchange x = {.self = self, .is_peer = is_peer, .num_ranks = num_ranks, .listen_fd = listen_fd,
+                         .send_fd = send_fd, .fds = fds};
+    enum tern_status status;
+    x.is_sent = (unsigned char *)calloc((size_t)num_ranks, 1);
+    if (x.is_sent == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d bytes", num_ranks);
+    }
+    for (int r = 0; r < num_ranks; r++) {
+        fds[r] = -1;
+        x.num_unsent += is_peer[r];
+        x.num_unreceived += is_peer[r];
+    }
+    status = run(&x, timeout_ms);
+    while (x.num_guests > 0) {
+        drop_guest(&x, x.num_guests - 1);
+    }
+    for (int r = 0; r < num_ranks && status != TERN_OK; r++) {
+        if (fds[r] >= 0) {
+            close(fds[r]);
+            fds[r] = -1;
+        }
+    }
+    free(x.is_sent);
+    return status;
+}

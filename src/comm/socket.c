@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Addresses, listening, and poll with deadlines. */
+#include "comm/socket.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+void terni_address_print(const struct address *a, char text[TERN_ADDRESS_TEXT])
+{
+    char host[INET6_ADDRSTRLEN] = "?";
+    if (a->storage.ss_family == AF_INET6) {
+        struct sockaddr_in6 v6;
+        memcpy(&v6, &a->storage, sizeof v6);
+        inet_ntop(AF_INET6, &v6.sin6_addr, host, sizeof host);
+        snprintf(text, TERN_ADDRESS_TEXT, "[%s]:%u", host, ntohs(v6.sin6_port));
+    } else {
+        struct sockaddr_in v4;
+        memcpy(&v4, &a->storage, sizeof v4);
+        inet_ntop(AF_INET, &v4.sin_addr, host, sizeof host);
+        snprintf(text, TERN_ADDRESS_TEXT, "%s:%u", host, ntohs(v4.sin_port));
+    }
+}
+
+enum tern_status terni_listen(const struct address *a, struct address *bound, int *fd)
+{
+    char text[TERN_ADDRESS_TEXT];
+    enum tern_status status;
+    struct address actual = {.bytes = sizeof actual.storage};
+    int yes = 1;
+    int s = socket(a->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    terni_address_print(a, text);
+    if (s < 0) {
+        return TERN_FAIL(TERN_SYSTEM_ERROR, "no socket to listen on %s: %m", text);
+    }
+    /* A port that an earlier run used a moment ago must not be refused. */
+    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (bind(s, (const struct sockaddr *)&a->storage, a->bytes) != 0) {
+        status = TERN_FAIL(TERN_SYSTEM_ERROR, "cannot bind %s: %m", text);
+        goto close_socket;
+    }
+    if (listen(s, SOMAXCONN) != 0) {
+        status = TERN_FAIL(TERN_SYSTEM_ERROR, "cannot listen on %s: %m", text);
+        goto close_socket;
+    }
+    if (getsockname(s, (struct sockaddr *)&actual.storage, &actual.bytes) != 0) {
+        status = TERN_FAIL(TERN_SYSTEM_ERROR, "cannot learn the port of %s: %m", text);
+        goto close_socket;
+    }
+    *bound = actual;
+    *fd = s;
+    return TERN_OK;
+
+close_socket:
+    close(s);
+    return status;
+}
+
+void terni_socket_tune(int fd)
+{
+    int yes = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+}
+
+int terni_poll_ms(uint64_t deadline_ns)
+{
+    uint64_t now = terni_clock_ns();
+    uint64_t ms = now < deadline_ns ? (deadline_ns - now + 999999) / 1000000 : 0;
+    return ms < 1000000 ? (int)ms : 1000000;
+}
+
+enum tern_status terni_poll(struct pollfd *fds, int num_fds, int ms)
+{
+    if (poll(fds, (nfds_t)num_fds, ms) >= 0) {
+        return TERN_OK;
+    }
+    if (errno != EINTR) {
+        return TERN_FAIL(TERN_SYSTEM_ERROR, "poll of %d descriptors: %m", num_fds);
+    }
+    for (int i = 0; i < num_fds; i++) {
+        fds[i].revents = 0;
+    }
+    return TERN_OK;
+}

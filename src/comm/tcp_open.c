@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening the TCP boot. Rank 0 accepts whoever comes and reads hellos from all of them at once, so that a port
+ * scanner, a stranger with another cookie or a client that says nothing is dropped without holding up anybody.
+ * The other ranks connect, say hello and wait for the welcome. With an id from tern_id_create the port has
+ * listened since before the id existed: a refusal means that rank 0 has gone. With an agreed address it may
+ * mean that rank 0 is not there yet, or that an earlier job still holds the port: they try again until the
+ * deadline. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* accept4 */
+#endif
+#include "comm/tcp.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { max_guests = 64, first_pause_ms = 5, last_pause_ms = 200 };
+
+/* An accepted connection that has not said a valid hello yet. */
+struct guest {
+    struct link link;
+    struct hello hello;
+};
+
+struct door {
+    struct tcp *tcp;
+    const unsigned char *cookie;
+    int listen_fd;
+    int num_guests;
+    struct guest guests[max_guests]; /* oldest first */
+};
+
+static void drop_guest(struct door *d, int i, int keep_socket)
+{
+    if (!keep_socket) {
+        terni_link_close(&d->guests[i].link);
+    }
+    d->num_guests--;
+    memmove(&d->guests[i], &d->guests[i + 1], (size_t)(d->num_guests - i) * sizeof d->guests[0]);
+}
+
+static enum tern_status accept_guests(struct door *d)
+{
+    for (;;) {
+        int fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+            return terni_tcp_judge(d->tcp, TERN_SYSTEM_ERROR, "rank 0 cannot accept a connection: %m");
+        }
+        if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) {
+            continue;
+        }
+        if (fd < 0) {
+            return TERN_OK; /* nobody is waiting, or the network reported a caller's trouble, which is not ours */
+        }
+        if (d->num_guests == max_guests) {
+            drop_guest(d, 0, 0);
+        }
+        terni_socket_tune(fd);
+        terni_link_init(&d->guests[d->num_guests++].link, fd);
+    }
+}
+
+/* Sends a failure to a guest that will not be seated, and everybody else the same. */
+static enum tern_status turn_away(struct door *d, struct guest *g)
+{
+    struct tcp *t = d->tcp;
+    terni_link_put(&g->link, TERN_FRAME_VERDICT, (uint32_t)t->verdict, 0, t->sentence, strlen(t->sentence));
+    terni_link_send(&g->link);
+    return t->verdict;
+}
+
+/* Guest i has said hello with the right cookie: it becomes a rank, or the opening fails with its reason. */
+static enum tern_status seat(struct door *d, int i)
+{
+    struct tcp *t = d->tcp;
+    struct guest *g = &d->guests[i];
+    int num_ranks = t->boot.num_ranks;
+    uint32_t r = g->link.in.value;
+    if (g->hello.version != tern_version()) {
+        terni_tcp_judge(t, TERN_MISMATCH, "rank %u has version %08x where rank 0 has %08x", r, g->hello.version,
+                        tern_version());
+        return turn_away(d, g);
+    }
+    if (g->hello.num_ranks != (uint32_t)num_ranks) {
+        terni_tcp_judge(t, TERN_MISMATCH, "rank %u expects %u ranks where rank 0 expects %d", r, g->hello.num_ranks,
+                        num_ranks);
+        return turn_away(d, g);
+    }
+    if (r == 0 || r >= (uint32_t)num_ranks || t->has_arrived[r]) {
+        terni_tcp_judge(t, TERN_MISMATCH, "two callers say that they are rank %u of %d", r, num_ranks);
+        return turn_away(d, g);
+    }
+    t->links[r] = g->link;
+    t->has_arrived[r] = 1;
+    drop_guest(d, i, 1);
+    return TERN_OK;
+}
+
+/* Reads guest i's hello; *is_out is set when it is no guest any more. */
+static enum tern_status hear(struct door *d, int i, int *is_out)
+{
+    struct guest *g = &d->guests[i];
+    *is_out = 1;
+    for (;;) {
+        switch (terni_link_recv(&g->link)) {
+        case LINK_AGAIN:
+            *is_out = 0;
+            return TERN_OK;
+        case LINK_HEADER:
+            if (g->link.in.type != TERN_FRAME_HELLO || g->link.in.bytes != sizeof g->hello) {
+                TERN_LOG(TERN_LOG_INFO, "dropped a connection that does not speak Tern's protocol");
+                drop_guest(d, i, 0);
+                return TERN_OK;
+            }
+            g->link.in_data = (char *)&g->hello;
+            break;
+        case LINK_FRAME:
+            if (memcmp(g->hello.cookie, d->cookie, TERN_COOKIE_BYTES) != 0) {
+                TERN_LOG(TERN_LOG_INFO, "dropped a connection with another cookie");
+                drop_guest(d, i, 0);
+                return TERN_OK;
+            }
+            return seat(d, i);
+        case LINK_CLOSED:
+            drop_guest(d, i, 0);
+            return TERN_OK;
+        }
+    }
+}
+
+/* One round of the door: waits for news, then hears guests and seated ranks. */
+static enum tern_status attend(struct door *d, uint64_t deadline_ns, struct pollfd *fds)
+{
+    struct tcp *t = d->tcp;
+    int num_ranks = t->boot.num_ranks;
+    int num_polled_guests = d->num_guests;
+    struct pollfd *guest_fds = fds + num_ranks;
+    fds[0].fd = d->listen_fd;
+    fds[0].events = POLLIN;
+    for (int r = 1; r < num_ranks; r++) {
+        fds[r].fd = t->links[r].fd;
+        fds[r].events = POLLIN;
+    }
+    for (int i = 0; i < num_polled_guests; i++) {
+        guest_fds[i].fd = d->guests[i].link.fd;
+        guest_fds[i].events = POLLIN;
+    }
+    TERN_TRY(terni_poll(fds, num_ranks + num_polled_guests, terni_poll_ms(deadline_ns)));
+    for (int r = 1; r < num_ranks; r++) {
+        if (fds[r].revents != 0) {
+            TERN_TRY(terni_tcp_root_input(t, r));
+        }
+    }
+    /* From the last, because a guest that leaves moves those after it. */
+    for (int i = num_polled_guests - 1; i >= 0; i--) {
+        int is_out;
+        if (guest_fds[i].revents != 0) {
+            TERN_TRY(hear(d, i, &is_out));
+        }
+    }
+    if (fds[0].revents != 0) {
+        return accept_guests(d);
+    }
+    return TERN_OK;
+}
+
+static int is_complete(const struct tcp *t)
+{
+    return memchr(t->has_arrived, 0, (size_t)t->boot.num_ranks) == NULL;
+}
+
+static enum tern_status receive_all(struct tcp *t, const unsigned char *cookie, int listen_fd, uint32_t timeout_ms)
+{
+    uint64_t deadline_ns = terni_clock_ns() + (uint64_t)timeout_ms * 1000000;
+    enum tern_status status = TERN_OK;
+    struct pollfd *fds = (struct pollfd *)calloc((size_t)t->boot.num_ranks + max_guests, sizeof *fds);
+    struct door *d = (struct door *)calloc(1, sizeof *d);
+    if (fds == NULL || d == NULL) {
+        status = TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory to receive %d ranks", t->boot.num_ranks);
+        goto free_door;
+    }
+    d->tcp = t;
+    d->cookie = cookie;
+    d->listen_fd = listen_fd;
+    t->has_arrived[0] = 1;
+    while (status == TERN_OK && !is_complete(t)) {
+        status = attend(d, deadline_ns, fds);
+        if (status == TERN_OK && !is_complete(t) && terni_clock_ns() >= deadline_ns) {
+            status = terni_tcp_judge_late(t, timeout_ms);
+        }
+    }
+    if (status == TERN_OK) {
+        terni_tcp_root_scatter(t, deadline_ns + TERN_GRACE_NS);
+    }
+    while (d->num_guests > 0) {
+        drop_guest(d, d->num_guests - 1, 0);
+    }
+
+free_door:
+    free(d);
+    free(fds);
+    return status;
+}
+
+static enum tern_status open_root(struct tcp *t, const struct tern_id *id, const struct id_fields *fields,
+                                  uint32_t timeout_ms)
+{
+    enum tern_status status;
+    int listen_fd;
+    TERN_TRY(terni_id_take_listener(id, &listen_fd));
+    status = receive_all(t, fields->cookie, listen_fd, timeout_ms);
+    /* Shut down, not only closed: a parent process may hold the same socket, and late callers must be refused
+     * rather than wait in its queue. */
+    shutdown(listen_fd, SHUT_RDWR);
+    close(listen_fd);
+    return status;
+}
+
+/* Connects before the deadline, or returns -1 with the reason in errno. */
+static int connect_before(const struct address *a, uint64_t deadline_ns)
+{
+    int error = 0;
+    socklen_t error_bytes = sizeof error;
+    int fd = socket(a->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        return -1;
+    }
+    if (connect(fd, (const struct sockaddr *)&a->storage, a->bytes) != 0) {
+        struct pollfd wait_fd = {.fd = fd, .events = POLLOUT};
+        error = errno;
+        if (error == EINPROGRESS || error == EINTR) {
+            error = 0;
+            do {
+                if (terni_poll(&wait_fd, 1, terni_poll_ms(deadline_ns)) != TERN_OK) {
+                    error = EIO;
+                }
+            } while (error == 0 && wait_fd.revents == 0 && terni_clock_ns() < deadline_ns);
+            if (error == 0 && wait_fd.revents == 0) {
+                error = ETIMEDOUT;
+            } else if (error == 0) {
+                getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes);
+            }
+        }
+    }
+    if (error != 0) {
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    terni_socket_tune(fd);
+    return fd;
+}
+
+static void pause_ms(uint64_t deadline_ns, int ms)
+{
+    int left_ms = terni_poll_ms(deadline_ns);
+    poll(NULL, 0, ms < left_ms ? ms : left_ms);
+}
+
+static enum tern_status open_peer(struct tcp *t, const struct id_fields *fields, const struct address *a,
+                                  uint32_t timeout_ms)
+{
+    uint64_t deadline_ns = terni_clock_ns() + (uint64_t)timeout_ms * 1000000;
+    int may_come_later = (fields->flags & TERN_ID_AGREED) != 0;
+    char root[TERN_ADDRESS_TEXT];
+    struct hello hello = {.version = tern_version(), .num_ranks = (uint32_t)t->boot.num_ranks};
+    terni_address_print(a, root);
+    memcpy(hello.cookie, fields->cookie, sizeof hello.cookie);
+    for (int ms = first_pause_ms;; ms = ms < last_pause_ms ? ms * 2 : ms) {
+        const char *reason;
+        int fd = connect_before(a, deadline_ns);
+        if (fd < 0) {
+            reason = strerror(errno);
+        } else {
+            terni_link_init(&t->links[0], fd);
+            terni_link_put(&t->links[0], TERN_FRAME_HELLO, (uint32_t)t->boot.rank, 0, &hello, sizeof hello);
+            switch (terni_tcp_peer_wait(t, deadline_ns, timeout_ms)) {
+            case PEER_RESULT:
+                return TERN_OK;
+            case PEER_VERDICT:
+                return TERN_FAIL(t->verdict, "%s", t->sentence);
+            case PEER_SILENT:
+                return TERN_FAIL(TERN_TIMEOUT, "rank 0 at %s did not arrive within %u ms", root, timeout_ms);
+            case PEER_GONE:
+                break;
+            }
+            terni_link_close(&t->links[0]);
+            reason = "it closed the connection";
+        }
+        if (!may_come_later) {
+            return TERN_FAIL(TERN_DISCONNECTED, "rank 0 at %s did not welcome rank %d: %s", root, t->boot.rank, reason);
+        }
+        if (terni_clock_ns() >= deadline_ns) {
+            return TERN_FAIL(TERN_TIMEOUT, "rank 0 at %s did not arrive within %u ms: %s", root, timeout_ms, reason);
+        }
+        pause_ms(deadline_ns, ms);
+    }
+}
+
+static struct tcp *tcp_new(int rank, int num_ranks)
+{
+    int num_links = rank == 0 ? num_ranks : 1;
+    struct tcp *t = (struct tcp *)calloc(1, sizeof *t);
+    if (t == NULL) {
+        return NULL;
+    }
+    t->boot.ops = &terni_tcp_ops;
+    t->boot.rank = rank;
+    t->boot.num_ranks = num_ranks;
+    t->links = (struct link *)calloc((size_t)num_links, sizeof *t->links);
+    t->fds = (struct pollfd *)calloc((size_t)num_links, sizeof *t->fds);
+    t->has_arrived = (unsigned char *)calloc((size_t)num_links, 1);
+    for (int i = 0; t->links != NULL && i < num_links; i++) {
+        terni_link_init(&t->links[i], -1);
+    }
+    if (t->links == NULL || t->fds == NULL || t->has_arrived == NULL) {
+        terni_tcp_close(&t->boot);
+        return NULL;
+    }
+    return t;
+}
+
+enum tern_status terni_tcp_open(const struct tern_id *id, int rank, int num_ranks, uint32_t timeout_ms,
+                                struct boot **boot)
+{
+    struct id_fields fields;
+    struct address address;
+    enum tern_status status;
+    struct tcp *t;
+    TERN_TRY(terni_id_read(id, &fields, &address));
+    t = tcp_new(rank, num_ranks);
+    if (t == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for connections of %d ranks", num_ranks);
+    }
+    status = rank == 0 ? open_root(t, id, &fields, timeout_ms) : open_peer(t, &fields, &address, timeout_ms);
+    if (status != TERN_OK) {
+        terni_tcp_close(&t->boot);
+        return status;
+    }
+    *boot = &t->boot;
+    return TERN_OK;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * All of Tern's environment in one table: what is not a row here is not read anywhere. Code asks for the value
+ * in force, tern-info -c prints the table, the documentation is made from it. A variable that is set but empty
+ * counts as unset, so that a launcher can switch one off without unsetting it.
+ *
+ * Where a configuration structure has a field for the same thing, a nonzero field wins over the environment. */
+#include "core/core.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct row {
+    const char *name;
+    const char *def;
+    const char *help;
+};
+
+static const struct row table[TERN_ENV_COUNT] = {
+    [TERN_ENV_MACHINE] = {"TERN_MACHINE", "auto", "machine that runs kernels: auto, cpu or cuda"},
+    [TERN_ENV_TIMEOUT_MS] = {"TERN_TIMEOUT_MS", "30000", "deadline of every wait for a peer, milliseconds"},
+    [TERN_ENV_CPU_SEED] = {"TERN_CPU_SEED", "0", "cpu: nonzero fixes the schedule, for replay; 0: free running"},
+    [TERN_ENV_CPU_SMS] = {"TERN_CPU_SMS", "16", "cpu: processors (SMs) the machine claims to have"},
+    [TERN_ENV_TRANSFER] = {"TERN_TRANSFER", "auto", "how kernels move rows: auto, bulk or plain"},
+    [TERN_ENV_LOG] = {"TERN_LOG", "warn", "messages up to this level: error, warn, info or trace"},
+    [TERN_ENV_INTERFACE] = {"TERN_INTERFACE", "127.0.0.1",
+                            "numeric address of this host on which tern_id_create listens"},
+    [TERN_ENV_DOMAIN_SIZE] = {"TERN_DOMAIN_SIZE", "0",
+                              "most ranks in one domain; smaller ones are split; 0: as found"},
+    [TERN_ENV_ID] = {"TERN_ID", "", "id of the communicator: 256 hex digits, or host:port/cookie"},
+    [TERN_ENV_RANK] = {"TERN_RANK", "", "rank of this process, from 0"},
+    [TERN_ENV_NUM_RANKS] = {"TERN_NUM_RANKS", "", "number of ranks"},
+    [TERN_ENV_ID_FD] = {"TERN_ID_FD", "", "rank 0: inherited listening socket of TERN_ID"},
+};
+
+const char *terni_env_name(enum terni_variable variable)
+{
+    assert((unsigned)variable < TERN_ENV_COUNT);
+    return table[variable].name;
+}
+
+const char *terni_env_default(enum terni_variable variable)
+{
+    assert((unsigned)variable < TERN_ENV_COUNT);
+    return table[variable].def;
+}
+
+const char *terni_env_help(enum terni_variable variable)
+{
+    assert((unsigned)variable < TERN_ENV_COUNT);
+    return table[variable].help;
+}
+
+const char *terni_env(enum terni_variable variable)
+{
+    const char *value = getenv(terni_env_name(variable));
+    return value != NULL && value[0] != '\0' ? value : table[variable].def;
+}
+
+/* Decimal digits, or 0x and hex digits; no sign, no space, nothing after. */
+enum tern_status terni_env_uint(enum terni_variable variable, uint64_t max, uint64_t *value)
+{
+    const char *name = terni_env_name(variable);
+    const char *text = terni_env(variable);
+    int is_hex = text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
+    const char *digits = is_hex ? text + 2 : text;
+    size_t num_digits = strspn(digits, is_hex ? "0123456789abcdefABCDEF" : "0123456789");
+    unsigned long long parsed;
+    if (num_digits == 0 || digits[num_digits] != '\0') {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s=%s is not a whole number", name, text);
+    }
+    errno = 0;
+    parsed = strtoull(digits, NULL, is_hex ? 16 : 10);
+    if (errno == ERANGE || parsed > max) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s=%s is above the most allowed, %llu", name, text,
+                         (unsigned long long)max);
+    }
+    *value = parsed;
+    return TERN_OK;
+}

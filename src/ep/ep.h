@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ep: the host side of expert parallelism. An EP object owns a control window that peers write, a staging window,
+ * device memory for its routes and state, and host memory for counts and fault records (layout.h says where
+ * everything is). Operations are launches of one kernel each, in issue order: two operations of one object
+ * never run at once, on any streams. */
+#ifndef TERN_EP_H
+#define TERN_EP_H
+
+#include "comm/comm.h"
+#include "ep/layout.h"
+#include "kernels/ep_args.h"
+
+struct tern_route {
+    struct tern_ep *ep;
+    int slot;               /* -1: free */
+    int stale;              /* the object was reset since the route was opened */
+    uint32_t num_tokens, topk, layout, alignment, idx_bytes;
+    uint64_t number;        /* of this run on the object; equal on all ranks */
+    uint64_t ticket;        /* what the kernel writes when its counts are there */
+    int captured;           /* last run inside a graph: its counts stay on the device */
+    struct route_memory memory;
+    struct route_host host;
+};
+
+struct tern_ep {
+    struct tern_comm *comm;
+    struct machine *machine;
+    struct ep_shape shape;
+    struct ep_layout layout;
+    struct heap *heap;
+    char *device_memory;
+    char *host_memory;      /* as the host addresses it */
+    char *host_memory_device;
+    struct tern_route *routes; /* [max_routes] */
+    uint64_t num_route_runs;
+    uint64_t reported_bad_id;  /* ticket whose bad id the caller has been told of */
+    struct tern_event *last;   /* after the latest operation outside a graph */
+    struct tern_stream *last_stream;
+    int has_last;
+    struct ep_record stated;   /* the fault, once seen */
+};
+
+/* Collective opening in four steps, so that one thread can take several ranks through each. */
+enum { EP_OPEN_STEPS = 4 };
+enum tern_status terni_ep_open_step(struct tern_comm *comm, const struct tern_ep_config *config, int step,
+                                    struct tern_ep **ep);
+void terni_ep_close(struct tern_ep *ep);
+enum { EP_RESET_STEPS = 3 };
+enum tern_status terni_ep_reset_step(struct tern_ep *ep, int step);
+
+/* Before an operation: no fault, `after` awaited, earlier operations of this object ordered before. */
+enum tern_status terni_ep_begin(struct tern_ep *ep, struct tern_stream *stream, struct tern_event *after);
+/* After its launches. */
+enum tern_status terni_ep_end(struct tern_ep *ep, struct tern_stream *stream, struct tern_event *record);
+enum tern_status terni_ep_synchronize(struct tern_ep *ep);
+
+/* TERN_OK, or the object's fault, with its sentence. */
+enum tern_status terni_ep_fault(struct tern_ep *ep);
+/* TERN_OK, or TERN_INVALID_ARGUMENT if the route run `ticket` (0: any not yet told) met an id out of range. */
+enum tern_status terni_ep_bad_id(struct tern_ep *ep, uint64_t ticket);
+int terni_fault_format(const struct tern_fault *fault, char *text, size_t bytes);
+enum tern_status terni_ep_fault_copy(struct tern_ep *ep, struct tern_fault *fault);
+
+void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *frame);
+/* Continues a hash of what must be equal on all ranks. */
+uint64_t terni_ep_sign(uint64_t signature, uint64_t value);
+
+enum tern_status terni_route_open(struct tern_ep *ep, const struct tern_route_args *args, struct tern_stream *stream,
+                                  struct tern_route **route);
+enum tern_status terni_route_run(struct tern_route *route, const struct tern_route_args *args,
+                                 struct tern_stream *stream);
+enum tern_status terni_route_wait(struct tern_route *route, struct tern_route_counts *counts);
+void terni_route_view(struct tern_route *route, struct tern_route_view *view);
+enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_dispatch_args *args,
+                                   struct tern_stream *stream);
+enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_combine_args *args,
+                                  struct tern_stream *stream);
+
+/* Places of an operation's tensors: in a window as they are, else in staging with a copy before or after. */
+struct staging {
+    struct tern_ep *ep;
+    uint64_t used;           /* bytes of the staging window */
+    struct copy_args copies; /* between staging and tensors */
+    int copy_in;             /* tensors are read: copy them to staging first */
+};
+void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct tern_route *route, uint64_t capacity,
+                         int padding, int copy_in);
+/* Finds the place of `capacity` rows at data (NULL: PLACE_NONE). all: every row is copied, not only sent ones. */
+enum tern_status terni_staging_place(struct staging *s, const char *what, void *data, uint32_t row_bytes,
+                                     int64_t row_stride, int all, struct ep_place *place);
+/* Launches the copies, if any. */
+enum tern_status terni_staging_copy(const struct staging *s, struct tern_stream *stream);
+
+#endif

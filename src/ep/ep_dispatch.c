@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Dispatch on the host: checks, how payloads lie in a stage, where outputs lie, one launch. */
+#include <string.h>
+
+#include "ep/ep.h"
+#include "ep/tuning.h"
+#include "kernels/kernels.h"
+
+static uint32_t elem_bytes_of(const struct tern_rows *r)
+{
+    return r->elem_bytes ? r->elem_bytes : r->row_bytes;
+}
+
+static int64_t elem_stride_of(const struct tern_rows *r)
+{
+    return r->elem_stride ? r->elem_stride : elem_bytes_of(r);
+}
+
+static int64_t row_stride_of(const struct tern_rows *r)
+{
+    return r->row_stride ? r->row_stride : r->row_bytes;
+}
+
+/* What a column of this size must be aligned to where rows are written or read whole. */
+static uint32_t alignment_of(uint32_t row_bytes)
+{
+    return row_bytes % 16 == 0 ? 16 : row_bytes % 4 == 0 ? 4 : 1;
+}
+
+static enum tern_status check_aligned(const char *what, int i, const void *data, int64_t stride, uint32_t alignment)
+{
+    if ((uintptr_t)data % alignment != 0 || stride % alignment != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s[%d] is at %p with rows %lld bytes apart; both must be multiples of %u",
+                         what, i, data, (long long)stride, alignment);
+    }
+    return TERN_OK;
+}
+
+static enum tern_status check_input(int i, const struct tern_rows *r, uint32_t num_tokens)
+{
+    uint32_t elem = elem_bytes_of(r);
+    if (r->row_bytes == 0 || r->row_bytes % elem != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "in[%d] has rows of %u bytes in elements of %u", i, r->row_bytes, elem);
+    }
+    if (!r->data && num_tokens > 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "in[%d].data is NULL with %u tokens", i, num_tokens);
+    }
+    if (i == 0) {
+        if (r->row_bytes % 16 != 0) {
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "in[0].row_bytes is %u; it must be a multiple of 16", r->row_bytes);
+        }
+        if (elem_stride_of(r) != elem) {
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "in[0].elem_stride is %lld; the rows of in[0] must be contiguous",
+                             (long long)r->elem_stride);
+        }
+        return check_aligned("in", 0, r->data, row_stride_of(r), 16);
+    }
+    return TERN_OK;
+}
+
+static enum tern_status check_output(int i, const struct tern_rows *r, uint32_t row_bytes, uint64_t rows)
+{
+    if (r->row_bytes != row_bytes) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out[%d].row_bytes is %u; what is sent there has %u", i, r->row_bytes,
+                         row_bytes);
+    }
+    if (elem_stride_of(r) != elem_bytes_of(r)) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out[%d].elem_stride is %lld; rows of outputs must be contiguous", i,
+                         (long long)r->elem_stride);
+    }
+    if (row_stride_of(r) < (int64_t)row_bytes) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out[%d].row_stride is %lld; rows have %u bytes", i,
+                         (long long)row_stride_of(r), row_bytes);
+    }
+    if (!r->data && rows > 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out[%d].data is NULL with %llu rows", i, (unsigned long long)rows);
+    }
+    return check_aligned("out", i, r->data, row_stride_of(r), alignment_of(row_bytes));
+}
+
+static enum tern_status check_extras(const struct tern_route *route, const struct tern_dispatch_args *a)
+{
+    if (a->out_topk_idx && route->layout != TERN_LAYOUT_RANK) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out_topk_idx is given with the expert layout, where each row is one choice");
+    }
+    if (a->out_topk_weights && !a->topk_weights && route->num_tokens > 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out_topk_weights is given but topk_weights is NULL");
+    }
+    if (a->zero_padding && route->layout != TERN_LAYOUT_EXPERT) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "zero_padding is given with the rank layout, which has no padding");
+    }
+    if (a->out_rows > INT32_MAX) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out_rows is %llu; one rank can hold %d", (unsigned long long)a->out_rows,
+                         INT32_MAX);
+    }
+    TERN_TRY(check_aligned("out_topk_idx", 0, a->out_topk_idx, 0, route->idx_bytes));
+    TERN_TRY(check_aligned("topk_weights", 0, a->topk_weights, 0, 4));
+    TERN_TRY(check_aligned("out_topk_weights", 0, a->out_topk_weights, 0, 4));
+    return check_aligned("out_source", 0, a->out_source, 0, 8);
+}
+
+/* Bytes of output i's rows: of the input it comes from, or what the cast makes. */
+static uint32_t output_bytes(const struct tern_dispatch_args *a, uint32_t i)
+{
+    uint32_t channels = a->in[0].row_bytes / 2;
+    uint32_t blocks = (channels + TERN_FP8_BLOCK - 1) / TERN_FP8_BLOCK;
+    if (a->cast == TERN_CAST_NONE) {
+        return a->in[i].row_bytes;
+    }
+    if (i == 0) {
+        return channels;
+    }
+    if (i == 1) {
+        return a->cast == TERN_CAST_FP8_UE8M0 ? (blocks + 3) / 4 * 4 : blocks * 4;
+    }
+    return a->in[i - 1].row_bytes;
+}
+
+static enum tern_status check_args(const struct tern_route *route, const struct tern_dispatch_args *a, uint32_t num_out)
+{
+    uint64_t total = 0;
+    if (a->num_in < 1 || a->num_in > TERN_MAX_PAYLOADS) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_in is %u; it must be 1 to %d", a->num_in, TERN_MAX_PAYLOADS);
+    }
+    if (a->cast > TERN_CAST_FP8_UE8M0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "cast is %u; see enum tern_cast", a->cast);
+    }
+    if (!a->in || !a->out) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is NULL", a->in ? "out" : "in");
+    }
+    for (uint32_t i = 0; i < a->num_in; i++) {
+        TERN_TRY(check_input((int)i, &a->in[i], route->num_tokens));
+    }
+    if (a->cast != TERN_CAST_NONE && a->in[0].row_bytes % 32 != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "in[0] has %u BF16 channels; a cast needs a multiple of 16",
+                         a->in[0].row_bytes / 2);
+    }
+    for (uint32_t i = 0; i < num_out; i++) {
+        TERN_TRY(check_output((int)i, &a->out[i], output_bytes(a, i), a->out_rows));
+        total += output_bytes(a, i);
+    }
+    if (total > route->ep->shape.max_row_bytes) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "a row has %llu bytes of payloads; max_row_bytes is %u",
+                         (unsigned long long)total, route->ep->shape.max_row_bytes);
+    }
+    return check_extras(route, a);
+}
+
+/* Inputs into a stage one after the other; a cast row shrinks in place and its scales follow all inputs. */
+static uint32_t lay_stage(const struct tern_dispatch_args *a, uint32_t num_out, struct dispatch_args *k)
+{
+    uint32_t at = 0;
+    uint32_t shift = a->cast == TERN_CAST_NONE ? 0 : 1;
+    for (uint32_t i = 0; i < a->num_in; i++) {
+        const struct tern_rows *r = &a->in[i];
+        struct column_in *c = &k->in[i];
+        c->data = (const char *)r->data;
+        c->row_bytes = r->row_bytes;
+        c->elem_bytes = elem_bytes_of(r);
+        c->elem_stride = elem_stride_of(r);
+        c->row_stride = row_stride_of(r);
+        c->stage_offset = at;
+        c->whole = c->elem_stride == c->elem_bytes && r->row_bytes % 16 == 0 && c->row_stride % 16 == 0 &&
+                   (uintptr_t)r->data % 16 == 0;
+        k->out[i == 0 ? 0 : i + shift].stage_offset = at;
+        at += (uint32_t)align_up(r->row_bytes, 16);
+    }
+    if (shift) {
+        k->out[1].stage_offset = at;
+        k->scale_bytes = output_bytes(a, 1);
+        at += (uint32_t)align_up(k->scale_bytes, 16);
+    }
+    for (uint32_t i = 0; i < num_out; i++) {
+        k->out[i].column = i;
+        k->out[i].row_bytes = output_bytes(a, i);
+        k->out[i].whole = k->out[i].row_bytes % 16 == 0;
+        k->column_bytes[i] = k->out[i].row_bytes;
+    }
+    return (uint32_t)align_up(at, 128);
+}
+
+static enum tern_status place_outputs(const struct tern_route *route, const struct tern_dispatch_args *a,
+                                      uint32_t num_out, struct dispatch_args *k, struct staging *s)
+{
+    struct ep_place *columns = k->f.message.columns;
+    for (uint32_t i = 0; i < num_out; i++) {
+        TERN_TRY(terni_staging_place(s, "an output", a->out[i].data, a->out[i].row_bytes, row_stride_of(&a->out[i]), 0,
+                                     &columns[i]));
+    }
+    uint32_t ids = route->topk * route->idx_bytes;
+    uint32_t weights = route->layout == TERN_LAYOUT_RANK ? route->topk * 4 : 4;
+    TERN_TRY(terni_staging_place(s, "out_topk_idx", a->out_topk_idx, ids, ids, 1, &columns[EP_COL_IDS]));
+    TERN_TRY(terni_staging_place(s, "out_topk_weights", a->out_topk_weights, weights, weights, 0,
+                                 &columns[EP_COL_WEIGHTS]));
+    TERN_TRY(terni_staging_place(s, "out_source", a->out_source, 8, 8, 0, &columns[EP_COL_SOURCE]));
+    k->column_bytes[EP_COL_WEIGHTS] = weights;
+    k->column_bytes[EP_COL_SOURCE] = 8;
+    k->fill_ids = a->out_topk_idx != NULL;
+    return TERN_OK;
+}
+
+static uint64_t sign(const struct tern_route *route, const struct tern_dispatch_args *a, uint32_t num_out)
+{
+    uint64_t s = terni_ep_sign(terni_ep_sign(TERN_OP_DISPATCH, route->number), a->cast);
+    s = terni_ep_sign(terni_ep_sign(s, num_out), route->idx_bytes);
+    for (uint32_t i = 0; i < num_out; i++) {
+        s = terni_ep_sign(s, output_bytes(a, i));
+    }
+    return s;
+}
+
+enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_dispatch_args *a,
+                                   struct tern_stream *stream)
+{
+    struct tern_ep *ep = route->ep;
+    uint32_t num_out = a->num_in + (a->cast == TERN_CAST_NONE ? 0 : 1);
+    int bulk = ep->shape.transfer == TERN_TRANSFER_BULK;
+    struct dispatch_args k;
+    struct staging staging;
+    struct geometry g;
+    memset(&k, 0, sizeof(k));
+    TERN_TRY(check_args(route, a, num_out));
+    terni_ep_frame(ep, TERN_OP_DISPATCH, &k.f);
+    k.route = route->memory;
+    k.weights = a->topk_weights;
+    k.num_tokens = route->num_tokens;
+    k.topk = route->topk;
+    k.num_experts = ep->shape.num_experts;
+    k.layout = route->layout;
+    k.idx_bytes = route->idx_bytes;
+    k.cast = a->cast;
+    k.zero_padding = a->zero_padding;
+    k.num_in = a->num_in;
+    k.num_out = num_out;
+    k.stage_bytes = lay_stage(a, num_out, &k);
+    k.f.message.num_rows = a->out_rows;
+    k.f.message.signature = sign(route, a, num_out);
+    uint32_t table = (uint32_t)align_up(ep->shape.num_ranks * (EP_MAX_COLUMNS * sizeof(struct place) + 8), 128);
+    TERN_TRY(terni_tuning_dispatch(&ep->machine->info, bulk, k.stage_bytes, table, &g));
+    k.num_stages = g.num_stages;
+    k.table_bytes = g.table_bytes;
+    terni_staging_begin(&staging, ep, route, a->out_rows, a->zero_padding != 0, 0);
+    TERN_TRY(place_outputs(route, a, num_out, &k, &staging));
+    TERN_TRY(terni_ep_begin(ep, stream, a->after));
+    struct launch l;
+    l.kernel = bulk ? TERN_KERNEL_dispatch_bulk : TERN_KERNEL_dispatch_plain;
+    l.num_blocks = terni_tuning_blocks(a->num_sms, ep->shape.num_sms, tern_comm_num_sms(ep->comm));
+    l.num_threads = g.num_threads;
+    l.shared_bytes = g.shared_bytes;
+    l.args = &k;
+    l.args_bytes = sizeof(k);
+    TERN_TRY(ep->machine->ops->launch(ep->machine, &l, stream));
+    TERN_TRY(terni_staging_copy(&staging, stream));
+    return terni_ep_end(ep, stream, a->record);
+}

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening, closing and resetting an EP object. Each collective is cut where it would wait for peers, so that one
+ * thread can take several ranks through it:
+ *
+ *   open    0 check the configuration, post it    1 compare with all; allocate; begin the heap
+ *           2 end the heap                        3 post and await nothing more: the object is whole
+ *   reset   0 wait for own work, post             1 all have stopped: zero what peers write; post
+ *           2 all have zeroed
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ep/ep.h"
+
+/* What every rank must agree on, as it travels. */
+struct ep_card {
+    uint32_t num_experts, max_topk, max_tokens, max_row_bytes, max_routes, num_sms, timeout_ms, transfer;
+    uint64_t staging_bytes;
+    uint64_t message_bytes;
+};
+
+static struct ep_card card_of(const struct ep_shape *s)
+{
+    struct ep_card c;
+    memset(&c, 0, sizeof(c));
+    c.num_experts = s->num_experts;
+    c.max_topk = s->max_topk;
+    c.max_tokens = s->max_tokens;
+    c.max_row_bytes = s->max_row_bytes;
+    c.max_routes = s->max_routes;
+    c.num_sms = s->num_sms;
+    c.timeout_ms = s->timeout_ms;
+    c.transfer = s->transfer;
+    c.staging_bytes = s->staging_bytes;
+    c.message_bytes = sizeof(struct ep_message);
+    return c;
+}
+
+static enum tern_status compare_field(int rank, const char *field, uint64_t mine, uint64_t theirs)
+{
+    if (mine != theirs) {
+        return TERN_FAIL(TERN_MISMATCH, "%s is %llu here but %llu on rank %d", field, (unsigned long long)mine,
+                         (unsigned long long)theirs, rank);
+    }
+    return TERN_OK;
+}
+
+static enum tern_status compare_cards(const struct ep_card *mine, const struct ep_card *theirs, int rank)
+{
+    TERN_TRY(compare_field(rank, "num_experts", mine->num_experts, theirs->num_experts));
+    TERN_TRY(compare_field(rank, "max_topk", mine->max_topk, theirs->max_topk));
+    TERN_TRY(compare_field(rank, "max_tokens", mine->max_tokens, theirs->max_tokens));
+    TERN_TRY(compare_field(rank, "max_row_bytes", mine->max_row_bytes, theirs->max_row_bytes));
+    TERN_TRY(compare_field(rank, "max_routes", mine->max_routes, theirs->max_routes));
+    TERN_TRY(compare_field(rank, "num_sms", mine->num_sms, theirs->num_sms));
+    TERN_TRY(compare_field(rank, "timeout_ms", mine->timeout_ms, theirs->timeout_ms));
+    TERN_TRY(compare_field(rank, "transfer", mine->transfer, theirs->transfer));
+    TERN_TRY(compare_field(rank, "staging_bytes", mine->staging_bytes, theirs->staging_bytes));
+    return compare_field(rank, "the size of a message", mine->message_bytes, theirs->message_bytes);
+}
+
+static enum tern_status choose_transfer(const struct machine *m, uint32_t *transfer)
+{
+    if (*transfer == TERN_TRANSFER_AUTO) {
+        const char *name = terni_env(TERN_ENV_TRANSFER);
+        if (strcmp(name, "bulk") == 0) {
+            *transfer = TERN_TRANSFER_BULK;
+        } else if (strcmp(name, "plain") == 0) {
+            *transfer = TERN_TRANSFER_PLAIN;
+        } else if (strcmp(name, "auto") == 0) {
+            *transfer = m->info.has_bulk ? TERN_TRANSFER_BULK : TERN_TRANSFER_PLAIN;
+        } else {
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "TERN_TRANSFER is \"%s\"; it must be auto, bulk or plain", name);
+        }
+    }
+    if (*transfer == TERN_TRANSFER_BULK && !m->info.has_bulk) {
+        return TERN_FAIL(TERN_UNSUPPORTED, "%s has no asynchronous bulk copies; use TERN_TRANSFER_PLAIN",
+                         m->info.name);
+    }
+    return TERN_OK;
+}
+
+static enum tern_status open_post(struct tern_comm *comm, const struct tern_ep_config *config, struct tern_ep **out)
+{
+    struct ep_shape shape;
+    TERN_TRY(terni_shape_init(config, comm->num_ranks, &shape));
+    TERN_TRY(choose_transfer(comm->machine, &shape.transfer));
+    shape.timeout_ms = shape.timeout_ms ? shape.timeout_ms : comm->timeout_ms;
+    for (int r = 0; r < comm->num_ranks; r++) {
+        if (comm->domain_of[r] != comm->domain_of[comm->rank]) {
+            return TERN_FAIL(TERN_UNSUPPORTED, "ranks %d and %d are in different domains (%d and %d)", comm->rank, r,
+                             comm->domain_of[comm->rank], comm->domain_of[r]);
+        }
+    }
+    struct tern_ep *ep = (struct tern_ep *)calloc(1, sizeof(*ep));
+    if (!ep) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for an EP object of %zu bytes", sizeof(*ep));
+    }
+    ep->comm = comm;
+    ep->machine = comm->machine;
+    ep->shape = shape;
+    terni_layout_init(&shape, &ep->layout);
+    comm->num_children++;
+    *out = ep;
+    struct ep_card card = card_of(&shape);
+    return comm->boot->ops->post(comm->boot, &card, sizeof(card));
+}
+
+static enum tern_status compare_with_all(struct tern_ep *ep)
+{
+    struct tern_comm *comm = ep->comm;
+    struct ep_card mine = card_of(&ep->shape);
+    struct ep_card *cards = (struct ep_card *)calloc((size_t)comm->num_ranks, sizeof(*cards));
+    if (!cards) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %d cards", comm->num_ranks);
+    }
+    enum tern_status status = comm->boot->ops->wait(comm->boot, cards, sizeof(*cards), comm->timeout_ms);
+    for (int r = 0; status == TERN_OK && r < comm->num_ranks; r++) {
+        status = compare_cards(&mine, &cards[r], r);
+    }
+    free(cards);
+    return status;
+}
+
+static struct route_memory route_memory_at(const struct tern_ep *ep, int slot)
+{
+    const struct route_layout *l = &ep->layout.route;
+    char *at = ep->device_memory + ep->layout.routes + (uint64_t)slot * l->bytes;
+    struct route_memory m;
+    m.token_rows = (int32_t *)(at + l->token_rows);
+    m.ids = (int32_t *)(at + l->ids);
+    m.bases = (int32_t *)(at + l->bases);
+    m.rank_offsets = (int32_t *)(at + l->rank_offsets);
+    m.expert_counts = (int32_t *)(at + l->expert_counts);
+    m.expert_offsets = (int32_t *)(at + l->expert_offsets);
+    m.num_rows = (int32_t *)(at + l->num_rows);
+    m.overflow = (uint64_t *)(at + l->overflow);
+    return m;
+}
+
+static enum tern_status allocate(struct tern_ep *ep)
+{
+    const struct machine_ops *ops = ep->machine->ops;
+    void *memory = NULL, *host = NULL, *host_device = NULL;
+    TERN_TRY(ops->alloc(ep->machine, ep->layout.device_bytes, &memory));
+    ep->device_memory = (char *)memory;
+    TERN_TRY(ops->host_alloc(ep->machine, ep->layout.host_bytes, &host, &host_device));
+    ep->host_memory = (char *)host;
+    ep->host_memory_device = (char *)host_device;
+    TERN_TRY(ops->event_open(ep->machine, &ep->last));
+    ep->routes = (struct tern_route *)calloc(ep->shape.max_routes, sizeof(*ep->routes));
+    if (!ep->routes) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %u routes", ep->shape.max_routes);
+    }
+    for (uint32_t i = 0; i < ep->shape.max_routes; i++) {
+        ep->routes[i].ep = ep;
+        ep->routes[i].slot = -1;
+        ep->routes[i].memory = route_memory_at(ep, (int)i);
+    }
+    struct tern_stream *stream = NULL;
+    TERN_TRY(ops->stream_open(ep->machine, &stream));
+    enum tern_status status = ops->fill(ep->machine, ep->device_memory, 0, ep->layout.device_bytes, stream);
+    if (status == TERN_OK) {
+        status = ops->stream_synchronize(ep->machine, stream);
+    }
+    ops->stream_close(ep->machine, stream);
+    return status;
+}
+
+enum tern_status terni_ep_open_step(struct tern_comm *comm, const struct tern_ep_config *config, int step,
+                                    struct tern_ep **ep)
+{
+    switch (step) {
+    case 0:
+        return open_post(comm, config, ep);
+    case 1:
+        TERN_TRY(compare_with_all(*ep));
+        TERN_TRY(allocate(*ep));
+        return terni_heap_begin(comm, (*ep)->layout.window_bytes, &(*ep)->heap);
+    case 2:
+        TERN_TRY(terni_heap_end(comm, (*ep)->heap));
+        /* Nobody may launch before every rank has mapped every part. */
+        return comm->boot->ops->post(comm->boot, &step, sizeof(step));
+    default: {
+        int *steps = (int *)calloc((size_t)comm->num_ranks, sizeof(int));
+        if (!steps) {
+            return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %d words", comm->num_ranks);
+        }
+        enum tern_status status = comm->boot->ops->wait(comm->boot, steps, sizeof(int), comm->timeout_ms);
+        free(steps);
+        return status;
+    }
+    }
+}
+
+void terni_ep_close(struct tern_ep *ep)
+{
+    if (!ep) {
+        return;
+    }
+    const struct machine_ops *ops = ep->machine->ops;
+    if (ep->has_last) {
+        ops->event_synchronize(ep->machine, ep->last);
+    }
+    terni_heap_close(ep->heap);
+    if (ep->last) {
+        ops->event_close(ep->machine, ep->last);
+    }
+    if (ep->host_memory) {
+        ops->host_free(ep->machine, ep->host_memory);
+    }
+    if (ep->device_memory) {
+        ops->free(ep->machine, ep->device_memory);
+    }
+    free(ep->routes);
+    ep->comm->num_children--;
+    free(ep);
+}
+
+static enum tern_status zero_everything(struct tern_ep *ep)
+{
+    const struct machine_ops *ops = ep->machine->ops;
+    struct tern_stream *stream = NULL;
+    TERN_TRY(ops->stream_open(ep->machine, &stream));
+    enum tern_status status = ops->fill(ep->machine, ep->heap->bases[ep->comm->rank], 0, ep->layout.control_bytes, stream);
+    if (status == TERN_OK) {
+        status = ops->fill(ep->machine, ep->device_memory + ep->layout.state, 0, sizeof(struct ep_state), stream);
+    }
+    if (status == TERN_OK) {
+        status = ops->stream_synchronize(ep->machine, stream);
+    }
+    ops->stream_close(ep->machine, stream);
+    /* A rank that missed operations has counted fewer route runs: all begin again, and no old ticket may be
+     * taken for a new one. */
+    memset(ep->host_memory, 0, ep->layout.host_bytes);
+    memset(&ep->stated, 0, sizeof(ep->stated));
+    ep->num_route_runs = 0;
+    ep->reported_bad_id = 0;
+    for (uint32_t i = 0; i < ep->shape.max_routes; i++) {
+        ep->routes[i].stale = 1;
+    }
+    return status;
+}
+
+enum tern_status terni_ep_reset_step(struct tern_ep *ep, int step)
+{
+    struct boot *boot = ep->comm->boot;
+    int *words = NULL;
+    if (step > 0) {
+        words = (int *)calloc((size_t)ep->comm->num_ranks, sizeof(int));
+        if (!words) {
+            return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %d words", ep->comm->num_ranks);
+        }
+        enum tern_status status = boot->ops->wait(boot, words, sizeof(int), ep->comm->timeout_ms);
+        free(words);
+        TERN_TRY(status);
+    }
+    if (step == 0 && ep->has_last) {
+        TERN_TRY(ep->machine->ops->event_synchronize(ep->machine, ep->last));
+    }
+    if (step == 1) {
+        TERN_TRY(zero_everything(ep));
+    }
+    return step < 2 ? boot->ops->post(boot, &step, sizeof(step)) : TERN_OK;
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Order of operations on one EP object. Its signals count epochs, one operation after the other, so operations run in
+ * issue order even when the caller changes streams: an event joins the streams. Inside a graph the capture's own
+ * order holds, and the caller orders launches of the graph against other operations. */
+#include "ep/ep.h"
+
+enum tern_status terni_ep_begin(struct tern_ep *ep, struct tern_stream *stream, struct tern_event *after)
+{
+    const struct machine_ops *ops = ep->machine->ops;
+    TERN_TRY(terni_ep_fault(ep));
+    if (after) {
+        TERN_TRY(ops->event_wait(ep->machine, after, stream));
+    }
+    if (ep->has_last && ep->last_stream != stream && !ops->stream_capturing(ep->machine, stream)) {
+        TERN_TRY(ops->event_wait(ep->machine, ep->last, stream));
+    }
+    return TERN_OK;
+}
+
+enum tern_status terni_ep_end(struct tern_ep *ep, struct tern_stream *stream, struct tern_event *record)
+{
+    const struct machine_ops *ops = ep->machine->ops;
+    if (!ops->stream_capturing(ep->machine, stream)) {
+        TERN_TRY(ops->event_record(ep->machine, ep->last, stream));
+        ep->has_last = 1;
+        ep->last_stream = stream;
+    }
+    return record ? ops->event_record(ep->machine, record, stream) : TERN_OK;
+}
+
+enum tern_status terni_ep_synchronize(struct tern_ep *ep)
+{
+    if (ep->has_last) {
+        TERN_TRY(ep->machine->ops->event_synchronize(ep->machine, ep->last));
+    }
+    TERN_TRY(terni_ep_fault(ep));
+    return terni_ep_bad_id(ep, 0);
+}
+
+void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *f)
+{
+    const struct ep_layout *l = &ep->layout;
+    f->rank = ep->comm->rank;
+    f->num_ranks = ep->comm->num_ranks;
+    f->ep_bases = ep->heap->device_bases;
+    f->user_bases = ep->comm->heap->device_bases;
+    f->ready_offset = l->ready;
+    f->done_offset = l->done;
+    f->abort_offset = l->abort;
+    f->message_offset = l->message;
+    f->counts_offset = l->counts;
+    f->state = (struct ep_state *)(ep->device_memory + l->state);
+    f->record = (struct ep_record *)(ep->host_memory_device + l->record);
+    f->timeout_ns = (uint64_t)ep->shape.timeout_ms * 1000000u;
+    f->operation = operation;
+    for (int c = 0; c < EP_MAX_COLUMNS; c++) {
+        f->message.columns[c].offset = PLACE_NONE;
+    }
+}
+
+/* FNV-1a over the value's bytes. */
+uint64_t terni_ep_sign(uint64_t signature, uint64_t value)
+{
+    signature = signature ? signature : 0xcbf29ce484222325ull;
+    for (int i = 0; i < 8; i++) {
+        signature = (signature ^ (value >> (8 * i) & 0xff)) * 0x100000001b3ull;
+    }
+    return signature;
+}

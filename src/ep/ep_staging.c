@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tensors that are in no window: peers write to, or read from, a staging window of the EP object, and one more copy on
+ * this rank moves the rows. Operations of one object run one at a time, so each may use the whole of it; a
+ * peer cannot touch it for the next operation before this rank has entered that, after its copy. */
+#include <string.h>
+
+#include "ep/ep.h"
+#include "kernels/kernels.h"
+
+enum { COPY_THREADS = 512, CPU_COPY_THREADS = 64, CPU_COPY_BLOCKS = 2 };
+
+void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct tern_route *route, uint64_t capacity,
+                         int padding, int copy_in)
+{
+    memset(s, 0, sizeof(*s));
+    s->ep = ep;
+    s->copies.num_rows = route->memory.num_rows;
+    s->copies.expert_counts = route->memory.expert_counts;
+    s->copies.expert_offsets = route->memory.expert_offsets;
+    s->copies.num_groups = route->layout == TERN_LAYOUT_EXPERT ? ep->shape.experts_a_rank : 0;
+    s->copies.padding = (uint32_t)padding;
+    s->copies.capacity = capacity;
+    s->copy_in = copy_in;
+}
+
+/* Offset in the users' heap if all rows lie in it. */
+static int in_window(const struct staging *s, void *data, uint32_t row_bytes, int64_t row_stride, uint64_t *offset)
+{
+    uint64_t rows = s->copies.capacity;
+    uint64_t span = rows ? (rows - 1) * (uint64_t)row_stride + row_bytes : 0;
+    int64_t at = terni_heap_offset(s->ep->comm->heap, data, span);
+    *offset = (uint64_t)at | PLACE_USER_HEAP;
+    return at >= 0;
+}
+
+enum tern_status terni_staging_place(struct staging *s, const char *what, void *data, uint32_t row_bytes,
+                                     int64_t row_stride, int all, struct ep_place *place)
+{
+    place->stride = row_stride;
+    if (!data) {
+        place->offset = PLACE_NONE;
+        return TERN_OK;
+    }
+    if (in_window(s, data, row_bytes, row_stride, &place->offset)) {
+        return TERN_OK;
+    }
+    uint64_t stride = align_up(row_bytes, 16);
+    uint64_t bytes = align_up(s->copies.capacity * stride, 256);
+    if (s->used + bytes > s->ep->shape.staging_bytes) {
+        return TERN_FAIL(TERN_NO_SPACE,
+                         "%s is in no window and needs %llu bytes of staging for %llu rows; %llu of %llu are left", what,
+                         (unsigned long long)bytes, (unsigned long long)s->copies.capacity,
+                         (unsigned long long)(s->ep->shape.staging_bytes - s->used),
+                         (unsigned long long)s->ep->shape.staging_bytes);
+    }
+    uint64_t offset = s->ep->layout.staging + s->used;
+    char *staged = s->ep->heap->bases[s->ep->comm->rank] + offset;
+    struct copy_column *c = &s->copies.columns[s->copies.num_columns++];
+    c->src = s->copy_in ? (const char *)data : staged;
+    c->dst = s->copy_in ? staged : (char *)data;
+    c->src_stride = s->copy_in ? row_stride : (int64_t)stride;
+    c->dst_stride = s->copy_in ? (int64_t)stride : row_stride;
+    c->row_bytes = row_bytes;
+    c->all = (uint32_t)all;
+    s->used += bytes;
+    place->offset = offset;
+    place->stride = (int64_t)stride;
+    return TERN_OK;
+}
+
+enum tern_status terni_staging_copy(const struct staging *s, struct tern_stream *stream)
+{
+    if (s->copies.num_columns == 0) {
+        return TERN_OK;
+    }
+    struct machine *m = s->ep->machine;
+    int cpu = m->info.kind == TERN_MACHINE_CPU;
+    struct launch l;
+    l.kernel = TERN_KERNEL_copy_rows;
+    l.num_blocks = cpu ? CPU_COPY_BLOCKS : 2 * m->info.num_sms;
+    l.num_threads = cpu ? CPU_COPY_THREADS : COPY_THREADS;
+    l.shared_bytes = 0;
+    l.args = &s->copies;
+    l.args_bytes = sizeof(s->copies);
+    return m->ops->launch(m, &l, stream);
+}

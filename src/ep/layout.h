@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * layout: a configuration checked and completed (shape), and where every byte of an EP object lives. One cursor
+ * walks each of the three areas once; offsets and totals come from the same walk. Pure functions. */
+#ifndef TERN_LAYOUT_H
+#define TERN_LAYOUT_H
+
+#include "core/core.h"
+
+struct ep_shape {
+    uint32_t num_ranks, num_experts, experts_a_rank;
+    uint32_t max_topk, max_tokens, max_row_bytes, max_routes;
+    uint32_t num_sms, timeout_ms, transfer;
+    uint64_t staging_bytes; /* rounded; 0: none */
+    uint64_t max_rows;      /* rank layout */
+};
+
+/* Offsets of one route's arrays, from the start of its slot. */
+struct route_layout {
+    uint64_t token_rows, ids, bases, rank_offsets, expert_counts, expert_offsets, num_rows, overflow;
+    uint64_t bytes;
+};
+struct route_host_layout {
+    uint64_t ticket, num_rows, rank_counts, expert_counts, expert_offsets;
+    uint64_t bytes;
+};
+
+struct ep_layout {
+    /* the window, in the object's heap */
+    uint64_t ready, done, abort, message, counts, staging, window_bytes;
+    uint64_t control_bytes; /* of it, zeroed by a reset */
+    /* device memory */
+    uint64_t state, routes, device_bytes;
+    struct route_layout route;
+    /* host memory */
+    uint64_t record, bad_id, route_hosts, host_bytes;
+    struct route_host_layout route_host;
+};
+
+/* TERN_INVALID_ARGUMENT with the field and its value. timeout_ms and transfer stay 0 if the config has 0. */
+enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_ranks, struct ep_shape *shape);
+void terni_layout_init(const struct ep_shape *shape, struct ep_layout *layout);
+/* The most rows a rank can receive. */
+enum tern_status terni_shape_max_rows(const struct ep_shape *shape, int layout, uint32_t alignment, uint64_t *rows);
+
+static inline uint64_t align_up(uint64_t value, uint64_t to)
+{
+    return (value + to - 1) / to * to;
+}
+
+#endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tuning: how many blocks, warps and stages an operation takes on a device, computed from what the device has.
+ * Results never depend on it. */
+#ifndef TERN_TUNING_H
+#define TERN_TUNING_H
+
+#include "machine/machine.h"
+
+struct geometry {
+    int num_blocks, num_threads;
+    uint32_t num_stages, shared_bytes, table_bytes;
+};
+
+/* `sms` as asked for, 0: fallback; never more than `most`. */
+int terni_tuning_blocks(uint32_t sms, uint32_t fallback, int most);
+
+struct tern_comm;
+/* One block; counters take (ranks + experts) words a warp. */
+enum tern_status terni_tuning_route(const struct machine_info *info, uint32_t num_ranks, uint32_t num_experts,
+                                    uint32_t num_tokens, struct geometry *g);
+/* stage_bytes: of one token. */
+enum tern_status terni_tuning_dispatch(const struct machine_info *info, int bulk, uint32_t stage_bytes,
+                                       uint32_t table_bytes, struct geometry *g);
+/* stage_bytes: of one batch of chunks; 0 for the plain variant. */
+enum tern_status terni_tuning_combine(const struct machine_info *info, int bulk, uint32_t stage_bytes,
+                                      uint32_t table_bytes, struct geometry *g);
+
+#endif

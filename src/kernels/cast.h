@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * BF16 rows to FP8 E4M3 with one scale per 128 channels, by one warp, in place in shared memory: the FP8 row takes
+ * the front half of the BF16 row. The definition is in tern.h (enum tern_cast); amax has a floor of 1e-4, so
+ * that a block of zeros has a scale. */
+#ifndef TERN_CAST_H
+#define TERN_CAST_H
+
+#include "simt/simt.h"
+
+enum { CAST_NONE = 0, CAST_FP8 = 1, CAST_FP8_POW2 = 2, CAST_FP8_UE8M0 = 3 };
+
+TERN_DEVICE float abs_max(float m, float v)
+{
+    float a = bits_f32(f32_bits(v) & 0x7fffffffu);
+    return a > m ? a : m; /* NaN never wins */
+}
+
+TERN_DEVICE float amax_vec16(struct vec16 v)
+{
+    float m = 0.0f;
+    TERN_UNROLL
+    for (int i = 0; i < 4; i++) {
+        m = abs_max(abs_max(m, bf16_lo(v.w[i])), bf16_hi(v.w[i]));
+    }
+    return m;
+}
+
+/* The factor a block is multiplied with, and what its scale says: FP32 bits, or the exponent byte. */
+struct block_scale {
+    float factor;
+    uint32_t stored;
+};
+
+TERN_DEVICE struct block_scale block_scale_of(float amax, uint32_t cast)
+{
+    struct block_scale s;
+    float floored = amax > 1e-4f ? amax : 1e-4f;
+    float inverse = floored / 448.0f;
+    if (cast == CAST_FP8) {
+        s.factor = 448.0f / floored;
+        s.stored = f32_bits(inverse);
+    } else {
+        uint32_t bits = f32_bits(inverse);
+        uint32_t exponent = (bits >> 23) + ((bits & 0x7fffffu) != 0);
+        s.factor = bits_f32((254u - exponent) << 23);
+        s.stored = cast == CAST_FP8_UE8M0 ? exponent : exponent << 23;
+    }
+    return s;
+}
+
+/* `row` holds `channels` BF16 values (a multiple of 8) and receives the FP8 bytes; `scales` receives scale_bytes. Half a warp works
+ * on a block of 128 channels, 8 a lane, so 32 lanes read 512 bytes and write 256 a step: the write never
+ * reaches bytes that are yet to be read. */
+TERN_DEVICE void cast_row(char *row, char *scales, uint32_t channels, uint32_t scale_bytes, uint32_t cast)
+{
+    if (cast == CAST_FP8_UE8M0) {
+        for (uint32_t i = (uint32_t)lane(); i < scale_bytes; i += 32) {
+            scales[i] = 0;
+        }
+    }
+    for (uint32_t c0 = 0; c0 < channels; c0 += 256) {
+        uint32_t c = c0 + (uint32_t)lane() * 8;
+        struct vec16 v = {{0, 0, 0, 0}};
+        if (c < channels) {
+            v = ld_vec16(row + (size_t)c * 2);
+        }
+        float amax = amax_vec16(v);
+        TERN_UNROLL
+        for (int step = 8; step > 0; step >>= 1) {
+            amax = abs_max(amax, shfl_xor_f32(amax, step));
+        }
+        struct block_scale s = block_scale_of(amax, cast);
+        sync_warp();
+        if (c < channels) {
+            uint32_t *out = (uint32_t *)(row + c);
+            out[0] = cvt_e4m3x4(bf16_lo(v.w[0]) * s.factor, bf16_hi(v.w[0]) * s.factor, bf16_lo(v.w[1]) * s.factor,
+                                bf16_hi(v.w[1]) * s.factor);
+            out[1] = cvt_e4m3x4(bf16_lo(v.w[2]) * s.factor, bf16_hi(v.w[2]) * s.factor, bf16_lo(v.w[3]) * s.factor,
+                                bf16_hi(v.w[3]) * s.factor);
+            if ((lane() & 15) == 0 && cast == CAST_FP8_UE8M0) {
+                scales[c / 128] = (char)s.stored;
+            } else if ((lane() & 15) == 0) {
+                ((uint32_t *)scales)[c / 128] = s.stored;
+            }
+        }
+        sync_warp();
+    }
+}
+
+#endif

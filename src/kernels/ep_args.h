@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What hosts and kernels share: the words in a rank's control window, the frame every operation runs in, and
+ * one argument structure a kernel. docs/protocol.md tells the story; this is its vocabulary.
+ *
+ * Control window of one rank, as its peers see it (offsets from ep/layout.c):
+ *
+ *   ready[R]   u64  written by rank s: the epoch it has entered          single writer a word
+ *   done[R]    u64  written by rank s: the epoch it has finished
+ *   abort      u64  written by any rank: some rank gave up, see ABORT_*
+ *   message[2][R]   written by rank s before ready: where its outputs are; by parity of the epoch
+ *   counts[2][R]    written by rank s before ready: its count row (route only); likewise
+ *
+ * Two copies are enough: a rank enters epoch e + 2 only after it saw every rank enter e + 1, which each did
+ * after it had finished e. */
+#ifndef TERN_EP_ARGS_H
+#define TERN_EP_ARGS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    EP_MAX_RANKS = 128,
+    EP_MAX_PAYLOADS = 8,
+    EP_MAX_IN = EP_MAX_PAYLOADS,
+    /* payloads, the scales of a cast, ids, weights, source */
+    EP_COL_IDS = EP_MAX_PAYLOADS + 1,
+    EP_COL_WEIGHTS,
+    EP_COL_SOURCE,
+    EP_MAX_COLUMNS
+};
+
+/* Where a column of a rank's output lies: an offset in one of its two heaps, or nowhere. */
+#define PLACE_NONE UINT64_MAX
+#define PLACE_USER_HEAP (1ull << 63)
+
+struct ep_place {
+    uint64_t offset;
+    int64_t stride; /* bytes between rows */
+};
+
+/* What a rank tells every peer when it enters an operation. */
+struct ep_message {
+    uint64_t signature; /* of operation and sizes; equal on all ranks */
+    uint64_t num_rows;  /* capacity: rows at or past it do not exist */
+    struct ep_place columns[EP_MAX_COLUMNS];
+};
+
+#define ABORT_WORD(culprit, reporter, status)                                                                \
+    ((uint64_t)(uint32_t)(-(status)) << 32 | (uint64_t)((reporter) + 1) << 16 | (uint64_t)((culprit) + 1))
+#define ABORT_CULPRIT(word) ((int)((word)&0xffffu) - 1)
+#define ABORT_REPORTER(word) ((int)((word) >> 16 & 0xffffu) - 1)
+#define ABORT_STATUS(word) (-(int)((word) >> 32))
+
+/* An ep_place of one rank, as this rank addresses it; base NULL: not wanted there. */
+struct place {
+    char *base;
+    int64_t stride;
+};
+
+/* The columns of a combine's message. */
+enum { COMBINE_ROWS = 0, COMBINE_WEIGHTS = 1, COMBINE_COLUMNS = 2 };
+/* Bytes of a row that a warp sums at once: 64 a lane. */
+enum { COMBINE_CHUNK = 2048 };
+
+/* This rank's own device memory; only its kernels touch it, one operation at a time. */
+struct ep_state {
+    uint64_t epoch;       /* operations finished */
+    uint32_t blocks_done; /* of the running operation */
+    uint32_t fault_claim; /* nonzero once a thread has taken the right to write the record */
+    uint32_t bad_ids;     /* met by the running route; the first one is recorded */
+    uint32_t reserved;
+};
+
+/* Host-visible memory, written by the thread that won the claim. One record is for the fault that ended the
+ * object's operations, one for ids out of range, which end nothing: such an id counts as -1. */
+struct ep_record {
+    uint64_t written; /* with release, after the rest: 1, or the route's ticket */
+    int32_t status, operation, awaited, rank, peer, reporter, block, warp;
+    uint64_t epoch, expected, seen, elapsed_ns;
+    uint64_t late[2];
+};
+
+struct op_frame {
+    int32_t rank, num_ranks;
+    char *const *ep_bases;   /* [num_ranks] each rank's EP heap as this rank addresses it */
+    char *const *user_bases; /* [num_ranks] each rank's user heap */
+    uint64_t ready_offset, done_offset, abort_offset, message_offset, counts_offset; /* in an EP heap */
+    struct ep_state *state;
+    struct ep_record *record;
+    uint64_t timeout_ns;
+    int32_t operation; /* enum tern_operation */
+    uint32_t reserved;
+    struct ep_message message;
+};
+
+/* A route's device memory, pointers into one slot (ep/layout.c). R ranks, E experts, L = E / R, K ids. */
+struct route_memory {
+    int32_t *token_rows;     /* [tokens][R] or [tokens][K]: slot before base, or -1 */
+    int32_t *ids;            /* [tokens][K], -1 for every invalid id */
+    int32_t *bases;          /* [R] or [E] */
+    int32_t *rank_offsets;   /* [R + 1] */
+    int32_t *expert_counts;  /* [L] */
+    int32_t *expert_offsets; /* [L + 1] */
+    int32_t *num_rows;       /* [1] */
+    uint64_t *overflow;      /* [1] */
+};
+
+/* The host's copy, in host-visible memory. */
+struct route_host {
+    uint64_t *ticket;  /* the launch that wrote the rest, with release */
+    int32_t *num_rows; /* [2]: rows, (token, rank) pairs */
+    int32_t *rank_counts;
+    int32_t *expert_counts;
+    int32_t *expert_offsets;
+};
+
+struct route_args {
+    struct op_frame f;
+    struct route_memory route;
+    struct route_host host;
+    struct ep_record *bad_id;
+    uint64_t ticket;
+    const void *topk_idx;
+    uint32_t idx_bytes, num_tokens, topk, num_experts;
+    uint32_t layout, alignment;
+};
+
+struct column_in {
+    const char *data;
+    int64_t row_stride, elem_stride;
+    uint32_t row_bytes, elem_bytes;
+    uint32_t stage_offset; /* in a stage */
+    uint32_t whole;        /* rows are contiguous, 16-byte aligned and sized: copied in one piece */
+};
+
+/* How a staged column leaves. */
+struct column_out {
+    uint32_t column;       /* in ep_message */
+    uint32_t row_bytes;
+    uint32_t stage_offset;
+    uint32_t whole;        /* a multiple of 16 bytes */
+};
+
+struct dispatch_args {
+    struct op_frame f;
+    struct route_memory route;
+    const float *weights;
+    uint32_t num_tokens, topk, num_experts, layout;
+    uint32_t idx_bytes, cast, zero_padding, num_in, num_out;
+    uint32_t fill_ids;       /* this rank wants -1 in the ids of rows that nobody sends */
+    uint32_t scale_bytes;    /* of a row, with a cast */
+    uint32_t stage_bytes, num_stages, table_bytes; /* shared memory: table, stages a warp, barriers */
+    uint32_t column_bytes[EP_MAX_COLUMNS]; /* of a row, for padding; 0: not an output */
+    struct column_in in[EP_MAX_IN];
+    struct column_out out[EP_MAX_PAYLOADS + 1];
+};
+
+struct combine_args {
+    struct op_frame f;
+    struct route_memory route;
+    char *out;
+    int64_t out_stride;
+    float *out_weights;
+    const char *bias[2];
+    uint32_t num_tokens, topk, num_experts, layout;
+    uint32_t row_bytes, chunk_bytes, batch_rows, num_stages, table_bytes;
+    uint32_t reserved;
+};
+
+/* Rows between a caller's tensors and staging. */
+struct copy_column {
+    const char *src;
+    char *dst;
+    int64_t src_stride, dst_stride;
+    uint32_t row_bytes;
+    uint32_t all; /* every row up to capacity, also those that nobody sent */
+};
+struct copy_args {
+    const int32_t *num_rows;
+    const int32_t *expert_counts, *expert_offsets;
+    uint64_t capacity;
+    uint32_t num_groups; /* experts whose rows are together, each group with padding behind it; 0: one, none */
+    uint32_t padding;    /* copy the padding too */
+    uint32_t num_columns, reserved;
+    struct copy_column columns[EP_MAX_COLUMNS];
+};
+
+#endif

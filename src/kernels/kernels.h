@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The one list of kernels: X(name, argument struct, most threads a block). Both machines make their launch
+ * tables from it (machine/cpu.c, machine/cuda.c); file NAME.c in this folder, or in bench/ for wire_*, holds
+ * TERN_KERNEL(NAME, ...). To add a kernel: a line here, its file, its arguments in a header. */
+#ifndef TERN_KERNELS_H
+#define TERN_KERNELS_H
+
+#define TERN_KERNEL_LIST(X)                                                                                  \
+    X(route, struct route_args, 512)                                                                        \
+    X(dispatch_bulk, struct dispatch_args, 512)                                                              \
+    X(dispatch_plain, struct dispatch_args, 512)                                                             \
+    X(combine_bulk, struct combine_args, 512)                                                                \
+    X(combine_plain, struct combine_args, 512)                                                               \
+    X(copy_rows, struct copy_args, 512)                                                                       \
+    X(wire_store, struct wire_args, 1024)                                                                    \
+    X(wire_push, struct wire_args, 512)                                                                      \
+    X(wire_pull, struct wire_args, 512)                                                                      \
+    X(wire_ping, struct wire_args, 32)
+
+enum terni_kernel {
+#define TERN_KERNEL_ENUM(name, type, threads) TERN_KERNEL_##name,
+    TERN_KERNEL_LIST(TERN_KERNEL_ENUM)
+#undef TERN_KERNEL_ENUM
+        TERN_KERNEL_COUNT
+};
+
+/* Launch bounds, for TERN_KERNEL. */
+enum {
+#define TERN_KERNEL_THREADS(name, type, threads) TERN_THREADS_##name = threads,
+    TERN_KERNEL_LIST(TERN_KERNEL_THREADS)
+#undef TERN_KERNEL_THREADS
+};
+
+#endif

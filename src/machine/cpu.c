@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cpu machine: one rank's view of an executor. Device memory is memory of the process, shared memory a
+ * memfd or an anonymous mapping; everything on streams goes to the executor (simt/). */
+#define _GNU_SOURCE 1 /* memfd_create */
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels/kernels.h"
+#include "kernels/table_cpu.h"
+#include "simt/executor.h"
+
+#define ALIGNMENT 256
+#define MAX_SMS   1024
+
+struct cpu_machine {
+    struct machine base; /* first */
+    struct executor *executor;
+    int ordinal; /* on the executor */
+    struct tern_stream *default_stream;
+    struct tern_stream *streams; /* all, the default among them */
+};
+
+static struct cpu_machine *cpu_of(struct machine *m) { return (struct cpu_machine *)m; }
+
+static struct tern_stream *stream_of(struct machine *m, struct tern_stream *s)
+{
+    return s != NULL ? s : cpu_of(m)->default_stream;
+}
+
+/* ---- Memory ---- */
+
+static enum tern_status cpu_alloc(struct machine *m, size_t bytes, void **memory)
+{
+    void *p = NULL;
+
+    (void)m;
+    if (posix_memalign(&p, ALIGNMENT, bytes != 0 ? bytes : 1) != 0) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %zu bytes", bytes);
+    }
+    *memory = p;
+    return TERN_OK;
+}
+
+static void cpu_free(struct machine *m, void *memory)
+{
+    (void)m;
+    free(memory);
+}
+
+static enum tern_status cpu_host_alloc(struct machine *m, size_t bytes, void **host, void **device)
+{
+    void *p = NULL;
+
+    TERN_TRY(cpu_alloc(m, bytes, &p));
+    memset(p, 0, bytes);
+    *host = p;
+    *device = p;
+    return TERN_OK;
+}
+
+static enum tern_status map_shared(int fd, uint64_t bytes, char **base)
+{
+    int flags = MAP_SHARED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+
+    if (p == MAP_FAILED) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no address space for %llu bytes of shared memory: %s",
+                         (unsigned long long)bytes, strerror(errno));
+    }
+    *base = (char *)p;
+    return TERN_OK;
+}
+
+static enum tern_status cpu_share_alloc(struct machine *m, uint64_t bytes, int exportable,
+                                        struct share *share)
+{
+    char *base;
+    int fd = -1;
+    enum tern_status status;
+
+    (void)m;
+    if (bytes == 0 || bytes > INT64_MAX) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "shared memory of %llu bytes", (unsigned long long)bytes);
+    }
+    if (exportable) {
+        fd = memfd_create("tern", MFD_CLOEXEC);
+        if (fd < 0) {
+            return TERN_FAIL(TERN_SYSTEM_ERROR, "memfd_create: %s", strerror(errno));
+        }
+        if (ftruncate(fd, (off_t)bytes) != 0) {
+            status = TERN_FAIL(TERN_OUT_OF_MEMORY, "a memfd of %llu bytes: %s", (unsigned long long)bytes,
+                               strerror(errno));
+            goto close_fd;
+        }
+    }
+    status = map_shared(fd, bytes, &base);
+    if (status != TERN_OK) {
+        goto close_fd;
+    }
+    share->base = base;
+    share->bytes = bytes;
+    share->fd = fd;
+    share->opaque = 0;
+    return TERN_OK;
+
+close_fd:
+    if (fd >= 0) {
+        close(fd);
+    }
+    return status;
+}
+
+/* On success the share owns fd. */
+static enum tern_status cpu_share_import(struct machine *m, int fd, uint64_t bytes, struct share *share)
+{
+    struct stat info;
+    char *base;
+
+    (void)m;
+    if (fstat(fd, &info) != 0) {
+        return TERN_FAIL(TERN_SYSTEM_ERROR, "fstat of imported descriptor %d: %s", fd, strerror(errno));
+    }
+    if (bytes == 0 || info.st_size < 0 || (uint64_t)info.st_size < bytes) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "imported memory has %lld bytes, %llu are expected",
+                         (long long)info.st_size, (unsigned long long)bytes);
+    }
+    TERN_TRY(map_shared(fd, bytes, &base));
+    share->base = base;
+    share->bytes = bytes;
+    share->fd = fd;
+    share->opaque = 0;
+    return TERN_OK;
+}
+
+static enum tern_status cpu_peer_enable(struct machine *m, int device)
+{
+    (void)m;
+    (void)device;
+    return TERN_OK; /* one process, one address space */
+}
+
+static void cpu_share_free(struct machine *m, struct share *share)
+{
+    (void)m;
+    if (share->base == NULL) {
+        return;
+    }
+    munmap(share->base, share->bytes);
+    if (share->fd >= 0) {
+        close(share->fd);
+    }
+    share->base = NULL;
+    share->fd = -1;
+}
+
+/* ---- Streams ---- */
+
+static enum tern_status cpu_copy(struct machine *m, void *dst, const void *src, size_t bytes,
+                                 struct tern_stream *s)
+{
+    return terni_stream_copy(stream_of(m, s), dst, src, bytes);
+}
+
+static enum tern_status cpu_fill(struct machine *m, void *dst, int byte, size_t bytes, struct tern_stream *s)
+{
+    return terni_stream_fill(stream_of(m, s), dst, byte, bytes);
+}
+
+static enum tern_status cpu_launch(struct machine *m, const struct launch *launch, struct tern_stream *s)
+{
+    const struct cpu_kernel *kernel;
+
+    if (launch->kernel < 0 || launch->kernel >= TERN_KERNEL_COUNT) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "kernel %d does not exist", launch->kernel);
+    }
+    kernel = terni_cpu_kernel(launch->kernel);
+    if (kernel->function == NULL) {
+        return TERN_FAIL(TERN_UNSUPPORTED, "kernel %s is not part of this program", kernel->name);
+    }
+    if (launch->num_threads > kernel->max_threads) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "kernel %s: blocks of %d threads, more than its bound %d",
+                         kernel->name, launch->num_threads, kernel->max_threads);
+    }
+    return terni_stream_launch(stream_of(m, s), kernel->function, kernel->name, launch);
+}
+
+enum tern_status terni_cpu_launch_function(struct machine *m, simt_function *function, const char *name,
+                                           const struct launch *launch, struct tern_stream *s)
+{
+    return terni_stream_launch(stream_of(m, s), function, name, launch);
+}
+
+static enum tern_status cpu_stream_open(struct machine *m, struct tern_stream **stream)
+{
+    struct cpu_machine *cpu = cpu_of(m);
+    struct tern_stream *s;
+
+    TERN_TRY(terni_stream_open(cpu->executor, cpu->ordinal, m->info.num_sms, &s));
+    s->next = cpu->streams;
+    cpu->streams = s;
+    *stream = s;
+    return TERN_OK;
+}
+
+static void cpu_stream_close(struct machine *m, struct tern_stream *s)
+{
+    struct tern_stream **link = &cpu_of(m)->streams;
+
+    if (s == NULL) {
+        return;
+    }
+    while (*link != s) {
+        link = &(*link)->next;
+    }
+    *link = s->next;
+    terni_stream_close(s);
+}
+
+static enum tern_status cpu_stream_synchronize(struct machine *m, struct tern_stream *s)
+{
+    return terni_stream_synchronize(stream_of(m, s));
+}
+
+static int cpu_stream_capturing(struct machine *m, struct tern_stream *s)
+{
+    return stream_of(m, s)->capture != NULL;
+}
+
+/* ---- Events and graphs ---- */
+
+static enum tern_status cpu_event_open(struct machine *m, struct tern_event **e)
+{
+    (void)m;
+    return terni_event_open(e);
+}
+
+static void cpu_event_close(struct machine *m, struct tern_event *e)
+{
+    (void)m;
+    if (e != NULL) {
+        terni_event_unref(e);
+    }
+}
+
+static enum tern_status cpu_event_record(struct machine *m, struct tern_event *e, struct tern_stream *s)
+{
+    return terni_event_record(e, stream_of(m, s));
+}
+
+static enum tern_status cpu_event_wait(struct machine *m, struct tern_event *e, struct tern_stream *s)
+{
+    return terni_event_wait(e, stream_of(m, s));
+}
+
+static enum tern_status cpu_event_synchronize(struct machine *m, struct tern_event *e)
+{
+    return terni_event_synchronize(cpu_of(m)->executor, e);
+}
+
+static enum tern_status cpu_event_elapsed(struct machine *m, struct tern_event *a, struct tern_event *b,
+                                          float *ms)
+{
+    (void)m;
+    return terni_event_elapsed(a, b, ms);
+}
+
+static enum tern_status cpu_graph_begin(struct machine *m, struct tern_stream *s)
+{
+    return terni_graph_begin(stream_of(m, s));
+}
+
+static enum tern_status cpu_graph_end(struct machine *m, struct tern_stream *s, struct tern_graph **g)
+{
+    return terni_graph_end(stream_of(m, s), g);
+}
+
+static enum tern_status cpu_graph_launch(struct machine *m, struct tern_graph *g, struct tern_stream *s)
+{
+    return terni_graph_launch(g, stream_of(m, s));
+}
+
+static void cpu_graph_close(struct machine *m, struct tern_graph *g)
+{
+    (void)m;
+    terni_graph_close(g);
+}
+
+static enum tern_status cpu_wait_word(struct machine *m, const uint64_t *word, uint64_t value,
+                                      uint64_t deadline_ns)
+{
+    return terni_executor_word(cpu_of(m)->executor, word, value, deadline_ns);
+}
+
+/* ---- Open and close ---- */
+
+/* Streams that the user left open are closed too; memory, events and graphs are their owners'. */
+static void cpu_close(struct machine *m)
+{
+    struct cpu_machine *cpu = cpu_of(m);
+
+    while (cpu->streams != NULL) {
+        struct tern_stream *s = cpu->streams;
+        cpu->streams = s->next;
+        terni_stream_close(s);
+    }
+    terni_executor_release(cpu->executor);
+    free(cpu);
+}
+
+static const struct machine_ops cpu_ops = {
+    .close = cpu_close,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .host_alloc = cpu_host_alloc,
+    .host_free = cpu_free,
+    .share_alloc = cpu_share_alloc,
+    .share_import = cpu_share_import,
+    .peer_enable = cpu_peer_enable,
+    .share_free = cpu_share_free,
+    .copy = cpu_copy,
+    .fill = cpu_fill,
+    .launch = cpu_launch,
+    .stream_open = cpu_stream_open,
+    .stream_close = cpu_stream_close,
+    .stream_synchronize = cpu_stream_synchronize,
+    .stream_capturing = cpu_stream_capturing,
+    .event_open = cpu_event_open,
+    .event_close = cpu_event_close,
+    .event_record = cpu_event_record,
+    .event_wait = cpu_event_wait,
+    .event_synchronize = cpu_event_synchronize,
+    .event_elapsed = cpu_event_elapsed,
+    .graph_begin = cpu_graph_begin,
+    .graph_end = cpu_graph_end,
+    .graph_launch = cpu_graph_launch,
+    .graph_close = cpu_graph_close,
+    .wait_word = cpu_wait_word,
+};
+
+static void describe(struct cpu_machine *cpu, int num_sms)
+{
+    struct machine_info *info = &cpu->base.info;
+    long pages = sysconf(_SC_PHYS_PAGES);
+    long page_bytes = sysconf(_SC_PAGESIZE);
+
+    info->kind = TERN_MACHINE_CPU;
+    snprintf(info->name, sizeof(info->name), "cpu machine with %d processors", num_sms);
+    memcpy(info->uuid, cpu->executor->uuid, sizeof(info->uuid));
+    info->num_sms = num_sms;
+    info->max_shared_bytes = SIMT_SHARED_BYTES;
+    info->has_bulk = 1;
+    info->memory_bytes = pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : 0;
+}
+
+enum tern_status terni_cpu_open(struct executor *x, struct machine **machine)
+{
+    struct cpu_machine *cpu;
+    uint64_t num_sms;
+    enum tern_status status;
+
+    TERN_TRY(terni_env_uint(TERN_ENV_CPU_SMS, MAX_SMS, &num_sms));
+    if (num_sms == 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is 0: a machine needs a processor",
+                         terni_env_name(TERN_ENV_CPU_SMS));
+    }
+    cpu = (struct cpu_machine *)calloc(1, sizeof(*cpu));
+    if (cpu == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a machine of %zu bytes", sizeof(*cpu));
+    }
+    cpu->base.ops = &cpu_ops;
+    cpu->executor = x;
+    cpu->ordinal = terni_executor_ref(x);
+    describe(cpu, (int)num_sms);
+    status = cpu_stream_open(&cpu->base, &cpu->default_stream);
+    if (status != TERN_OK) {
+        terni_executor_release(x);
+        free(cpu);
+        return status;
+    }
+    *machine = &cpu->base;
+    return TERN_OK;
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cuda machine: one rank's view of one device. Open, memory of the rank's own, copies and launches.
+ *
+ * Everything a later operation needs is loaded at open: with lazy loading a kernel's first launch would wait
+ * until the device is idle, which it is not while another rank's kernel there waits for ours.
+ *
+ * The primary context is retained once a machine and never released, as programs on the CUDA runtime do:
+ * releasing the last reference would destroy memory that other ranks of the process, or the program itself,
+ * still use. */
+#include "machine/cuda_machine.h"
+
+#include "kernels/kernels.h"
+#include "kernels/table_cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_ARGS_BYTES = 4000 };
+
+static void cuda_close(struct machine *m)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+
+    while (c->streams) {
+        terni_cuda_stream_close(m, (struct tern_stream *)c->streams->stream);
+    }
+    if (terni_cuda_enter(c) == TERN_OK) {
+        if (c->own) {
+            TERN_CUDA_WARN(cudaStreamSynchronize(c->own), "cudaStreamSynchronize on device %d",
+                           m->info.device);
+            TERN_CUDA_WARN(cudaStreamDestroy(c->own), "cudaStreamDestroy");
+        }
+        if (c->probe) {
+            TERN_CUDA_WARN(cudaEventDestroy(c->probe), "cudaEventDestroy");
+        }
+        terni_cuda_leave(c);
+    }
+    free(c);
+}
+
+/* ---- Memory ---- */
+
+static enum tern_status cuda_alloc(struct machine *m, size_t bytes, void **memory)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+    size_t free_bytes = 0, total_bytes = 0;
+    void *p = NULL;
+    cudaError_t error;
+
+    TERN_TRY(terni_cuda_enter(c));
+    error = cudaMalloc(&p, bytes ? bytes : 1);
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError();
+        (void)cudaMemGetInfo(&free_bytes, &total_bytes);
+    }
+    terni_cuda_leave(c);
+    TERN_TRY(TERN_CUDA_STATUS(error, "cudaMalloc of %zu bytes on device %d, where %zu of %zu are free", bytes,
+                              m->info.device, free_bytes, total_bytes));
+    *memory = p;
+    return TERN_OK;
+}
+
+static void cuda_free(struct machine *m, void *memory)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+
+    if (memory && terni_cuda_enter(c) == TERN_OK) {
+        TERN_CUDA_WARN(cudaFree(memory), "cudaFree of %p", memory);
+        terni_cuda_leave(c);
+    }
+}
+
+static enum tern_status map_host(size_t bytes, void **host, void **device)
+{
+    void *p = NULL, *mapped = NULL;
+    enum tern_status status;
+
+    TERN_TRY(
+        TERN_CUDA_STATUS(cudaHostAlloc(&p, bytes ? bytes : 1, cudaHostAllocMapped | cudaHostAllocPortable),
+                         "cudaHostAlloc of %zu bytes", bytes));
+    status = TERN_CUDA_STATUS(cudaHostGetDevicePointer(&mapped, p, 0), "cudaHostGetDevicePointer of %p", p);
+    if (status != TERN_OK) {
+        TERN_CUDA_WARN(cudaFreeHost(p), "cudaFreeHost of %p", p);
+        return status;
+    }
+    memset(p, 0, bytes);
+    *host = p;
+    *device = mapped;
+    return TERN_OK;
+}
+
+static enum tern_status cuda_host_alloc(struct machine *m, size_t bytes, void **host, void **device)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+    enum tern_status status;
+
+    TERN_TRY(terni_cuda_enter(c));
+    status = map_host(bytes, host, device);
+    terni_cuda_leave(c);
+    return status;
+}
+
+static void cuda_host_free(struct machine *m, void *host)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+
+    if (host && terni_cuda_enter(c) == TERN_OK) {
+        TERN_CUDA_WARN(cudaFreeHost(host), "cudaFreeHost of %p", host);
+        terni_cuda_leave(c);
+    }
+}
+
+/* ---- Work ---- */
+
+static enum tern_status cuda_copy(struct machine *m, void *dst, const void *src, size_t bytes,
+                                  struct tern_stream *s)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+    cudaError_t error;
+
+    if (bytes == 0) {
+        return TERN_OK;
+    }
+    TERN_TRY(terni_cuda_enter(c));
+    error = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, (cudaStream_t)s);
+    terni_cuda_leave(c);
+    return TERN_CUDA_STATUS(error, "cudaMemcpyAsync of %zu bytes from %p to %p", bytes, src, dst);
+}
+
+static enum tern_status cuda_fill(struct machine *m, void *dst, int byte, size_t bytes, struct tern_stream *s)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+    cudaError_t error;
+
+    if (bytes == 0) {
+        return TERN_OK;
+    }
+    TERN_TRY(terni_cuda_enter(c));
+    error = cudaMemsetAsync(dst, byte, bytes, (cudaStream_t)s);
+    terni_cuda_leave(c);
+    return TERN_CUDA_STATUS(error, "cudaMemsetAsync of %zu bytes at %p", bytes, dst);
+}
+
+static enum tern_status check_launch(const struct machine *m, const struct launch *launch)
+{
+    struct cuda_kernel kernel;
+
+    if (launch->kernel < 0 || launch->kernel >= TERN_KERNEL_COUNT) {
+        return TERN_FAIL(TERN_INTERNAL_ERROR, "there is no kernel %d", launch->kernel);
+    }
+    kernel = terni_cuda_kernel(launch->kernel);
+    if (!kernel.stub) {
+        return TERN_FAIL(TERN_UNSUPPORTED, "kernel %s is not linked into this program", kernel.name);
+    }
+    if (launch->num_blocks < 1 || launch->num_threads < 32 || launch->num_threads % 32 != 0 ||
+        launch->num_threads > kernel.max_threads || launch->shared_bytes > m->info.max_shared_bytes ||
+        launch->args_bytes > MAX_ARGS_BYTES) {
+        return TERN_FAIL(
+            TERN_INTERNAL_ERROR,
+            "kernel %s with %d blocks of %d threads, %u bytes of shared memory, %u of arguments; the most "
+            "are %d threads, %u and %d bytes",
+            kernel.name, launch->num_blocks, launch->num_threads, launch->shared_bytes, launch->args_bytes,
+            kernel.max_threads, m->info.max_shared_bytes, MAX_ARGS_BYTES);
+    }
+    return TERN_OK;
+}
+
+static enum tern_status cuda_launch(struct machine *m, const struct launch *launch, struct tern_stream *s)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+    void *args[1] = {(void *)launch->args}; /* CUDA reads them only */
+    cudaLaunchConfig_t config;
+    cudaError_t error;
+
+    TERN_TRY(check_launch(m, launch));
+    memset(&config, 0, sizeof(config));
+    config.gridDim.x = (unsigned)launch->num_blocks;
+    config.gridDim.y = config.gridDim.z = 1;
+    config.blockDim.x = (unsigned)launch->num_threads;
+    config.blockDim.y = config.blockDim.z = 1;
+    config.dynamicSmemBytes = launch->shared_bytes;
+    config.stream = (cudaStream_t)s;
+    TERN_TRY(terni_cuda_enter(c));
+    error = cudaLaunchKernelExC(&config, terni_cuda_kernel(launch->kernel).stub, args);
+    terni_cuda_leave(c);
+    return TERN_CUDA_STATUS(
+        error,
+        "launch of kernel %s with %d blocks of %d threads and %u bytes of shared memory on "
+        "device %d",
+        terni_cuda_kernel(launch->kernel).name, launch->num_blocks, launch->num_threads, launch->shared_bytes,
+        m->info.device);
+}
+
+/* ---- Open ---- */
+
+static const struct machine_ops ops = {
+    .close = cuda_close,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
+    .share_alloc = terni_cuda_share_alloc,
+    .share_import = terni_cuda_share_import,
+    .peer_enable = terni_cuda_peer_enable,
+    .share_free = terni_cuda_share_free,
+    .copy = cuda_copy,
+    .fill = cuda_fill,
+    .launch = cuda_launch,
+    .stream_open = terni_cuda_stream_open,
+    .stream_close = terni_cuda_stream_close,
+    .stream_synchronize = terni_cuda_stream_synchronize,
+    .stream_capturing = terni_cuda_stream_capturing,
+    .event_open = terni_cuda_event_open,
+    .event_close = terni_cuda_event_close,
+    .event_record = terni_cuda_event_record,
+    .event_wait = terni_cuda_event_wait,
+    .event_synchronize = terni_cuda_event_synchronize,
+    .event_elapsed = terni_cuda_event_elapsed,
+    .graph_begin = terni_cuda_graph_begin,
+    .graph_end = terni_cuda_graph_end,
+    .graph_launch = terni_cuda_graph_launch,
+    .graph_close = terni_cuda_graph_close,
+    .wait_word = terni_cuda_wait_word,
+};
+
+/* Asking for a kernel's attributes loads it. All may then take the device's whole dynamic shared memory. */
+static enum tern_status load_kernels(const struct machine *m)
+{
+    for (int i = 0; i < TERN_KERNEL_COUNT; i++) {
+        struct cuda_kernel kernel = terni_cuda_kernel(i);
+        struct cudaFuncAttributes attributes;
+        int most;
+
+        if (!kernel.stub) {
+            continue;
+        }
+        TERN_TRY(TERN_CUDA_STATUS(cudaFuncGetAttributes(&attributes, kernel.stub),
+                                  "cudaFuncGetAttributes of kernel %s "
+                                  "on device %d",
+                                  kernel.name, m->info.device));
+        most = (int)m->info.max_shared_bytes - (int)attributes.sharedSizeBytes;
+        TERN_TRY(TERN_CUDA_STATUS(
+            cudaFuncSetAttribute(kernel.stub, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
+            "cudaFuncSetAttribute of kernel %s to %d bytes of shared memory", kernel.name, most));
+    }
+    return TERN_OK;
+}
+
+static enum tern_status retain(struct cuda_machine *c)
+{
+    CUdevice device = 0;
+
+    TERN_TRY(terni_cuda_driver_load(&c->driver));
+    TERN_TRY(TERN_CUDA_STATUS(c->driver.device_get(&device, c->base.info.device), "cuDeviceGet of device %d",
+                              c->base.info.device));
+    return TERN_CUDA_STATUS(c->driver.primary_retain(&c->context, device),
+                            "cuDevicePrimaryCtxRetain of device %d", c->base.info.device);
+}
+
+static enum tern_status prepare(struct cuda_machine *c)
+{
+    TERN_TRY(TERN_CUDA_STATUS(cudaStreamCreateWithFlags(&c->own, cudaStreamNonBlocking),
+                              "cudaStreamCreateWithFlags "
+                              "on device %d",
+                              c->base.info.device));
+    TERN_TRY(TERN_CUDA_STATUS(cudaEventCreateWithFlags(&c->probe, cudaEventDisableTiming),
+                              "cudaEventCreateWithFlags "
+                              "on device %d",
+                              c->base.info.device));
+    return load_kernels(&c->base);
+}
+
+enum tern_status terni_cuda_open(int ordinal, struct machine **m)
+{
+    struct machine_info info;
+    struct cuda_machine *c;
+    enum tern_status status;
+
+    TERN_TRY(terni_cuda_info_get(ordinal, &info));
+    c = (struct cuda_machine *)calloc(1, sizeof(*c));
+    if (!c) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for a machine");
+    }
+    c->base.ops = &ops;
+    c->base.info = info;
+    status = retain(c);
+    if (status != TERN_OK) {
+        goto free_machine;
+    }
+    status = terni_cuda_enter(c);
+    if (status != TERN_OK) {
+        goto free_machine;
+    }
+    status = prepare(c);
+    terni_cuda_leave(c);
+    if (status != TERN_OK) {
+        cuda_close(&c->base);
+        return status;
+    }
+    *m = &c->base;
+    return TERN_OK;
+free_machine:
+    free(c);
+    return status;
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the parts of the cuda machine share: cuda.c (open, close, memory, launch), cuda_share.c (memory for
+ * peers), cuda_stream.c (streams, events, graphs, the host's wait), cuda_driver.c (driver calls, errors).
+ *
+ * The CUDA runtime is linked statically and opens the driver when it is first asked, so a program with Tern
+ * in it runs where no driver is. Driver calls that the runtime lacks are fetched through it (cuda_driver.c).
+ *
+ * One host thread may drive ranks on several devices and has a current device of its own, so every operation
+ * stands between terni_cuda_enter and terni_cuda_leave. These push and pop the device's primary context,
+ * which puts back what was there exactly: setting a device back that the thread never used would make a
+ * context on it. */
+#ifndef TERN_CUDA_MACHINE_H
+#define TERN_CUDA_MACHINE_H
+
+#include "machine/machine.h"
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+
+/* X(member, entry point, version of its type, CUDA version to ask for) */
+#define TERN_CUDA_DRIVER_LIST(X)                                                                             \
+    X(device_get, cuDeviceGet, v2000, 2000)                                                                  \
+    X(primary_retain, cuDevicePrimaryCtxRetain, v7000, 7000)                                                 \
+    X(context_push, cuCtxPushCurrent, v4000, 4000)                                                           \
+    X(context_pop, cuCtxPopCurrent, v4000, 4000)                                                             \
+    X(address_reserve, cuMemAddressReserve, v10020, 10020)                                                   \
+    X(address_free, cuMemAddressFree, v10020, 10020)                                                         \
+    X(create, cuMemCreate, v10020, 10020)                                                                    \
+    X(release, cuMemRelease, v10020, 10020)                                                                  \
+    X(map, cuMemMap, v10020, 10020)                                                                          \
+    X(unmap, cuMemUnmap, v10020, 10020)                                                                      \
+    X(set_access, cuMemSetAccess, v10020, 10020)                                                             \
+    X(export_handle, cuMemExportToShareableHandle, v10020, 10020)                                            \
+    X(import_handle, cuMemImportFromShareableHandle, v10020, 10020)                                          \
+    X(get_granularity, cuMemGetAllocationGranularity, v10020, 10020)                                         \
+    X(get_properties, cuMemGetAllocationPropertiesFromHandle, v10020, 10020)
+
+struct cuda_driver {
+#define TERN_CUDA_DRIVER_MEMBER(member, symbol, type_version, cuda_version)                                  \
+    PFN_##symbol##_##type_version member;
+    TERN_CUDA_DRIVER_LIST(TERN_CUDA_DRIVER_MEMBER)
+#undef TERN_CUDA_DRIVER_MEMBER
+};
+
+/* A stream that was opened here and not yet closed. */
+struct cuda_stream {
+    cudaStream_t stream;
+    struct cuda_stream *next;
+};
+
+struct cuda_machine {
+    struct machine base; /* first */
+    struct cuda_driver driver;
+    CUcontext context; /* the device's primary one; retained, never released: see cuda.c */
+    struct cuda_stream *streams;
+    cudaStream_t own;  /* for zeroing and probing; takes no part in anybody's order or capture */
+    cudaEvent_t probe; /* on `own`: whether the device still answers */
+    int probing;       /* `probe` is recorded and was not yet seen done */
+    enum cudaStreamCaptureMode caller_mode; /* of the thread, between enter and leave */
+};
+
+static inline struct cuda_machine *terni_cuda_of(struct machine *m) { return (struct cuda_machine *)m; }
+
+enum tern_status terni_cuda_driver_load(struct cuda_driver *driver);
+
+/* Makes the device current for this thread, and lets it make calls that would spoil another thread's capture
+ * (allocation, queries): none of ours touches a stream that is being captured unless it is the caller's. */
+enum tern_status terni_cuda_enter(struct cuda_machine *c);
+void terni_cuda_leave(struct cuda_machine *c);
+
+/* Turns an error into a status and a sentence "<format>: <CUDA's name and text>", and clears it from the
+ * thread so that the caller's own next CUDA call does not report it. Driver codes have the same values as the
+ * runtime's. */
+enum tern_status terni_cuda_fail(const char *file, int line, int error, const char *format, ...)
+    TERN_PRINTF(4, 5);
+/* Of a cudaError_t or CUresult: TERN_OK if it is success. */
+#define TERN_CUDA_STATUS(error, ...)                                                                         \
+    ((int)(error) == 0 ? TERN_OK : terni_cuda_fail(__FILE__, __LINE__, (int)(error), __VA_ARGS__))
+/* For calls that cannot report: logs and goes on. */
+#define TERN_CUDA_WARN(error, ...)                                                                           \
+    do {                                                                                                     \
+        if (TERN_CUDA_STATUS(error, __VA_ARGS__) != TERN_OK) {                                               \
+            TERN_LOG(TERN_LOG_WARN, "%s", tern_last_error());                                                \
+        }                                                                                                    \
+    } while (0)
+
+/* cuda_info.c. The driver's version as "580.159 / CUDA 13.0". */
+enum tern_status terni_cuda_info_get(int ordinal, struct machine_info *info);
+
+/* cuda_share.c */
+enum tern_status terni_cuda_share_alloc(struct machine *m, uint64_t bytes, int exportable,
+                                        struct share *share);
+enum tern_status terni_cuda_share_import(struct machine *m, int fd, uint64_t bytes, struct share *share);
+enum tern_status terni_cuda_peer_enable(struct machine *m, int device);
+void terni_cuda_share_free(struct machine *m, struct share *share);
+
+/* cuda_stream.c */
+enum tern_status terni_cuda_stream_open(struct machine *m, struct tern_stream **s);
+void terni_cuda_stream_close(struct machine *m, struct tern_stream *s);
+enum tern_status terni_cuda_stream_synchronize(struct machine *m, struct tern_stream *s);
+int terni_cuda_stream_capturing(struct machine *m, struct tern_stream *s);
+enum tern_status terni_cuda_wait_word(struct machine *m, const uint64_t *word, uint64_t value,
+                                      uint64_t deadline_ns);
+
+/* cuda_graph.c */
+enum tern_status terni_cuda_event_open(struct machine *m, struct tern_event **e);
+void terni_cuda_event_close(struct machine *m, struct tern_event *e);
+enum tern_status terni_cuda_event_record(struct machine *m, struct tern_event *e, struct tern_stream *s);
+enum tern_status terni_cuda_event_wait(struct machine *m, struct tern_event *e, struct tern_stream *s);
+enum tern_status terni_cuda_event_synchronize(struct machine *m, struct tern_event *e);
+enum tern_status terni_cuda_event_elapsed(struct machine *m, struct tern_event *a, struct tern_event *b,
+                                          float *ms);
+enum tern_status terni_cuda_graph_begin(struct machine *m, struct tern_stream *s);
+enum tern_status terni_cuda_graph_end(struct machine *m, struct tern_stream *s, struct tern_graph **g);
+enum tern_status terni_cuda_graph_launch(struct machine *m, struct tern_graph *g, struct tern_stream *s);
+void terni_cuda_graph_close(struct machine *m, struct tern_graph *g);
+
+#endif

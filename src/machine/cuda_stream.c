@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Streams, and the host's wait for a kernel's word. A stream here is a cudaStream_t and does not synchronise
+ * with the legacy default stream. */
+#include "machine/cuda_machine.h"
+
+#include <sched.h>
+#include <stdlib.h>
+
+enum {
+    LOOKS_A_ROUND = 64, /* at the word between two readings of the clock, some 2 microseconds */
+    PROBE_NS = 1000000, /* between two questions whether the device still answers */
+    SPIN_NS = 200000    /* after which the waiting thread offers its processor to others */
+};
+
+enum tern_status terni_cuda_stream_open(struct machine *m, struct tern_stream **s)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_stream *entry = (struct cuda_stream *)calloc(1, sizeof(*entry));
+    enum tern_status status;
+
+    if (!entry) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for a stream");
+    }
+    status = terni_cuda_enter(c);
+    if (status == TERN_OK) {
+        status = TERN_CUDA_STATUS(cudaStreamCreateWithFlags(&entry->stream, cudaStreamNonBlocking),
+                                  "cudaStreamCreateWithFlags on device %d", m->info.device);
+        terni_cuda_leave(c);
+    }
+    if (status != TERN_OK) {
+        free(entry);
+        return status;
+    }
+    entry->next = c->streams;
+    c->streams = entry;
+    *s = (struct tern_stream *)entry->stream;
+    return TERN_OK;
+}
+
+/* A stream that was not opened here is the caller's and stays. */
+void terni_cuda_stream_close(struct machine *m, struct tern_stream *s)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_stream **at = &c->streams;
+
+    while (*at && (*at)->stream != (cudaStream_t)s) {
+        at = &(*at)->next;
+    }
+    if (*at) {
+        struct cuda_stream *entry = *at;
+
+        *at = entry->next;
+        if (terni_cuda_enter(c) == TERN_OK) {
+            TERN_CUDA_WARN(cudaStreamSynchronize(entry->stream),
+                           "cudaStreamSynchronize of a stream that closes");
+            TERN_CUDA_WARN(cudaStreamDestroy(entry->stream), "cudaStreamDestroy");
+            terni_cuda_leave(c);
+        }
+        free(entry);
+    }
+}
+
+enum tern_status terni_cuda_stream_synchronize(struct machine *m, struct tern_stream *s)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+    cudaError_t error;
+
+    TERN_TRY(terni_cuda_enter(c));
+    error = cudaStreamSynchronize((cudaStream_t)s);
+    terni_cuda_leave(c);
+    return TERN_CUDA_STATUS(error, "cudaStreamSynchronize on device %d", m->info.device);
+}
+
+/* The legacy default stream cannot be captured, and asking it would spoil a capture elsewhere. */
+int terni_cuda_stream_capturing(struct machine *m, struct tern_stream *s)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    cudaError_t error;
+
+    if (s == NULL || (cudaStream_t)s == cudaStreamLegacy || terni_cuda_enter(c) != TERN_OK) {
+        return 0;
+    }
+    error = cudaStreamIsCapturing((cudaStream_t)s, &capture);
+    terni_cuda_leave(c);
+    TERN_CUDA_WARN(error, "cudaStreamIsCapturing");
+    return error == cudaSuccess && capture != cudaStreamCaptureStatusNone;
+}
+
+/* A dead context shows only where work is pending or issued, so each probe is an event on the machine's own
+ * stream: nobody else's stream is asked, which might be in a capture. */
+static enum tern_status probe(struct cuda_machine *c)
+{
+    cudaError_t error;
+
+    TERN_TRY(terni_cuda_enter(c));
+    error = c->probing ? cudaEventQuery(c->probe) : cudaEventRecord(c->probe, c->own);
+    terni_cuda_leave(c);
+    if (error == cudaErrorNotReady) {
+        (void)cudaGetLastError();
+        error = cudaSuccess;
+    } else {
+        c->probing = !c->probing;
+    }
+    return TERN_CUDA_STATUS(error, "device %d, while the host waited for a kernel", c->base.info.device);
+}
+
+static void pause_briefly(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+enum tern_status terni_cuda_wait_word(struct machine *m, const uint64_t *word, uint64_t value,
+                                      uint64_t deadline_ns)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+    uint64_t begin = terni_clock_ns(), now = begin, next_probe = begin + PROBE_NS;
+
+    for (;;) {
+        for (int i = 0; i < LOOKS_A_ROUND; i++) {
+            /* Pairs with the kernel's st.release.sys of the same word: what it wrote for the host before is
+             * whole. */
+            if (__atomic_load_n(word, __ATOMIC_ACQUIRE) == value) {
+                return TERN_OK;
+            }
+            pause_briefly();
+        }
+        if (now >= deadline_ns) {
+            return TERN_TIMEOUT;
+        }
+        now = terni_clock_ns();
+        if (now >= next_probe) {
+            TERN_TRY(probe(c));
+            next_probe = now + PROBE_NS;
+        }
+        if (now - begin > SPIN_NS) {
+            sched_yield();
+        }
+    }
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A machine runs kernels for one rank: memory, streams, events, graphs, launches. Two implementations, cpu.c
+ * and cuda.c; nothing above this header knows which it has.
+ *
+ * Streams and events are the machine's own objects cast to the public opaque types; NULL is the default
+ * stream. Everything that takes a stream is asynchronous on it. Functions return TERN_OK or fail through
+ * TERN_FAIL. One machine serves one rank; it may be used by one thread at a time, except `poll`. */
+#ifndef TERN_MACHINE_H
+#define TERN_MACHINE_H
+
+#include "core/core.h"
+
+struct machine;
+
+/* One kernel launch. `kernel` comes from kernels/kernels.h; args are copied before launch returns. */
+struct launch {
+    int kernel;          /* enum terni_kernel */
+    int num_blocks;
+    int num_threads;     /* a block; a multiple of 32 */
+    uint32_t shared_bytes;
+    const void *args;
+    uint32_t args_bytes; /* at most 4000 */
+};
+
+/* Memory that other ranks can map. Exactly one owner; importers hold their own struct. */
+struct share {
+    char *base;      /* as this rank addresses it */
+    uint64_t bytes;
+    int fd;          /* of an exportable allocation made or imported here, else -1 */
+    uint64_t opaque; /* implementation's */
+};
+
+struct machine_info {
+    enum tern_machine kind;
+    int device;            /* cuda ordinal; 0 on cpu */
+    char name[96];         /* of the device */
+    char driver[32];       /* driver and runtime version, "" on cpu */
+    unsigned char uuid[16];/* of the device; equal for ranks that share one (cpu: of the executor) */
+    int num_sms;
+    uint32_t max_shared_bytes; /* dynamic shared memory of one block */
+    int has_bulk;          /* asynchronous bulk copies */
+    int compute_capability;/* 90 for sm_90; 0 on cpu */
+    uint64_t memory_bytes;
+};
+
+struct machine_ops {
+    void (*close)(struct machine *m); /* waits for the streams of this machine, then frees everything */
+
+    enum tern_status (*alloc)(struct machine *m, size_t bytes, void **memory); /* device, 256-byte aligned */
+    void (*free)(struct machine *m, void *memory);
+    /* Host memory that kernels may write: *host and *device address the same bytes. Zeroed. */
+    enum tern_status (*host_alloc)(struct machine *m, size_t bytes, void **host, void **device);
+    void (*host_free)(struct machine *m, void *host);
+
+    /* Zeroed shared memory. exportable: fd is valid and another process can import it. Otherwise only ranks
+     * of this process can address `base`. */
+    enum tern_status (*share_alloc)(struct machine *m, uint64_t bytes, int exportable, struct share *share);
+    /* On success the share owns fd; on failure the caller still does. */
+    enum tern_status (*share_import)(struct machine *m, int fd, uint64_t bytes, struct share *share);
+    /* Before this rank addresses in-process memory of a rank on `device` (info.device). */
+    enum tern_status (*peer_enable)(struct machine *m, int device);
+    /* Owner or importer. A share of share_alloc may also be freed through the machine of another rank of this
+     * process, on the same or another device, after the owner's machine has closed: the last who maps it does. */
+    void (*share_free)(struct machine *m, struct share *share);
+
+    enum tern_status (*copy)(struct machine *m, void *dst, const void *src, size_t bytes, struct tern_stream *s);
+    enum tern_status (*fill)(struct machine *m, void *dst, int byte, size_t bytes, struct tern_stream *s);
+    enum tern_status (*launch)(struct machine *m, const struct launch *launch, struct tern_stream *s);
+
+    enum tern_status (*stream_open)(struct machine *m, struct tern_stream **s);
+    void (*stream_close)(struct machine *m, struct tern_stream *s);
+    enum tern_status (*stream_synchronize)(struct machine *m, struct tern_stream *s);
+    int (*stream_capturing)(struct machine *m, struct tern_stream *s);
+
+    enum tern_status (*event_open)(struct machine *m, struct tern_event **e);
+    void (*event_close)(struct machine *m, struct tern_event *e);
+    enum tern_status (*event_record)(struct machine *m, struct tern_event *e, struct tern_stream *s);
+    enum tern_status (*event_wait)(struct machine *m, struct tern_event *e, struct tern_stream *s);
+    enum tern_status (*event_synchronize)(struct machine *m, struct tern_event *e); /* host waits */
+    enum tern_status (*event_elapsed)(struct machine *m, struct tern_event *a, struct tern_event *b, float *ms);
+
+    enum tern_status (*graph_begin)(struct machine *m, struct tern_stream *s);
+    enum tern_status (*graph_end)(struct machine *m, struct tern_stream *s, struct tern_graph **g);
+    enum tern_status (*graph_launch)(struct machine *m, struct tern_graph *g, struct tern_stream *s);
+    void (*graph_close)(struct machine *m, struct tern_graph *g);
+
+    /* Host waits until *word == value, where a kernel writes the word in host_alloc memory with a system-scope
+     * release. TERN_TIMEOUT (without a sentence) if deadline_ns of terni_clock_ns passes first. */
+    enum tern_status (*wait_word)(struct machine *m, const uint64_t *word, uint64_t value, uint64_t deadline_ns);
+};
+
+struct machine {
+    const struct machine_ops *ops;
+    struct machine_info info;
+};
+
+/* CUDA devices that can be used; 0 without a driver or in a build without CUDA. Never fails. */
+int terni_cuda_device_count(void);
+/* Opens device `ordinal`. In a build without CUDA: TERN_UNSUPPORTED. Loads every kernel now, because loading
+ * one while another spins for a peer on the same device would wait for ever. */
+enum tern_status terni_cuda_open(int ordinal, struct machine **m);
+/* One line on what the build and the machine have of CUDA, for make and tern-info. */
+const char *terni_cuda_describe(void);
+
+/* The cpu machine: ranks of one executor share its scheduler. seed as tern_comm_config.cpu_seed. An executor
+ * lives until the last machine on it closes. */
+struct executor;
+enum tern_status terni_executor_open(uint64_t seed, struct executor **x);
+void terni_executor_release(struct executor *x); /* the opener's own reference */
+enum tern_status terni_cpu_open(struct executor *x, struct machine **m); /* takes a reference */
+
+#endif

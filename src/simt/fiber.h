@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The dialect on the cpu machine. Every GPU thread is a fiber; `simt_self` is the one that runs. Functions
+ * that must see other fibers move, or that the sanitizers must be told of, are in the executor (executor.c,
+ * warp.c, bulk.c); the rest is inline. */
+#ifndef TERN_FIBER_H
+#define TERN_FIBER_H
+
+#include <string.h>
+
+#define TERN_DEVICE static inline __attribute__((always_inline, unused))
+#define TERN_UNROLL
+#define TERN_POPC(x) __builtin_popcount(x)
+#define TERN_FFS(x) __builtin_ffs((int)(x))
+#define TERN_RESTRICT __restrict__
+#define TERN_HAS_BULK 1
+
+#define TERN_KERNEL(name, type, p)                                                                           \
+    static void name##_body(const type *p);                                                                  \
+    void tern_cpu_##name(const void *args);                                                                  \
+    void tern_cpu_##name(const void *args)                                                                   \
+    {                                                                                                        \
+        name##_body((const type *)args);                                                                     \
+    }                                                                                                        \
+    static void name##_body(const type *p)
+
+/* The part of a fiber that kernels read. The executor's own struct begins with it. */
+struct simt_thread {
+    int tid, bid, nthr, nblk;
+    char *shared;
+};
+extern _Thread_local struct simt_thread *simt_self __attribute__((tls_model("initial-exec")));
+
+#define tid() (simt_self->tid)
+#define bid() (simt_self->bid)
+#define nthr() (simt_self->nthr)
+#define nblk() (simt_self->nblk)
+#define lane() (simt_self->tid & 31)
+#define warp() (simt_self->tid >> 5)
+#define nwarps() (simt_self->nthr >> 5)
+#define shared_memory() (simt_self->shared)
+
+/* Blocking, in the executor. A barrier orders the accesses of those it joins. */
+void sync_warp(void);
+void sync_block(void);
+int sync_block_or(int v);
+uint32_t simt_ballot(int v);
+uint64_t simt_shfl(uint64_t v, int src);
+uint32_t match_any_u32(uint32_t v);
+void spin(void);
+/* A chance for another fiber to run, taken at random: before and after every access that others observe. */
+void simt_point(void);
+uint64_t clock_ns(void);
+
+void fence_proxy_async(void);
+void mbar_init(uint64_t *bar, uint32_t count);
+void fence_mbar_init(void);
+void mbar_expect(uint64_t *bar, uint32_t bytes);
+int mbar_test(uint64_t *bar, uint32_t parity);
+void bulk_load(void *shared, const void *global, uint32_t bytes, uint64_t *bar);
+void bulk_store(void *global, const void *shared, uint32_t bytes);
+void bulk_commit(void);
+void bulk_wait_read(int n);
+void bulk_wait(int n);
+
+TERN_DEVICE float bits_f32(uint32_t v)
+{
+    float f;
+    memcpy(&f, &v, 4);
+    return f;
+}
+
+TERN_DEVICE uint32_t f32_bits(float v)
+{
+    uint32_t u;
+    memcpy(&u, &v, 4);
+    return u;
+}
+
+TERN_DEVICE uint32_t warp_ballot(int v) { return simt_ballot(v); }
+TERN_DEVICE int warp_any(int v) { return simt_ballot(v) != 0; }
+TERN_DEVICE int warp_all(int v) { return simt_ballot(v) == 0xffffffffu; }
+TERN_DEVICE uint32_t shfl_u32(uint32_t v, int src) { return (uint32_t)simt_shfl(v, src); }
+TERN_DEVICE uint64_t shfl_u64(uint64_t v, int src) { return simt_shfl(v, src); }
+TERN_DEVICE float shfl_f32(float v, int src) { return bits_f32((uint32_t)simt_shfl(f32_bits(v), src)); }
+TERN_DEVICE float shfl_xor_f32(float v, int mask) { return shfl_f32(v, lane() ^ mask); }
+
+/* TERN_WEAKEN_RELEASE is set by one test only, which expects ThreadSanitizer to report the race. */
+#ifdef TERN_WEAKEN_RELEASE
+#define TERN_ORDER_RELEASE __ATOMIC_RELAXED
+#else
+#define TERN_ORDER_RELEASE __ATOMIC_RELEASE
+#endif
+
+TERN_DEVICE uint32_t atom_add_cta_u32(uint32_t *p, uint32_t v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+
+TERN_DEVICE uint32_t atom_add_acqrel_gpu_u32(uint32_t *p, uint32_t v)
+{
+    simt_point();
+    return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
+}
+
+TERN_DEVICE uint32_t atom_cas_acqrel_gpu_u32(uint32_t *p, uint32_t expected, uint32_t desired)
+{
+    simt_point();
+    __atomic_compare_exchange_n(p, &expected, desired, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    return expected;
+}
+
+TERN_DEVICE uint64_t atom_add_relaxed_gpu_u64(uint64_t *p, uint64_t v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+
+TERN_DEVICE uint64_t ld_acquire_sys_u64(const uint64_t *p)
+{
+    simt_point();
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+
+TERN_DEVICE uint64_t ld_relaxed_sys_u64(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+
+TERN_DEVICE void st_release_sys_u64(uint64_t *p, uint64_t v)
+{
+    simt_point();
+    __atomic_store_n(p, v, TERN_ORDER_RELEASE);
+    simt_point();
+}
+
+TERN_DEVICE void st_relaxed_sys_u64(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+
+/* Acquire-release operations carry all the order that kernels rely on here; ThreadSanitizer does not model
+ * stand-alone fences, so a kernel that needs one between relaxed accesses is reported. */
+TERN_DEVICE void fence_acqrel_gpu(void) {}
+TERN_DEVICE void fence_acqrel_sys(void) {}
+
+TERN_DEVICE struct vec16 ld_vec16(const void *p)
+{
+    struct vec16 v;
+    memcpy(&v, __builtin_assume_aligned(p, 16), 16);
+    return v;
+}
+
+TERN_DEVICE struct vec16 ld_stream_vec16(const void *p) { return ld_vec16(p); }
+
+TERN_DEVICE void st_vec16(void *p, struct vec16 v) { memcpy(__builtin_assume_aligned(p, 16), &v, 16); }
+
+/* Round to nearest, ties to even; NaN becomes 0x7fff as the GPU has it. */
+TERN_DEVICE uint32_t simt_bf16(float v)
+{
+    uint32_t u = f32_bits(v);
+    if ((u & 0x7fffffffu) > 0x7f800000u) {
+        return 0x7fffu;
+    }
+    return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+}
+
+TERN_DEVICE uint32_t cvt_bf16x2(float lo, float hi) { return simt_bf16(lo) | simt_bf16(hi) << 16; }
+
+uint32_t simt_e4m3(float v);
+TERN_DEVICE uint32_t cvt_e4m3x4(float a, float b, float c, float d)
+{
+    return simt_e4m3(a) | simt_e4m3(b) << 8 | simt_e4m3(c) << 16 | simt_e4m3(d) << 24;
+}
+
+#endif

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * simt: the dialect in which kernels are written. One source is compiled by nvcc for GPUs (ptx.h: one
+ * instruction a function) and by gcc for the cpu machine (fiber.h: every GPU thread is a fiber of the
+ * executor). Kernels use this vocabulary and C; nothing else.
+ *
+ * Names follow PTX: operation, order, scope, type. Scopes: cta = block, gpu = one device, sys = all ranks.
+ *
+ * The vocabulary, identical on both sides:
+ *
+ *   int      tid() bid() nthr() nblk() lane() warp() nwarps()
+ *   void     sync_warp() sync_block()                 all 32 lanes, all threads of the block
+ *   int      sync_block_or(int)                       barrier; nonzero if any thread gave nonzero
+ *   uint32_t warp_ballot(int)  int warp_any(int)  int all(int)  whole warp
+ *   uint32_t shfl_u32(v, src)  uint64_t shfl_u64  float shfl_f32  shfl_xor_f32(v, mask)
+ *   uint32_t match_any_u32(v)                         lanes that hold the same value
+ *   char    *shared_memory()                          the block's dynamic shared memory, 128-byte aligned
+ *   uint32_t atom_add_cta_u32(p, v)                   relaxed, in shared memory
+ *   uint32_t atom_add_acqrel_gpu_u32(p, v)            on this device's memory
+ *   uint32_t atom_cas_acqrel_gpu_u32(p, old, new)
+ *   uint64_t atom_add_relaxed_gpu_u64(p, v)
+ *   uint64_t ld_acquire_sys_u64(p)  ld_relaxed_sys_u64(p)
+ *   void     st_release_sys_u64(p, v)  st_relaxed_sys_u64(p, v)
+ *   void     fence_acqrel_gpu() fence_acqrel_sys()
+ *   void     fence_proxy_async()      earlier ordinary accesses of this thread, and those it has synchronised
+ *                                     with, come before later bulk copies of this thread and of threads that
+ *                                     synchronise with it afterwards; global and shared memory
+ *   void     mbar_init(bar, count)    then fence_mbar_init() before others use it
+ *   void     mbar_expect(bar, bytes)  one arrival, and so many bytes to come
+ *   int      mbar_test(bar, parity)   1 once the phase with that parity is complete; acquires
+ *   void     bulk_load(shared, global, bytes, bar)    asynchronous; 16-byte aligned, multiple of 16
+ *   void     bulk_store(global, shared, bytes)        asynchronous, joins this thread's open group
+ *   void     bulk_commit()                            closes the group
+ *   void     bulk_wait_read(n) bulk_wait(n)           until at most n of this thread's latest groups have unread
+ *                                                     sources / are unfinished; n a constant from 0 to 7. After
+ *                                                     bulk_wait the writes are visible to this thread
+ *   uint64_t clock_ns()                               of the device; only differences mean anything
+ *   void     spin()                                   inside every loop that waits for another thread
+ *   uint32_t cvt_bf16x2(float lo, float hi)           round to nearest even, NaN becomes 0x7fff
+ *   uint32_t cvt_e4m3x4(a, b, c, d)                   saturating, nearest even; a in the low byte
+ *   struct vec16 ld_vec16(p)  void st_vec16(p, v)     16 bytes, aligned
+ *   struct vec16 ld_stream_vec16(p)                   the same, read once: does not linger in L1
+ *
+ * Qualifiers: TERN_DEVICE (inline function), TERN_KERNEL(name, struct args, p) { body }, TERN_UNROLL. */
+#ifndef TERN_SIMT_H
+#define TERN_SIMT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct vec16 {
+    uint32_t w[4];
+};
+
+#ifdef __CUDACC__
+#include "simt/ptx.h"
+#else
+#include "simt/fiber.h"
+#endif
+
+/* A warp-wide count of lanes before this one in a mask. */
+TERN_DEVICE int popc_before(uint32_t mask, int lane_idx)
+{
+    return TERN_POPC(mask & ((1u << lane_idx) - 1u));
+}
+
+TERN_DEVICE float bf16_lo(uint32_t pair)
+{
+    return bits_f32(pair << 16);
+}
+
+TERN_DEVICE float bf16_hi(uint32_t pair)
+{
+    return bits_f32(pair & 0xffff0000u);
+}
+
+#endif

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What threads of a warp or a block do together. A lane that must wait leaves the ready set and comes back
+ * when the last participant arrives; nothing polls. All warp primitives are one operation, warp_join: leave a
+ * value, wait for all 32 lanes, look at the others' values.
+ *
+ * Phases alternate between two sets of values and two clocks. A lane that has left phase k may join k + 1
+ * while another still reads the values of k, but nobody can join k + 2 before all have joined k + 1.
+ *
+ * Lanes that wait in different primitives, or for a lane that has exited, wait for ever on a GPU; here they
+ * are reported at once. */
+#include "simt/executor.h"
+
+#define ALL_LANES 0xffffffffu
+
+const char *terni_primitive_name(enum primitive p)
+{
+    switch (p) {
+    case PRIMITIVE_SYNC_WARP:
+        return "sync_warp";
+    case PRIMITIVE_BALLOT:
+        return "ballot";
+    case PRIMITIVE_SHFL:
+        return "shfl";
+    case PRIMITIVE_MATCH:
+        return "match_any";
+    case PRIMITIVE_SYNC_BLOCK:
+        return "sync_block";
+    case PRIMITIVE_SYNC_BLOCK_OR:
+        return "sync_block_or";
+    case PRIMITIVE_NONE:
+        break;
+    }
+    return "nothing";
+}
+
+void terni_warp_check(struct fiber *f)
+{
+    struct warp *w = f->warp;
+
+    /* Those at the block barrier wait for those in the warp primitive, which wait for the former. */
+    if (w->joined != 0 && (w->ready | w->at_bulk) == 0) {
+        terni_fiber_bug(f, "deadlock: no lane of warp %d can go on", w->idx);
+    }
+}
+
+/* Returns which of the two sets holds this phase's values. */
+static uint32_t warp_join(enum primitive p, uint64_t value)
+{
+    struct fiber *f = current_fiber();
+    struct warp *w = f->warp;
+    uint32_t set = w->phase & 1u;
+    uint32_t bit = 1u << f->lane;
+
+    if (w->joined == 0) {
+        w->primitive = p;
+        w->bits[set] = 0;
+    } else if (w->primitive != p) {
+        terni_fiber_bug(f, "divergence: lane %d of warp %d calls %s while others wait in %s", f->lane, w->idx,
+                        terni_primitive_name(p), terni_primitive_name(w->primitive));
+    }
+    if (w->exited != 0) {
+        terni_fiber_bug(f, "deadlock: lane %d of warp %d calls %s after other lanes have exited", f->lane,
+                        w->idx, terni_primitive_name(p));
+    }
+    w->slots[set][f->lane] = value;
+    if (value != 0) {
+        w->bits[set] |= bit;
+    }
+    order_release(&w->clock[set]);
+    w->joined |= bit;
+    if (w->joined == ALL_LANES) {
+        w->joined = 0;
+        w->phase++;
+        f->executor->quiet = 0;
+        terni_warp_wake(w, ALL_LANES);
+    } else {
+        w->ready &= ~bit;
+        terni_warp_check(f);
+        terni_fiber_yield(f);
+    }
+    order_acquire(&w->clock[set]);
+    return set;
+}
+
+void sync_warp(void) { warp_join(PRIMITIVE_SYNC_WARP, 0); }
+
+uint32_t simt_ballot(int v)
+{
+    uint32_t set = warp_join(PRIMITIVE_BALLOT, v != 0);
+    return current_fiber()->warp->bits[set];
+}
+
+uint64_t simt_shfl(uint64_t v, int src)
+{
+    uint32_t set = warp_join(PRIMITIVE_SHFL, v);
+    return current_fiber()->warp->slots[set][src & (SIMT_LANES - 1)];
+}
+
+uint32_t match_any_u32(uint32_t v)
+{
+    uint32_t set = warp_join(PRIMITIVE_MATCH, v);
+    const uint64_t *slots = current_fiber()->warp->slots[set];
+    uint32_t mask = 0;
+
+    for (int i = 0; i < SIMT_LANES; i++) {
+        mask |= (uint32_t)(slots[i] == v) << i;
+    }
+    return mask;
+}
+
+static int block_join(enum primitive p, int v)
+{
+    struct fiber *f = current_fiber();
+    struct block *b = f->block;
+    uint32_t set = b->phase & 1u;
+
+    if (b->joined == 0) {
+        b->primitive = p;
+        b->any[set] = 0;
+    } else if (b->primitive != p) {
+        terni_fiber_bug(f, "divergence: thread %d calls %s while others wait in %s", f->thread.tid,
+                        terni_primitive_name(p), terni_primitive_name(b->primitive));
+    }
+    if (b->live != f->thread.nthr) {
+        terni_fiber_bug(f, "deadlock: thread %d calls %s after other threads have exited", f->thread.tid,
+                        terni_primitive_name(p));
+    }
+    b->any[set] |= v != 0;
+    order_release(&b->clock[set]);
+    if (++b->joined == f->thread.nthr) {
+        b->joined = 0;
+        b->phase++;
+        f->executor->quiet = 0;
+        for (int i = 0; i < b->num_warps; i++) {
+            b->warps[i].at_block = 0;
+            terni_warp_wake(&b->warps[i], ALL_LANES);
+        }
+    } else {
+        f->warp->ready &= ~(1u << f->lane);
+        f->warp->at_block |= 1u << f->lane;
+        terni_warp_check(f);
+        terni_fiber_yield(f);
+    }
+    order_acquire(&b->clock[set]);
+    return b->any[set];
+}
+
+void sync_block(void) { block_join(PRIMITIVE_SYNC_BLOCK, 0); }
+
+int sync_block_or(int v) { return block_join(PRIMITIVE_SYNC_BLOCK_OR, v); }
+
+void spin(void)
+{
+    struct fiber *f = current_fiber();
+    f->executor->quiet++;
+    terni_fiber_yield(f);
+}
+
+void simt_point(void)
+{
+    struct fiber *f = current_fiber();
+    if ((draw(f->executor) & 7u) == 0) {
+        terni_fiber_yield(f);
+    }
+}
+
+uint64_t clock_ns(void) { return terni_clock_ns(); }

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The binary interface of release 0.1, frozen: sizes and offsets of every public structure on 64-bit Linux,
+ * values of every public constant. A program compiled against an old header must work with a new library, so
+ * entries here never change; a structure that grows gets entries for its new fields and a new size. That no
+ * padding is unnamed makes a field which was forgotten here fail, too. */
+#include "support.h"
+
+#include <string.h>
+
+struct entry {
+    const char *structure, *field; /* no field: the whole */
+    size_t offset, bytes, frozen_offset, frozen_bytes;
+};
+
+#define WHOLE(s, frozen_size)                                                                                \
+    {                                                                                                        \
+#s, NULL, 0, sizeof(struct s), 0, (frozen_size)                                                      \
+    }
+#define FIELD(s, f, frozen_offset, frozen_size)                                                              \
+    {                                                                                                        \
+#s, #f, offsetof(struct s, f), sizeof(((struct s *)0)->f), (frozen_offset), (frozen_size)            \
+    }
+
+static const struct entry entries[] = {
+    WHOLE(tern_id, 128),
+    FIELD(tern_id, bytes, 0, 128),
+    WHOLE(tern_comm_config, 40),
+    FIELD(tern_comm_config, size, 0, 8),
+    FIELD(tern_comm_config, machine, 8, 4),
+    FIELD(tern_comm_config, device, 12, 4),
+    FIELD(tern_comm_config, heap_bytes, 16, 8),
+    FIELD(tern_comm_config, timeout_ms, 24, 4),
+    FIELD(tern_comm_config, reserved, 28, 4),
+    FIELD(tern_comm_config, cpu_seed, 32, 8),
+    WHOLE(tern_ep_config, 48),
+    FIELD(tern_ep_config, size, 0, 8),
+    FIELD(tern_ep_config, num_experts, 8, 4),
+    FIELD(tern_ep_config, max_topk, 12, 4),
+    FIELD(tern_ep_config, max_tokens, 16, 4),
+    FIELD(tern_ep_config, max_row_bytes, 20, 4),
+    FIELD(tern_ep_config, max_routes, 24, 4),
+    FIELD(tern_ep_config, num_sms, 28, 4),
+    FIELD(tern_ep_config, timeout_ms, 32, 4),
+    FIELD(tern_ep_config, transfer, 36, 4),
+    FIELD(tern_ep_config, staging_bytes, 40, 8),
+    WHOLE(tern_ep_sizes, 48),
+    FIELD(tern_ep_sizes, size, 0, 8),
+    FIELD(tern_ep_sizes, window_bytes, 8, 8),
+    FIELD(tern_ep_sizes, device_bytes, 16, 8),
+    FIELD(tern_ep_sizes, host_bytes, 24, 8),
+    FIELD(tern_ep_sizes, staging_bytes, 32, 8),
+    FIELD(tern_ep_sizes, max_rows, 40, 8),
+    WHOLE(tern_fault, 88),
+    FIELD(tern_fault, size, 0, 8),
+    FIELD(tern_fault, status, 8, 4),
+    FIELD(tern_fault, operation, 12, 4),
+    FIELD(tern_fault, awaited, 16, 4),
+    FIELD(tern_fault, rank, 20, 4),
+    FIELD(tern_fault, peer, 24, 4),
+    FIELD(tern_fault, reporter, 28, 4),
+    FIELD(tern_fault, block, 32, 4),
+    FIELD(tern_fault, warp, 36, 4),
+    FIELD(tern_fault, epoch, 40, 8),
+    FIELD(tern_fault, expected, 48, 8),
+    FIELD(tern_fault, seen, 56, 8),
+    FIELD(tern_fault, elapsed_ns, 64, 8),
+    FIELD(tern_fault, late, 72, 16),
+    WHOLE(tern_route_args, 56),
+    FIELD(tern_route_args, size, 0, 8),
+    FIELD(tern_route_args, topk_idx, 8, 8),
+    FIELD(tern_route_args, idx_bytes, 16, 4),
+    FIELD(tern_route_args, num_tokens, 20, 4),
+    FIELD(tern_route_args, topk, 24, 4),
+    FIELD(tern_route_args, layout, 28, 4),
+    FIELD(tern_route_args, expert_alignment, 32, 4),
+    FIELD(tern_route_args, reserved, 36, 4),
+    FIELD(tern_route_args, after, 40, 8),
+    FIELD(tern_route_args, record, 48, 8),
+    WHOLE(tern_route_counts, 48),
+    FIELD(tern_route_counts, size, 0, 8),
+    FIELD(tern_route_counts, num_rows, 8, 8),
+    FIELD(tern_route_counts, num_tokens, 16, 8),
+    FIELD(tern_route_counts, rank_counts, 24, 8),
+    FIELD(tern_route_counts, expert_counts, 32, 8),
+    FIELD(tern_route_counts, expert_offsets, 40, 8),
+    WHOLE(tern_route_view, 64),
+    FIELD(tern_route_view, size, 0, 8),
+    FIELD(tern_route_view, num_rows, 8, 8),
+    FIELD(tern_route_view, rank_offsets, 16, 8),
+    FIELD(tern_route_view, expert_counts, 24, 8),
+    FIELD(tern_route_view, expert_offsets, 32, 8),
+    FIELD(tern_route_view, token_rows, 40, 8),
+    FIELD(tern_route_view, bases, 48, 8),
+    FIELD(tern_route_view, overflow, 56, 8),
+    WHOLE(tern_rows, 32),
+    FIELD(tern_rows, data, 0, 8),
+    FIELD(tern_rows, row_bytes, 8, 4),
+    FIELD(tern_rows, elem_bytes, 12, 4),
+    FIELD(tern_rows, row_stride, 16, 8),
+    FIELD(tern_rows, elem_stride, 24, 8),
+    WHOLE(tern_dispatch_args, 96),
+    FIELD(tern_dispatch_args, size, 0, 8),
+    FIELD(tern_dispatch_args, in, 8, 8),
+    FIELD(tern_dispatch_args, out, 16, 8),
+    FIELD(tern_dispatch_args, num_in, 24, 4),
+    FIELD(tern_dispatch_args, cast, 28, 4),
+    FIELD(tern_dispatch_args, out_rows, 32, 8),
+    FIELD(tern_dispatch_args, topk_weights, 40, 8),
+    FIELD(tern_dispatch_args, out_topk_idx, 48, 8),
+    FIELD(tern_dispatch_args, out_topk_weights, 56, 8),
+    FIELD(tern_dispatch_args, out_source, 64, 8),
+    FIELD(tern_dispatch_args, zero_padding, 72, 4),
+    FIELD(tern_dispatch_args, num_sms, 76, 4),
+    FIELD(tern_dispatch_args, after, 80, 8),
+    FIELD(tern_dispatch_args, record, 88, 8),
+    WHOLE(tern_combine_args, 136),
+    FIELD(tern_combine_args, size, 0, 8),
+    FIELD(tern_combine_args, in, 8, 32),
+    FIELD(tern_combine_args, in_rows, 40, 8),
+    FIELD(tern_combine_args, in_weights, 48, 8),
+    FIELD(tern_combine_args, out, 56, 32),
+    FIELD(tern_combine_args, out_weights, 88, 8),
+    FIELD(tern_combine_args, bias, 96, 16),
+    FIELD(tern_combine_args, num_sms, 112, 4),
+    FIELD(tern_combine_args, reserved, 116, 4),
+    FIELD(tern_combine_args, after, 120, 8),
+    FIELD(tern_combine_args, record, 128, 8),
+};
+enum { NUM_ENTRIES = sizeof(entries) / sizeof(entries[0]) };
+
+struct constant {
+    const char *name;
+    long long value, frozen;
+};
+
+#define VALUE(name, frozen)                                                                                  \
+    {                                                                                                        \
+#name, (long long)(name), (frozen)                                                                   \
+    }
+
+static const struct constant constants[] = {
+    VALUE(TERN_OK, 0),
+    VALUE(TERN_INVALID_ARGUMENT, -1),
+    VALUE(TERN_UNSUPPORTED, -2),
+    VALUE(TERN_OUT_OF_MEMORY, -3),
+    VALUE(TERN_NO_SPACE, -4),
+    VALUE(TERN_BAD_STATE, -5),
+    VALUE(TERN_SYSTEM_ERROR, -6),
+    VALUE(TERN_MISMATCH, -10),
+    VALUE(TERN_TIMEOUT, -11),
+    VALUE(TERN_DISCONNECTED, -12),
+    VALUE(TERN_DEVICE_ERROR, -20),
+    VALUE(TERN_INTERNAL_ERROR, -21),
+    VALUE(TERN_RECOVER_NOTHING, 0),
+    VALUE(TERN_RECOVER_CALL, 1),
+    VALUE(TERN_RECOVER_GROUP, 2),
+    VALUE(TERN_RECOVER_PROCESS, 3),
+    VALUE(TERN_LOG_ERROR, 0),
+    VALUE(TERN_LOG_WARN, 1),
+    VALUE(TERN_LOG_INFO, 2),
+    VALUE(TERN_LOG_TRACE, 3),
+    VALUE(TERN_MACHINE_AUTO, 0),
+    VALUE(TERN_MACHINE_CPU, 1),
+    VALUE(TERN_MACHINE_CUDA, 2),
+    VALUE(TERN_MEMORY_WINDOW, 0),
+    VALUE(TERN_MEMORY_DEVICE, 1),
+    VALUE(TERN_MEMORY_HOST, 2),
+    VALUE(TERN_MAX_RANKS, 128),
+    VALUE(TERN_MAX_TOPK, 64),
+    VALUE(TERN_MAX_PAYLOADS, 8),
+    VALUE(TERN_FP8_BLOCK, 128),
+    VALUE(TERN_TRANSFER_AUTO, 0),
+    VALUE(TERN_TRANSFER_BULK, 1),
+    VALUE(TERN_TRANSFER_PLAIN, 2),
+    VALUE(TERN_OP_NONE, 0),
+    VALUE(TERN_OP_ROUTE, 1),
+    VALUE(TERN_OP_DISPATCH, 2),
+    VALUE(TERN_OP_COMBINE, 3),
+    VALUE(TERN_AWAIT_NOTHING, 0),
+    VALUE(TERN_AWAIT_READY, 1),
+    VALUE(TERN_AWAIT_DONE, 2),
+    VALUE(TERN_AWAIT_MATCH, 3),
+    VALUE(TERN_AWAIT_EXPERT_ID, 4),
+    VALUE(TERN_LAYOUT_RANK, 0),
+    VALUE(TERN_LAYOUT_EXPERT, 1),
+    VALUE(TERN_CAST_NONE, 0),
+    VALUE(TERN_CAST_FP8, 1),
+    VALUE(TERN_CAST_FP8_POW2, 2),
+    VALUE(TERN_CAST_FP8_UE8M0, 3),
+};
+enum { NUM_CONSTANTS = sizeof(constants) / sizeof(constants[0]) };
+
+static int structures(struct test *t)
+{
+    int wrong = 0;
+
+    if (sizeof(void *) != 8 || sizeof(size_t) != 8) {
+        return test_skip(t, "pointers have %zu bytes here; the frozen layout is that of LP64",
+                         sizeof(void *));
+    }
+    for (int i = 0; i < NUM_ENTRIES; i++) {
+        const struct entry *e = &entries[i];
+
+        if (e->offset != e->frozen_offset || e->bytes != e->frozen_bytes) {
+            test_note(__FILE__, __LINE__, "struct %s %s: offset %zu and %zu bytes; frozen: %zu and %zu",
+                      e->structure, e->field ? e->field : "", e->offset, e->bytes, e->frozen_offset,
+                      e->frozen_bytes);
+            wrong++;
+        }
+    }
+    test_detail(t, "%d entries", (int)NUM_ENTRIES);
+    return wrong ? TEST_FAILED : TEST_PASSED;
+}
+
+/* Fields follow one another and end with the structure. */
+static int padding(struct test *t)
+{
+    size_t end = 0;
+
+    (void)t;
+    for (int i = 0; i < NUM_ENTRIES; i++) {
+        const struct entry *e = &entries[i];
+        int last = i + 1 == NUM_ENTRIES || !entries[i + 1].field;
+
+        if (!e->field) {
+            end = 0;
+            continue;
+        }
+        CHECK(e->offset == end, "struct %s: %s begins at %zu, the field before it ends at %zu", e->structure,
+              e->field, e->offset, end);
+        end = e->offset + e->bytes;
+        if (last) {
+            size_t whole = 0;
+
+            for (int k = 0; k < NUM_ENTRIES; k++) {
+                whole = !entries[k].field && !strcmp(entries[k].structure, e->structure) ? entries[k].bytes
+                                                                                         : whole;
+            }
+            CHECK(end == whole, "struct %s has %zu bytes, its last field %s ends at %zu", e->structure, whole,
+                  e->field, end);
+        }
+    }
+    return TEST_PASSED;
+}
+
+static int values(struct test *t)
+{
+    int wrong = 0;
+
+    for (int i = 0; i < NUM_CONSTANTS; i++) {
+        const struct constant *c = &constants[i];
+
+        if (c->value != c->frozen) {
+            test_note(__FILE__, __LINE__, "%s is %lld; frozen: %lld", c->name, c->value, c->frozen);
+            wrong++;
+        }
+    }
+    test_detail(t, "%d constants", (int)NUM_CONSTANTS);
+    return wrong ? TEST_FAILED : TEST_PASSED;
+}
+
+/* The library that is linked is the one of this header. */
+static int version(struct test *t)
+{
+    uint32_t expected = TERN_VERSION_MAJOR << 16 | TERN_VERSION_MINOR << 8 | TERN_VERSION_PATCH;
+
+    (void)t;
+    CHECK(tern_version() == expected, "the library says %#x, the header %#x", (unsigned)tern_version(),
+          (unsigned)expected);
+    return TEST_PASSED;
+}
+
+/* Every status has a text and a class of its own; unknown ones have some. */
+static int statuses(struct test *t)
+{
+    static const struct {
+        enum tern_status status;
+        enum tern_recovery recovery;
+        const char *text;
+    } all[] = {
+#define ROW(name, value, recovery, text) {name, recovery, text},
+        TERN_STATUS_LIST(ROW)
+#undef ROW
+    };
+
+    (void)t;
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        CHECK(!strcmp(tern_status_string(all[i].status), all[i].text), "status %d: \"%s\"",
+              (int)all[i].status, tern_status_string(all[i].status));
+        CHECK(tern_status_recovery(all[i].status) == all[i].recovery, "status %d: recovery %d",
+              (int)all[i].status, (int)tern_status_recovery(all[i].status));
+    }
+    CHECK(tern_status_string((enum tern_status) - 777) && *tern_status_string((enum tern_status) - 777),
+          "no text for -777");
+    return TEST_PASSED;
+}
+
+int main(int argc, char **argv)
+{
+    struct test t;
+
+    test_begin(&t, argc, argv);
+    test_run(&t, "structures have their frozen sizes and offsets", structures);
+    test_run(&t, "structures have no unnamed padding", padding);
+    test_run(&t, "constants have their frozen values", values);
+    test_run(&t, "library and header are of one version", version);
+    test_run(&t, "statuses have texts and classes", statuses);
+    return test_end(&t);
+}

@@ -1,0 +1,145 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# tern-bench on the cpu machine: what it measures is right (#wrong is 0 in every row), a planted error is seen and
+# decides the exit status, the JSON is JSON and says the same as the table, and options that make no sense are
+# refused with the option and the value in the sentence.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+. test/house.inc
+
+build=${TERN_BUILD:-build/release}
+bench=$build/bin/tern-bench
+ids=data/routing_topk_idx.npy
+export TERN_MACHINE=cpu
+
+# run STATUS COMMAND...: runs, keeps both outputs, passes if the exit status is as wanted
+run()
+{
+    wanted=$1
+    shift
+    timeout 200 "$@" > "$scratch/out" 2> "$scratch/err"
+    status=$?
+    [ $status -eq "$wanted" ] && return 0
+    sed 's/^/# /' "$scratch/out" "$scratch/err"
+    echo "# status $status, expected $wanted: $*"
+    return 1
+}
+
+# sum_wrong: of the last column of all rows; "none" if no row has a number there
+sum_wrong() { awk '/^[^#]/ && $NF ~ /^[0-9]+$/ { n += $NF; seen = 1 } END { print seen ? n : "none" }' "$scratch/out"; }
+
+# right NAME OPTION...: a run of `tern-bench ep` with nothing wrong
+right()
+{
+    name=$1
+    shift
+    if run 0 "$bench" ep --ranks 4 --experts 16 --topk 3 --tokens 24 --hidden 128 --iters 2 "$@" && [ "$(sum_wrong)" = 0 ]; then
+        ok "ep is right: $name"
+    else
+        not_ok "ep is right: $name (#wrong $(sum_wrong))"
+    fi
+}
+right "defaults"
+right "several sizes, one of them 0" --tokens 0,1,7
+right "by expert, padded" --layout expert --align 8
+right "fp8 rows with scales" --dtype fp8
+right "cast to fp8, by expert" --dtype cast --layout expert
+right "outputs outside the window" --out tensor
+right "rows alone" --meta 0
+right "loads and stores" --transfer plain --dtype fp8
+right "one rank" --ranks 1
+
+if run 0 "$bench" ep --ranks 4 --tokens 32 --hidden 128 --iters 1 --routing $ids --weights data/routing_topk_weights.npy --layer 1 &&
+    [ "$(sum_wrong)" = 0 ] && grep -q 'routing\.1' "$scratch/out"; then
+    ok "ep reads recorded routing"
+else
+    not_ok "ep reads recorded routing"
+fi
+
+if run 0 "$build/bin/tern-run" -n 3 "$bench" ep --experts 12 --topk 2 --tokens 16 --hidden 64 --iters 2 &&
+    [ "$(sum_wrong)" = 0 ] && [ "$(grep -c dispatch "$scratch/out")" = 2 ] && grep -q 'a process each' "$scratch/out"; then
+    ok "under tern-run one rank prints for all" # one row, and the word in a note
+else
+    not_ok "under tern-run one rank prints for all"
+fi
+
+# A check that cannot fail proves nothing.
+for operation in dispatch combine; do
+    if run 1 "$bench" ep --ranks 2 --experts 4 --topk 2 --tokens 8 --hidden 64 --iters 1 --corrupt $operation &&
+        [ "$(sum_wrong)" = 1 ] && grep -E "^[^#]* $operation .* 1\$" "$scratch/out" > /dev/null; then
+        ok "one flipped bit of $operation is one wrong element and exit status 1"
+    else
+        not_ok "one flipped bit of $operation is one wrong element and exit status 1 (#wrong $(sum_wrong))"
+    fi
+done
+
+if run 0 "$bench" wire --ranks 2 --iters 2 --json "$scratch/wire.json" && [ "$(sum_wrong)" = 0 ] &&
+    [ "$(grep -cE '^ +(store|push|pull|engine|local|flag) ' "$scratch/out")" -ge 8 ]; then
+    ok "wire measures every mover and moves right"
+else
+    not_ok "wire measures every mover and moves right"
+fi
+
+run 0 "$bench" ep --ranks 2 --experts 4 --topk 2 --tokens 8 --hidden 64 --iters 1 --json "$scratch/ep.json"
+rows=$(grep -cE '^ +[0-9]' "$scratch/out")
+if have python3; then
+    python3 - "$scratch/ep.json" "$scratch/wire.json" "$rows" > "$scratch/errors" 2>&1 <<'END'
+import json, sys
+for path, kind in ((sys.argv[1], "ep"), (sys.argv[2], "wire")):
+    report = json.load(open(path))
+    if report["format"] != 1 or report["kind"] != kind or not report["notes"]["tern"]:
+        print(path, "format", report["format"], "kind", report["kind"])
+    for row in report["rows"]:
+        if set(row) != set(report["units"]):
+            print(path, "columns of", row)
+    if kind == "ep" and len(report["rows"]) != int(sys.argv[3]):
+        print(path, len(report["rows"]), "rows, the table has", sys.argv[3])
+END
+    check "the JSON is what the table says" "$scratch/errors"
+else
+    skip "the JSON is what the table says: there is no python3"
+fi
+if grep -q '"format": 1' "$scratch/ep.json" && [ "$(grep -c '{"tokens": ' "$scratch/ep.json")" = "$rows" ]; then
+    ok "the JSON has the format number and a line a row"
+else
+    not_ok "the JSON has the format number and a line a row"
+fi
+
+# refused VALUE ARGUMENT...: exit status 2 and the value in the sentence
+refused()
+{
+    value=$1
+    shift
+    if run 2 "$bench" "$@" && grep -qF -- "$value" "$scratch/err"; then
+        ok "refused: $*"
+    else
+        sed 's/^/# /' "$scratch/err"
+        not_ok "refused: $* (the sentence should hold: $value)"
+    fi
+}
+refused "'fast'" fast
+refused "--bogus" ep --bogus 1
+refused "--data" ep --data x
+refused "--iters needs a value" ep --iters
+refused "--ranks 0" ep --ranks 0
+refused "--ranks 129" ep --ranks 129
+refused "--tokens 12x" ep --tokens 12x
+refused "--tokens" ep --tokens 1,,2
+refused "--seed 99999999999999999999" ep --seed 99999999999999999999
+refused "--dtype fp4" ep --dtype fp4
+refused "--experts 10" ep --ranks 4 --experts 10
+refused "--topk 9" ep --ranks 2 --experts 8 --topk 9
+refused "--hidden 12" ep --hidden 12
+refused "--experts 128" ep --routing $ids --experts 128
+refused "--experts 288" ep --routing $ids --experts 288
+refused "--topk 4" ep --routing $ids --topk 4
+refused "--layer 2" ep --routing $ids --layer 2
+refused "32776" ep --routing $ids --ranks 8 --tokens 4097
+refused "no/such.npy" ep --routing no/such.npy
+refused "float16" ep --routing data/routing_topk_weights.npy
+refused "uint8" ep --routing $ids --weights $ids
+refused "--sms 1000" ep --ranks 4 --sms 1000
+refused "--corrupt dispatch" ep --corrupt dispatch --check 0
+refused "no/such" demo --data no/such
+finish

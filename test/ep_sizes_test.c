@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sizes are pure functions: they grow with every argument, hold in 64 bits, refuse what cannot be, and their
+ * worst case is enough for the worst routing that the reference can be given. Needs no machine. */
+#include "ref/ref.h"
+#include "support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct tern_ep_config draw_config(struct rng *r, int *num_ranks)
+{
+    struct tern_ep_config c = TERN_EP_CONFIG_INIT;
+
+    *num_ranks = (int)rng_between(r, 1, 128);
+    c.num_experts = (uint32_t)*num_ranks * rng_between(r, 1, 16);
+    c.max_topk = rng_between(r, 1, 64);
+    c.max_tokens = rng_between(r, 1, 8192);
+    c.max_row_bytes = rng_between(r, 1, 32768);
+    c.max_routes = rng_below(r, 9);
+    c.num_sms = rng_below(r, 100);
+    c.staging_bytes = rng_one_in(r, 3)   ? TERN_STAGING_NONE
+                      : rng_one_in(r, 2) ? rng_between(r, 1, 1 << 30)
+                                         : 0;
+    return c;
+}
+
+/* ---- Monotone ---- */
+
+static int compare_sizes(const struct tern_ep_sizes *a, const struct tern_ep_sizes *b, const char *field)
+{
+    CHECK(a->window_bytes <= b->window_bytes && a->device_bytes <= b->device_bytes &&
+              a->host_bytes <= b->host_bytes && a->staging_bytes <= b->staging_bytes &&
+              a->max_rows <= b->max_rows,
+          "a size shrinks as %s grows", field);
+    return 0;
+}
+
+enum { NUM_FIELDS = 6 };
+
+/* Makes one argument larger; its name. */
+static const char *enlarge(struct rng *r, int field, struct tern_ep_config *c, int *num_ranks)
+{
+    switch (field) {
+    case 0:
+        c->num_experts += (uint32_t)*num_ranks * rng_between(r, 1, 4);
+        return "num_experts";
+    case 1:
+        c->max_topk += rng_below(r, 65 - c->max_topk);
+        return "max_topk";
+    case 2:
+        c->max_tokens += rng_below(r, 1000);
+        return "max_tokens";
+    case 3:
+        c->max_row_bytes += rng_below(r, 1000);
+        return "max_row_bytes";
+    case 4:
+        c->max_routes = (c->max_routes ? c->max_routes : 4) + rng_below(r, 4);
+        return "max_routes";
+    default:
+        c->num_experts = c->num_experts / (uint32_t)*num_ranks * 128; /* as many a rank */
+        *num_ranks = 128;
+        return "num_ranks";
+    }
+}
+
+static int monotone(struct test *t)
+{
+    struct rng r = {1};
+    int i, rounds = test_scaled(t, 20000);
+
+    for (i = 0; i < rounds; i++) {
+        struct tern_ep_sizes small = TERN_EP_SIZES_INIT, large = TERN_EP_SIZES_INIT;
+        uint64_t rows = 0, more_rows = 0;
+        uint32_t alignment = rng_below(&r, 257);
+        int layout = (int)rng_below(&r, 2);
+        int ranks;
+        struct tern_ep_config c = draw_config(&r, &ranks);
+        const char *field;
+        OK(tern_ep_get_sizes(&c, ranks, &small));
+        OK(tern_ep_max_rows(&c, ranks, layout, alignment, &rows));
+        CHECK(small.max_rows == (uint64_t)ranks * c.max_tokens, "max_rows is %llu for %d ranks of %u tokens",
+              (unsigned long long)small.max_rows, ranks, c.max_tokens);
+        CHECK(small.staging_bytes <= small.window_bytes, "staging is a part of the window");
+        CHECK(layout != TERN_LAYOUT_RANK || rows == small.max_rows, "rank layout has %llu rows, not %llu",
+              (unsigned long long)rows, (unsigned long long)small.max_rows);
+        field = enlarge(&r, i % NUM_FIELDS, &c, &ranks);
+        OK(tern_ep_get_sizes(&c, ranks, &large));
+        OK(tern_ep_max_rows(&c, ranks, layout, alignment, &more_rows));
+        PASS(compare_sizes(&small, &large, field));
+        CHECK(rows <= more_rows, "max_rows shrinks as %s grows", field);
+        OK(tern_ep_max_rows(&c, ranks, TERN_LAYOUT_EXPERT, alignment + 1, &rows));
+        OK(tern_ep_max_rows(&c, ranks, TERN_LAYOUT_EXPERT, alignment ? alignment : 1, &more_rows));
+        CHECK(more_rows <= rows, "max_rows shrinks as the alignment grows to %u", alignment + 1);
+    }
+    test_detail(t, "%d configurations", rounds);
+    return 0;
+}
+
+/* ---- 64 bits: what is accepted is at least what the rows alone take; anything may be refused, nothing wraps
+ * ---- */
+
+static int huge(struct test *t)
+{
+    struct rng r = {2};
+    int i, accepted = 0, rounds = test_scaled(t, 20000);
+
+    for (i = 0; i < rounds; i++) {
+        struct tern_ep_sizes sizes = TERN_EP_SIZES_INIT;
+        struct tern_ep_config c = TERN_EP_CONFIG_INIT;
+        int ranks = 1 << rng_below(&r, 8);
+        double rows, staged;
+        c.num_experts = (uint32_t)ranks << rng_below(&r, 12);
+        c.max_topk = 1u << rng_below(&r, 7);
+        c.max_tokens = (uint32_t)(rng_next(&r) >> (32 + rng_below(&r, 32)));
+        c.max_row_bytes = (uint32_t)(rng_next(&r) >> (32 + rng_below(&r, 32)));
+        c.max_routes = (uint32_t)(rng_next(&r) >> (32 + rng_below(&r, 32)));
+        if (tern_ep_get_sizes(&c, ranks, &sizes) != TERN_OK) {
+            continue;
+        }
+        accepted++;
+        rows = (double)ranks * c.max_tokens;
+        staged = rows * c.max_row_bytes;
+        CHECK((double)sizes.max_rows == rows, "max_rows is %llu, not %.0f",
+              (unsigned long long)sizes.max_rows, rows);
+        CHECK((double)sizes.staging_bytes >= staged, "staging of %llu bytes is below %.0f",
+              (unsigned long long)sizes.staging_bytes, staged);
+        CHECK((double)sizes.window_bytes >= staged, "a window of %llu bytes is below %.0f",
+              (unsigned long long)sizes.window_bytes, staged);
+        CHECK((double)sizes.device_bytes >= 4.0 * c.max_routes * c.max_tokens * c.max_topk,
+              "device memory of %llu bytes does not hold %u routes", (unsigned long long)sizes.device_bytes,
+              c.max_routes);
+    }
+    CHECK(accepted > rounds / 50, "only %d of %d large configurations are accepted", accepted, rounds);
+    test_detail(t, "%d of %d accepted", accepted, rounds);
+    return 0;
+}
+
+/* 128 ranks of 4096 tokens of 14336 bytes, 512 experts, top-8: more than 32 bits, and legal. */
+static int beyond_32_bits(struct test *t)
+{
+    struct tern_ep_config c = TERN_EP_CONFIG_INIT;
+    struct tern_ep_sizes sizes = TERN_EP_SIZES_INIT;
+
+    (void)t;
+    c.num_experts = 512;
+    c.max_topk = 8;
+    c.max_tokens = 4096;
+    c.max_row_bytes = 14336;
+    OK(tern_ep_get_sizes(&c, 128, &sizes));
+    CHECK(sizes.staging_bytes >= 128ull * 4096 * 14336, "staging is %llu bytes",
+          (unsigned long long)sizes.staging_bytes);
+    c.staging_bytes = TERN_STAGING_NONE;
+    OK(tern_ep_get_sizes(&c, 128, &sizes));
+    CHECK(sizes.staging_bytes == 0, "no staging takes %llu bytes", (unsigned long long)sizes.staging_bytes);
+    c.staging_bytes = 1000000;
+    OK(tern_ep_get_sizes(&c, 128, &sizes));
+    CHECK(sizes.staging_bytes >= 1000000 && sizes.staging_bytes < 1100000,
+          "1000000 bytes of staging became %llu", (unsigned long long)sizes.staging_bytes);
+    return 0;
+}
+
+/* ---- Refused ---- */
+
+#define BAD_CONFIG(change, ranks, text)                                                                      \
+    do {                                                                                                     \
+        struct tern_ep_config c = good;                                                                      \
+        struct tern_ep_sizes sizes = TERN_EP_SIZES_INIT;                                                     \
+        uint64_t rows = 0;                                                                                   \
+        change;                                                                                              \
+        REFUSES(tern_ep_get_sizes(&c, ranks, &sizes), TERN_INVALID_ARGUMENT, text);                          \
+        REFUSES(tern_ep_max_rows(&c, ranks, TERN_LAYOUT_RANK, 1, &rows), TERN_INVALID_ARGUMENT, text);       \
+        CHECK(!sizes.window_bytes && !sizes.max_rows && !rows, "a refused call wrote its output");           \
+    } while (0)
+
+static int refused(struct test *t)
+{
+    struct tern_ep_config good = TERN_EP_CONFIG_INIT;
+    struct tern_ep_sizes sizes = TERN_EP_SIZES_INIT;
+    uint64_t rows = 0;
+
+    (void)t;
+    test_quiet();
+    good.num_experts = 32;
+    good.max_topk = 8;
+    good.max_tokens = 64;
+    good.max_row_bytes = 1024;
+    BAD_CONFIG((void)c, 0, "0");
+    BAD_CONFIG((void)c, -5, "-5");
+    BAD_CONFIG((void)c, 129, "129");
+    BAD_CONFIG((void)c, 5, "32");
+    BAD_CONFIG(c.num_experts = 0, 4, "0");
+    BAD_CONFIG(c.num_experts = 33, 4, "33");
+    BAD_CONFIG(c.max_topk = 0, 4, "0");
+    BAD_CONFIG(c.max_topk = 65, 4, "65");
+    BAD_CONFIG(c.max_tokens = 0, 4, "0");
+    BAD_CONFIG(c.max_tokens = 0xffffffff, 4, "4294967295");
+    BAD_CONFIG(c.max_row_bytes = 0, 4, "0");
+    BAD_CONFIG(c.max_row_bytes = 0xffffffff, 4, "4294967295");
+    BAD_CONFIG(c.max_routes = 0xffffffff, 4, "4294967295");
+    BAD_CONFIG(c.transfer = 3, 4, "3");
+    BAD_CONFIG(c.size = 0, 4, "0");
+    BAD_CONFIG(c.size = 7, 4, "7");
+    REFUSES(tern_ep_get_sizes(NULL, 4, &sizes), TERN_INVALID_ARGUMENT, "NULL");
+    REFUSES(tern_ep_get_sizes(&good, 4, NULL), TERN_INVALID_ARGUMENT, "NULL");
+    REFUSES(tern_ep_max_rows(NULL, 4, 0, 1, &rows), TERN_INVALID_ARGUMENT, "NULL");
+    REFUSES(tern_ep_max_rows(&good, 4, 0, 1, NULL), TERN_INVALID_ARGUMENT, "NULL");
+    REFUSES(tern_ep_max_rows(&good, 4, 2, 1, &rows), TERN_INVALID_ARGUMENT, "2");
+    REFUSES(tern_ep_max_rows(&good, 4, -1, 1, &rows), TERN_INVALID_ARGUMENT, "-1");
+    sizes.size = 9;
+    REFUSES(tern_ep_get_sizes(&good, 4, &sizes), TERN_INVALID_ARGUMENT, "9");
+    return 0;
+}
+
+/* ---- Enough for the worst routing ---- */
+
+struct worst {
+    struct tern_ep_config config;
+    int num_ranks;
+    uint32_t alignment;
+};
+
+/* Every token of every rank goes to rank 0. `spread` choices go to experts in turn, the rest to the last one,
+ * so that expert counts can be just above a multiple of the alignment. */
+static uint64_t adversary(const struct worst *w, uint32_t layout, uint32_t spread)
+{
+    uint32_t share = w->config.num_experts / (uint32_t)w->num_ranks;
+    size_t ids_a_rank = (size_t)w->config.max_tokens * w->config.max_topk;
+    uint32_t *num_tokens = (uint32_t *)test_take((size_t)w->num_ranks, sizeof *num_tokens);
+    int64_t *ids = (int64_t *)test_take((size_t)w->num_ranks * ids_a_rank, sizeof *ids);
+    const int64_t **tables = (const int64_t **)test_take((size_t)w->num_ranks, sizeof *tables);
+    struct ref_world world = {w->num_ranks, w->config.num_experts, w->config.max_topk, 8, num_tokens, tables};
+    struct ref_route route;
+    uint64_t rows;
+    size_t i;
+    int s;
+
+    for (s = 0; s < w->num_ranks; s++) {
+        num_tokens[s] = w->config.max_tokens;
+        tables[s] = ids + (size_t)s * ids_a_rank;
+    }
+    for (i = 0; i < (size_t)w->num_ranks * ids_a_rank; i++) {
+        ids[i] = i < spread ? (int64_t)(i % share) : share - 1;
+    }
+    terni_ref_route_init(&route, &world, layout, w->alignment, 0);
+    rows = route.num_rows;
+    terni_ref_route_fini(&route, &world);
+    free(num_tokens);
+    free(ids);
+    free(tables);
+    return rows;
+}
+
+static int sufficient(struct test *t)
+{
+    struct rng r = {3};
+    int i, rounds = test_scaled(t, 400);
+    uint32_t layout, spread;
+
+    for (i = 0; i < rounds; i++) {
+        struct tern_ep_config init = TERN_EP_CONFIG_INIT;
+        struct worst w;
+        uint64_t most, rows, worst_rows = 0;
+        w.config = init;
+        w.num_ranks = (int)rng_between(&r, 1, 6);
+        w.alignment = rng_one_in(&r, 3) ? 128 : rng_between(&r, 0, 17);
+        w.config.num_experts = (uint32_t)w.num_ranks * rng_between(&r, 1, 9);
+        w.config.max_topk = rng_between(&r, 1, 9);
+        w.config.max_tokens = rng_between(&r, 1, 9);
+        w.config.max_row_bytes = 16;
+        for (layout = TERN_LAYOUT_RANK; layout <= TERN_LAYOUT_EXPERT; layout++) {
+            OK(tern_ep_max_rows(&w.config, w.num_ranks, (int)layout, w.alignment, &most));
+            for (spread = 0; spread < 40; spread++) {
+                rows = adversary(&w, layout, spread);
+                worst_rows = rows > worst_rows ? rows : worst_rows;
+                CHECK(rows <= most,
+                      "%llu rows come, max_rows says %llu: %d ranks, %u experts, top-%u, %u tokens, "
+                      "layout %u, alignment %u, %u spread",
+                      (unsigned long long)rows, (unsigned long long)most, w.num_ranks, w.config.num_experts,
+                      w.config.max_topk, w.config.max_tokens, layout, w.alignment, spread);
+            }
+            CHECK(layout != TERN_LAYOUT_EXPERT || most < worst_rows + 2 * (uint64_t)(w.alignment + 1) * 9,
+                  "max_rows says %llu where %llu can come", (unsigned long long)most,
+                  (unsigned long long)worst_rows);
+        }
+    }
+    test_detail(t, "%d configurations against 80 routings each", rounds);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct test t;
+
+    test_begin(&t, argc, argv);
+    test_quiet();
+    test_run(&t, "sizes grow with every argument", monotone);
+    test_run(&t, "sizes of huge configurations do not wrap", huge);
+    test_run(&t, "sizes above 32 bits", beyond_32_bits);
+    test_run(&t, "configurations that cannot be are refused by value", refused);
+    test_run(&t, "the worst case is enough for the worst routing", sufficient);
+    return test_end(&t);
+}

@@ -1,0 +1,103 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# An installed Tern can be used: a program is built through pkg-config, shared and static, and through CMake's
+# find_package, and runs; uninstall leaves nothing behind.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+. test/house.inc
+
+# Not the jobserver of the make that runs this script.
+unset MAKEFLAGS MAKELEVEL MFLAGS
+stage=$scratch/stage
+prefix=/opt/tern
+version=$(sed -n 's/^#define TERN_VERSION_[MP][A-Z]* *//p' include/tern/tern.h | paste -sd.)
+run_make() { ${MAKE:-make} VARIANT="${TERN_VARIANT:-release}" CUDA="${TERN_CUDA:-0}" CC="${CC:-gcc}" PREFIX=$prefix DESTDIR="$stage" "$@"; }
+
+if ! run_make install > "$scratch/log" 2>&1; then
+    sed 's/^/# /' "$scratch/log"
+    not_ok "make install"
+    finish
+fi
+ok "make install"
+
+cat > "$scratch/use.c" <<'END'
+#include <stdio.h>
+#include <tern/tern.h>
+
+int main(void)
+{
+    struct tern_comm *comm = NULL;
+    struct tern_comm_config config = TERN_COMM_CONFIG_INIT;
+    config.machine = TERN_MACHINE_CPU;
+    if (tern_comm_open_all(1, &config, &comm) != TERN_OK) {
+        puts(tern_last_error());
+        return 1;
+    }
+    tern_comm_close(comm);
+    printf("%u\n", (unsigned)tern_version());
+    return 0;
+}
+END
+
+# try NAME COMMAND...: the command's output is shown if it fails.
+try()
+{
+    name=$1
+    shift
+    if "$@" > "$scratch/log" 2>&1; then
+        ok "$name"
+    else
+        sed 's/^/# /' "$scratch/log"
+        not_ok "$name"
+    fi
+}
+
+export LD_LIBRARY_PATH="$stage$prefix/lib"
+if have pkg-config; then
+    export PKG_CONFIG_PATH="$stage$prefix/lib/pkgconfig" PKG_CONFIG_SYSROOT_DIR="$stage"
+    try "pkg-config gives version $version" pkg-config --exact-version="$version" tern
+    try "a program links through pkg-config" ${CC:-gcc} "$scratch/use.c" $(pkg-config --cflags --libs tern) -o "$scratch/use"
+    try "and runs" "$scratch/use"
+    # The private libraries name files outside the stage, which the sysroot option does not concern.
+    unset PKG_CONFIG_SYSROOT_DIR
+    try "a program links statically" ${CC:-gcc} "$scratch/use.c" "-I$stage$prefix/include" "$stage$prefix/lib/libtern.a" \
+        $(pkg-config --static --libs-only-other --libs-only-l tern | sed 's/-ltern\b//') -o "$scratch/use_static"
+    try "and runs" env -u LD_LIBRARY_PATH "$scratch/use_static"
+else
+    skip "linking through pkg-config: there is no pkg-config"
+fi
+
+if have cmake; then
+    mkdir "$scratch/project"
+    cp "$scratch/use.c" "$scratch/project"
+    cat > "$scratch/project/CMakeLists.txt" <<END
+cmake_minimum_required(VERSION 3.13)
+project(use C)
+find_package(Tern $version REQUIRED)
+add_executable(use use.c)
+target_link_libraries(use Tern::tern)
+add_executable(use_static use.c)
+target_link_libraries(use_static Tern::tern_static)
+END
+    try "find_package(Tern) configures" cmake -S "$scratch/project" -B "$scratch/project/build" -DCMAKE_C_COMPILER="${CC:-gcc}" \
+        -DCMAKE_PREFIX_PATH="$stage$prefix"
+    try "and builds" cmake --build "$scratch/project/build"
+    try "and runs" "$scratch/project/build/use"
+    try "and runs linked statically" "$scratch/project/build/use_static"
+else
+    skip "find_package(Tern): there is no cmake"
+fi
+
+for program in tern-run tern-info tern-bench; do
+    if [ -x "$stage$prefix/bin/$program" ]; then
+        ok "$program is installed"
+    else
+        not_ok "$program is not installed"
+    fi
+done
+
+run_make uninstall > "$scratch/log" 2>&1
+find "$stage" ! -type d > "$scratch/errors"
+check "make uninstall removes every file" "$scratch/errors"
+finish

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * All ranks of one process with up to three batches of small rows, each with a dispatch and a combine whose
+ * buffers lie in windows: the stage for tests of what happens between operations. */
+#ifndef TERN_TEST_SCENE_H
+#define TERN_TEST_SCENE_H
+
+#include "batch.h"
+
+enum { MAX_BATCHES = 3, SCENE_ROW_BYTES = 144, MAX_TOKENS = 24 };
+
+struct scene {
+    struct world world;
+    struct rng rng;
+    int num_batches;
+    struct batch batches[MAX_BATCHES];
+    struct dispatch dispatches[MAX_BATCHES];
+    struct combine combines[MAX_BATCHES];
+    struct tern_ep **eps, **more_eps; /* of two objects; the second may stay closed */
+    struct tern_ep_config config;
+    uint32_t row_bytes; /* of every payload */
+    int free_running;   /* the cpu machine works while the host does something else */
+    struct tern_graph **graphs;
+    struct tern_event **events;
+};
+
+/* Four experts a rank, top-4, up to MAX_TOKENS tokens. */
+struct batch_shape scene_shape(int num_ranks, uint32_t layout, int routing);
+/* Chooses the configuration; the caller may change it before scene_open. */
+void scene_init(struct scene *s, int num_ranks, uint64_t seed);
+/* A batch, a dispatch and a combine. capacity 0: what this batch needs. */
+void scene_add(struct scene *s, const struct batch_shape *shape, uint64_t capacity);
+/* scene_init and one batch whose outputs have room for any ids; `equal`: every rank has MAX_TOKENS. */
+int scene_static(struct scene *s, int ranks, uint32_t layout, uint64_t seed, int equal);
+int scene_open(struct scene *s);
+/* New inputs, poisoned outputs, of batch i. */
+void scene_refill(struct scene *s, int i);
+/* One of each, from ids to sums, judged; batch i's routes must be closed and are left open. */
+int scene_round(struct scene *s, int i);
+void scene_fini(struct scene *s);
+
+#endif

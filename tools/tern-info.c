@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tern-info: what this build of Tern has, what this host offers it, and which settings are in force. Started by
+ * tern-run it opens a communicator instead and rank 0 prints who reaches whom. */
+#include "machine/machine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char manual[] =
+    "tern-info - what Tern finds on this host\n"
+    "\n"
+    "  tern-info [-c]\n"
+    "  tern-run -n N tern-info\n"
+    "\n"
+    "  -c           the environment variables of Tern: value in force, default, meaning\n"
+    "  --help       this text\n"
+    "  --version    the version\n"
+    "\n"
+    "Without options it prints the version, what was built in, and the machines that can run kernels. When\n"
+    "TERN_ID is set, as tern-run does, it opens a communicator with all ranks, and rank 0 prints its machine,\n"
+    "ranks, hosts and domains. The exit status is 1 if something that should work does not, 2 for a wrong option.\n";
+
+static int complain(const char *what, enum tern_status status)
+{
+    fprintf(stderr, "tern-info: %s: %s: %s\n", what, tern_status_string(status), tern_last_error());
+    return 1;
+}
+
+static void print_environment(void)
+{
+    for (int v = 0; v < TERN_ENV_COUNT; v++) {
+        enum terni_variable variable = (enum terni_variable)v;
+        const char *name = terni_env_name(variable);
+        const char *set = getenv(name);
+        printf("%s=%s\n    %s\n    default: %s%s\n", name, terni_env(variable), terni_env_help(variable),
+               terni_env_default(variable)[0] != '\0' ? terni_env_default(variable) : "none",
+               set != NULL && set[0] != '\0' ? "; set in the environment" : "");
+    }
+}
+
+static void print_machine(const struct machine_info *info)
+{
+    printf("    device %d: %s, %d processors, %llu MiB, %u bytes of shared memory a block, bulk copies: %s\n",
+           info->device, info->name, info->num_sms, (unsigned long long)(info->memory_bytes >> 20),
+           info->max_shared_bytes, info->has_bulk ? "yes" : "no");
+    if (info->driver[0] != '\0') {
+        printf("    %s, compute capability %d\n", info->driver, info->compute_capability);
+    }
+}
+
+static int print_cpu(void)
+{
+    struct executor *executor;
+    struct machine *machine;
+    enum tern_status status = terni_executor_open(0, &executor);
+    if (status != TERN_OK) {
+        return complain("the cpu machine does not start", status);
+    }
+    status = terni_cpu_open(executor, &machine);
+    terni_executor_release(executor);
+    if (status != TERN_OK) {
+        return complain("the cpu machine does not open", status);
+    }
+    printf("machine cpu\n");
+    print_machine(&machine->info);
+    machine->ops->close(machine);
+    return 0;
+}
+
+static int print_cuda(void)
+{
+    int result = 0;
+    printf("machine cuda: %s\n", terni_cuda_describe());
+    for (int i = 0; i < terni_cuda_device_count(); i++) {
+        struct machine *machine;
+        enum tern_status status = terni_cuda_open(i, &machine);
+        if (status != TERN_OK) {
+            result = complain("a cuda device does not open", status);
+            continue;
+        }
+        print_machine(&machine->info);
+        machine->ops->close(machine);
+    }
+    return result;
+}
+
+static int print_host(void)
+{
+    uint32_t v = tern_version();
+    int is_failed;
+    printf("tern %u.%u.%u, built by %s\n", v >> 16, (v >> 8) & 255, v & 255, __VERSION__);
+    is_failed = print_cpu();
+    is_failed |= print_cuda();
+    printf("network verbs: not in this build\n");
+    printf("network libfabric: not in this build\n");
+    return is_failed;
+}
+
+static int print_communicator(void)
+{
+    struct tern_id id;
+    struct tern_comm *comm;
+    int rank, num_ranks, bytes;
+    char *text;
+    enum tern_status status = tern_id_from_environment(&id, &rank, &num_ranks);
+    if (status != TERN_OK) {
+        return complain("the environment names no communicator", status);
+    }
+    status = tern_comm_open(&id, rank, num_ranks, NULL, &comm);
+    if (status != TERN_OK) {
+        fprintf(stderr, "tern-info: rank %d: ", rank);
+        return complain("no communicator", status);
+    }
+    bytes = tern_comm_describe(comm, NULL, 0) + 1;
+    text = (char *)malloc((size_t)bytes);
+    if (rank == 0 && text != NULL) {
+        tern_comm_describe(comm, text, (size_t)bytes);
+        fputs(text, stdout);
+    }
+    free(text);
+    status = tern_comm_barrier(comm); /* nobody leaves before all have opened */
+    tern_comm_close(comm);
+    return status == TERN_OK ? 0 : complain("the barrier fails", status);
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            fputs(manual, stdout);
+            return 0;
+        }
+        if (strcmp(argv[i], "--version") == 0) {
+            printf("tern-info %d.%d.%d\n", TERN_VERSION_MAJOR, TERN_VERSION_MINOR, TERN_VERSION_PATCH);
+            return 0;
+        }
+        if (strcmp(argv[i], "-c") != 0) {
+            fprintf(stderr, "tern-info: unknown option %s; --help lists all\n", argv[i]);
+            return 2;
+        }
+    }
+    if (argc > 1) {
+        print_environment();
+        return 0;
+    }
+    return terni_env(TERN_ENV_ID)[0] != '\0' ? print_communicator() : print_host();
+}
