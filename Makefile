@@ -6,8 +6,8 @@
 # make help       targets and variables
 #
 # Sources are found by folder: a new file needs no line here. A variant (release, asan, tsan) has a folder of
-# its own under build/. Kernels are compiled twice from one source: by $(CC) for the cpu machine and, where CUDA
-# is found, by nvcc for the cuda machine.
+# its own under build/. Kernels are compiled twice from one source: by $(CC) for the cpu machine and, where
+# CUDA is found, by nvcc for the cuda machine.
 
 .SUFFIXES:
 .DELETE_ON_ERROR:
@@ -43,12 +43,12 @@ MAJOR   := $(call VERSION_PART,MAJOR)
 VERSION := $(MAJOR).$(call VERSION_PART,MINOR).$(call VERSION_PART,PATCH)
 COMMIT  := $(shell git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
 
-# ---- CUDA: the compiler, its headers, the static runtime, and a C++ host compiler for nvcc ------------------
+# ---- CUDA: the compiler, its headers, the static runtime, and a C++ host compiler for nvcc ----------------
 
 CUDA_STATE := off (CUDA=0)
 HAVE_CUDA :=
 ifneq ($(CUDA),0)
-NVCC ?= $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+NVCC ?= $(shell command -v nvcc || command -v /usr/local/cuda/bin/nvcc)
 CUDA_STATE := no (no nvcc on PATH or in /usr/local/cuda)
 ifneq ($(NVCC),)
 CUDA_ROOT := $(patsubst %/bin/,%,$(dir $(realpath $(shell command -v $(NVCC)))))
@@ -99,7 +99,7 @@ TOOLS    := $(patsubst tools/%.c,$(B)/bin/%,$(subst _,-,$(TOOL_MAIN)))
 BENCH    := $(if $(wildcard bench/main.c),$(B)/bin/tern-bench)
 EXAMPLES := $(patsubst examples/%.c,$(B)/examples/%,$(EXAMPLE_SRC))
 TESTS    := $(patsubst test/%.c,$(B)/test/%,$(TEST_MAIN))
-SCRIPTS  := $(wildcard test/*.sh)
+SCRIPTS  := $(filter-out test/tsan_awake.sh,$(wildcard test/*.sh))
 SHARED   := $(B)/libtern.so.$(VERSION)
 STATIC   := $(B)/libtern.a
 HELP_LIB := $(B)/libhelp.a
@@ -144,8 +144,8 @@ link = $(CC) $(CFLAGS) $(SANITIZE) $(LDFLAGS)
 
 # ---- Rules -------------------------------------------------------------------------------------------------
 
-.PHONY: all lib report check check-programs check-asan check-tsan check-gpu demo bench install uninstall clean help \
-    format-check FORCE
+.PHONY: all lib report check check-programs check-asan check-tsan check-gpu demo bench install uninstall \
+    clean help format-check FORCE
 
 all: report $(if $(SANITIZE),,lib) $(STATIC) $(TOOLS) $(BENCH) $(EXAMPLES)
 lib: $(SHARED) $(B)/libtern.so.$(MAJOR) $(B)/libtern.so $(STATIC)
@@ -165,10 +165,14 @@ $(eval $(call stamp,$(B)/.nvcc,$(NVCC) $(NVCC_FLAGS)))
 $(eval $(call stamp,$(B)/.link,$(LDFLAGS) $(CUDA_LIBS) $(LIB_OBJ) $(BENCH_OBJ) $(HELP_OBJ)))
 $(eval $(call stamp,$(B)/.commit,$(COMMIT)))
 
-$(OBJ)/%.o: %.c $(B)/.compile
+define compile_c
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(compile) -MMD -MP -c $< -o $@
+endef
+
+$(OBJ)/%.o: %.c $(B)/.compile
+	$(compile_c)
 
 # What ptxas says of registers and spills is kept beside the object, for test/spills.sh.
 $(OBJ)/cuda/%.o: %.c $(B)/.nvcc
@@ -219,6 +223,29 @@ $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
 
 .SECONDARY:
 
+# Programs that are wrong on purpose, for test/tsan_awake.sh: real kernels whose release stores are relaxed,
+# and kernels of simt_test with that and with a missing fence.
+ifeq ($(VARIANT),tsan)
+AWAKE := $(addprefix $(B)/awake/,ep_relaxed simt_relaxed simt_no_fence)
+relaxed_obj = $(patsubst %.c,$(OBJ)/relaxed/%.o,$(1))
+EP_OBJ := $(call c_obj,$(wildcard test/ep_random_test.c)) $(call relaxed_obj,$(KERNELS))
+SIMT_OBJ := $(call c_obj,$(wildcard test/simt_test.c))
+
+$(OBJ)/relaxed/%.o: EXTRA = -DTERN_WEAKEN_RELEASE
+$(OBJ)/no_fence/%.o: EXTRA = -DTERN_TEST_NO_PROXY_FENCE
+$(OBJ)/relaxed/%.o: %.c $(B)/.compile
+	$(compile_c)
+$(OBJ)/no_fence/%.o: %.c $(B)/.compile
+	$(compile_c)
+
+$(B)/awake/ep_relaxed: $(EP_OBJ) $(HELP_LIB) $(STATIC)
+	$(call program,$(filter %.o,$^) $(HELP_LIB))
+$(B)/awake/simt_relaxed: $(SIMT_OBJ) $(OBJ)/relaxed/test/simt_kernels.o $(HELP_LIB) $(STATIC)
+	$(call program,$(filter %.o,$^) $(HELP_LIB))
+$(B)/awake/simt_no_fence: $(SIMT_OBJ) $(OBJ)/no_fence/test/simt_kernels.o $(HELP_LIB) $(STATIC)
+	$(call program,$(filter %.o,$^) $(HELP_LIB))
+endif
+
 # ---- Tests -------------------------------------------------------------------------------------------------
 
 # Per cent of the cases and shapes, and seconds a program may take.
@@ -233,11 +260,11 @@ TEST_JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 export TERN_BUILD := $(B)
 test_environment = CC='$(CC)' CXX='$(CXX)' MAKE='$(MAKE)' TERN_VARIANT='$(VARIANT)' TERN_CUDA='$(HAVE_CUDA)'
 
-check: report all $(TESTS) $(TEST_EXTRA)
+check: report all $(TESTS)
 	@$(test_environment) test/run -j $(TEST_JOBS) -t $(TEST_TIMEOUT) $(TESTS) $(SCRIPTS)
 
-check-programs: report $(TESTS) $(TOOLS) $(EXAMPLES) $(TEST_EXTRA)
-	@$(test_environment) test/run -j $(TEST_JOBS) -t $(TEST_TIMEOUT) $(TESTS) $(TEST_AWAKE)
+check-programs: report $(TESTS) $(TOOLS) $(EXAMPLES) $(AWAKE)
+	@$(test_environment) test/run -j $(TEST_JOBS) -t $(TEST_TIMEOUT) $(TESTS) $(if $(AWAKE),test/tsan_awake.sh)
 
 check-asan:
 	@$(MAKE) --no-print-directory VARIANT=asan CUDA=0 check-programs
@@ -269,7 +296,8 @@ CMAKE_LIBS = $(patsubst -l%,%,$(CUDA_LIBS) $(TERN_LIBS))
 empty :=
 space := $(empty) $(empty)
 fill = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|g' \
-    -e 's|@VERSION@|$(VERSION)|g' -e 's|@MAJOR@|$(MAJOR)|g' -e 's|@PRIVATE_LIBS@|$(CUDA_LIBS) $(TERN_LIBS)|g' \
+    -e 's|@VERSION@|$(VERSION)|g' -e 's|@MAJOR@|$(MAJOR)|g' \
+    -e 's|@PRIVATE_LIBS@|$(CUDA_LIBS) $(TERN_LIBS)|g' \
     -e 's|@INCLUDE_FROM_LIB@|$(INCLUDE_FROM_LIB)|g' -e 's|@CMAKE_LIBS@|$(subst $(space),;,$(CMAKE_LIBS))|g'
 
 install: all

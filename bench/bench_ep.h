@@ -64,8 +64,7 @@ struct bench {
     struct seat seats[TERN_MAX_RANKS]; /* [num_local] */
 };
 
-/* Figures of one operation; index NUM_OPERATIONS is the chain route, dispatch, combine. All in microseconds.
- */
+/* Figures of one operation; index NUM_OPERATIONS is the chain of all three. In microseconds. */
 struct timing {
     struct stats alone[NUM_OPERATIONS + 1]; /* of the slowest rank, each round */
     double in_a_row[NUM_OPERATIONS];        /* many of the same operation, per operation */

@@ -65,6 +65,9 @@ int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "help";
     int i;
+    /* Ranks that share a GPU need a hardware queue for each stream: two streams in one queue would run one after
+     * the other, and the first may wait for the second. Read by the driver when it starts. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     for (i = 0; i < (int)NUM_SUBCOMMANDS; i++) {
         if (strcmp(name, subcommands[i].name) == 0) {
             return run(&subcommands[i], argc - 2, argv + 2);

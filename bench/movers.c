@@ -339,8 +339,8 @@ enum tern_status wire_ping(struct wire *w, uint32_t rounds, double *us)
     struct probe probe = {MOVE_STORE, 0, 1};
     double local[TERN_MAX_RANKS], all[TERN_MAX_RANKS];
     int i;
-    for (i = 0; i < w->party->num_local;
-         i++) { /* the flags lie in the destination areas, which movers used */
+    /* The flags lie in the destination areas, which movers used. */
+    for (i = 0; i < w->party->num_local; i++) {
         TERN_TRY(tern_fill(w->party->comms[i], w->seats[i].to, 0, sizeof(uint64_t), w->party->streams[i]));
     }
     TERN_TRY(party_synchronize(w->party));

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const struct {
     const char *code; /* without the byte order */
@@ -251,26 +252,28 @@ static enum tern_status read_file(const char *path, void **bytes, size_t *size)
     enum tern_status status = TERN_OK;
     FILE *f = fopen(path, "rb");
     void *buffer = NULL;
-    long end = -1;
+    struct stat s;
     if (f == NULL) {
         return TERN_FAIL(TERN_SYSTEM_ERROR, "cannot open %s: %s", path, strerror(errno));
     }
-    if (fseek(f, 0, SEEK_END) != 0 || (end = ftell(f)) < 0 || fseek(f, 0, SEEK_SET) != 0) {
-        status = TERN_FAIL(TERN_SYSTEM_ERROR, "%s is not a plain file: %s", path, strerror(errno));
+    if (fstat(fileno(f), &s) != 0 || !S_ISREG(s.st_mode)) {
+        status = TERN_FAIL(TERN_SYSTEM_ERROR, "%s is not a plain file", path);
         goto close_file;
     }
-    buffer = malloc((size_t)end + 1);
+    buffer = malloc((size_t)s.st_size + 1);
     if (buffer == NULL) {
-        status = TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for the %ld bytes of %s", end, path);
+        status =
+            TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for the %lld bytes of %s", (long long)s.st_size, path);
         goto close_file;
     }
-    if (fread(buffer, 1, (size_t)end, f) != (size_t)end) {
-        status = TERN_FAIL(TERN_SYSTEM_ERROR, "reading the %ld bytes of %s failed", end, path);
+    if (fread(buffer, 1, (size_t)s.st_size, f) != (size_t)s.st_size) {
+        status =
+            TERN_FAIL(TERN_SYSTEM_ERROR, "reading the %lld bytes of %s failed", (long long)s.st_size, path);
         free(buffer);
         goto close_file;
     }
     *bytes = buffer;
-    *size = (size_t)end;
+    *size = (size_t)s.st_size;
 close_file:
     fclose(f);
     return status;

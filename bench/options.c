@@ -31,17 +31,14 @@ static const struct row rows[] = {
     {"--topk", NUMBER, EP, AT(topk), 1, TERN_MAX_TOPK, 0, "N", "experts a token; default 8, or the file's"},
     {"--experts", NUMBER, EP, AT(experts), 1, 1u << 16, 0, "N", "of all ranks; default 256, or the file's"},
     {"--sms", NUMBER, EP | DEMO, AT(sms), 1, 1024, 0, "N",
-     "processors an operation takes; default 24, fewer if "
-     "ranks share a device"},
+     "processors an operation takes; default 24, or what a rank may use"},
     {"--dtype", CHOICE, EP, AT(dtype), 0, 0, DTYPE_BF16, "bf16|fp8|cast",
-     "rows of dispatch: bf16; fp8 with FP32 "
-     "scales given; bf16 cast to fp8 on the way"},
+     "rows of dispatch: bf16, fp8 with FP32 scales, bf16 cast to fp8 on the way"},
     {"--layout", CHOICE, EP, AT(layout), 0, 0, TERN_LAYOUT_RANK, "rank|expert", "order of the rows received"},
     {"--align", NUMBER, EP, AT(align), 1, 4096, 1, "N",
      "expert layout: rows that an expert's begin is a multiple of"},
     {"--routing", TEXT, EP, AT(routing), 0, 0, 0, "uniform|FILE.npy",
-     "ids drawn without replacement, or read from "
-     "an array [layer, token, choice]"},
+     "drawn without replacement, or an array [layer, token, choice]"},
     {"--weights", TEXT, EP, AT(weights), 0, 0, 0, "FILE.npy",
      "top-k weights for a routing file; default: drawn"},
     {"--layer", NUMBER, EP, AT(layer), 0, 1u << 16, 0, "N", "of the routing file; default 0"},
@@ -49,16 +46,14 @@ static const struct row rows[] = {
     {"--iters", NUMBER, ALL, AT(iters), 1, 100000, 0, "N", "timed iterations; default 50, cpu 5"},
     {"--warmup", NUMBER, EP, AT(warmup), 1, 1000, 0, "N", "iterations before; default 5, cpu 1"},
     {"--out", CHOICE, EP, AT(tensor), 0, 0, 0, "window|tensor",
-     "where outputs lie: in memory that peers address, or "
-     "in plain device memory behind one more copy"},
+     "where outputs lie: where peers write, or one more copy away"},
     {"--meta", CHOICE, EP, AT(meta), 0, 0, 1, "0|1",
      "dispatch also carries top-k ids, weights and sources; default 1"},
     {"--transfer", CHOICE, EP, AT(transfer), 0, 0, 0, "auto|bulk|plain", "bulk copies, or loads and stores"},
     {"--check", CHOICE, EP | WIRE, AT(check), 0, 0, 1, "0|1",
      "compare every element with the reference; default 1"},
     {"--corrupt", CHOICE, EP, AT(corrupt), 0, 0, 0, "none|dispatch|combine",
-     "flip one bit of that output before the "
-     "check, to see that the check sees it"},
+     "flip one bit of that output, to see that the check sees it"},
     {"--json", TEXT, ALL, AT(json), 0, 0, 0, "FILE", "write the same as JSON"},
     {"--data", TEXT, DEMO, AT(data), 0, 0, 0, "DIR", "folder of the routing files; default data"},
 };

@@ -38,9 +38,8 @@ TERN_DEVICE struct wire_lane wire_lane_init(const struct wire_args *p, int pull)
     return l;
 }
 
-/* Where row j of the lane lies in the area `areas` of the rank that holds it. For a push the source area is
- * the own one and its block the peer's; for a pull, and for a push's destination, it is the other way round.
- */
+/* Where row j of the lane lies. `own`: in this rank's area, block of the peer (a push's source, a pull's
+ * destination); otherwise in the peer's area, block of this rank. */
 TERN_DEVICE char *wire_row(const struct wire_args *p, const struct wire_lane *l, char *const *areas, int own,
                            uint64_t j)
 {

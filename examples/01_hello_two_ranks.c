@@ -18,6 +18,7 @@ struct rank {
     struct tern_comm *comm;
     struct tern_ep *ep;
     struct tern_route *route;
+    struct tern_stream *stream;
     uint16_t *token;    /* [HIDDEN] BF16, what goes out */
     uint16_t *received; /* [1, HIDDEN], in the window */
     uint16_t *home;     /* [HIDDEN], what came back */
@@ -29,6 +30,7 @@ static void prepare(struct rank *r, int me)
 {
     uint16_t token[HIDDEN];
     int64_t expert = 1 - me;
+    must(tern_stream_open(r->comm, &r->stream)); /* ranks on one GPU may not share its default stream */
     for (int i = 0; i < HIDDEN; i++) {
         token[i] = (uint16_t)(0x3f80 + me * 16 + i % 16);
     }
@@ -50,16 +52,16 @@ static void issue(struct rank *r)
     route.topk_idx = r->expert;
     route.num_tokens = 1;
     route.topk = 1;
-    must(tern_route_open(r->ep, &route, NULL, &r->route));
+    must(tern_route_open(r->ep, &route, r->stream, &r->route));
     dispatch.in = &in;
     dispatch.out = &out;
     dispatch.num_in = 1;
     dispatch.out_rows = 1; /* each rank receives one token */
-    must(tern_dispatch(r->route, &dispatch, NULL));
+    must(tern_dispatch(r->route, &dispatch, r->stream));
     combine.in = out;
     combine.in_rows = 1;
     combine.out = home;
-    must(tern_combine(r->route, &combine, NULL));
+    must(tern_combine(r->route, &combine, r->stream));
 }
 
 /* Whether the other's token came here and the own one came home. */
@@ -115,6 +117,7 @@ int main(void)
     for (int i = 0; i < here; i++) {
         tern_route_close(ranks[i].route);
         tern_ep_close(ranks[i].ep);
+        tern_stream_close(ranks[i].comm, ranks[i].stream);
         tern_comm_close(ranks[i].comm);
     }
     return good ? 0 : 1;

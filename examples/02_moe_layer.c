@@ -1,53 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A whole mixture-of-experts layer on four ranks: gate, dispatch, experts, combine, compared bit for bit with
- * the same layer computed densely.
- *
- * The gate chooses two of eight experts for a token. Expert e is a toy: it multiplies by (e + 1) / 8.
- *
- * Rows arrive grouped by expert (TERN_LAYOUT_EXPERT), as a grouped matrix multiplication wants them. The host
- * learns how many (tern_route_wait) and takes memory for exactly so many. */
+ * A whole mixture-of-experts layer on four ranks: gate, dispatch, experts, combine, compared bit for bit with the same
+ * layer computed densely. The gate chooses two of eight experts; expert e is a toy that multiplies by (e + 1) / 8. Rows
+ * arrive grouped by expert, as a grouped matrix multiplication wants them, in memory of exactly their size. */
 #include "example.h"
-
-enum {
-    RANKS = 4,
-    EXPERTS = 8,
-    SHARE = EXPERTS / RANKS,
-    TOPK = 2,
-    TOKENS = 32,
-    HIDDEN = 128,
-    ROW_BYTES = 2 * HIDDEN
-};
-
+enum { RANKS = 4, EXPERTS = 8, SHARE = EXPERTS / RANKS, TOPK = 2, TOKENS = 32, HIDDEN = 128, ROW_BYTES = 2 * HIDDEN };
 /* The model: what every token is, where the gate sends it, what an expert makes of it. */
 static uint16_t token_at(int rank, int t, int i) { return bf16((float)((rank * 7 + t * 3 + i) % 32 - 16)); }
 static int gate_expert(int rank, int t, int k) { return (rank + t * 5 + k * 3) % EXPERTS; }
-static float gate_weight(int t, int k)
-{
-    return k == 0 ? 0.5f + (float)(t % 4) / 8.0f : 0.5f - (float)(t % 4) / 8.0f;
-}
-static uint16_t expert(int e, float weight, uint16_t x)
-{
-    return bf16(weight * ((float)(e + 1) / 8.0f * bf16_value(x)));
-}
+static float gate_weight(int t, int k) { return 0.5f + (float)(k == 0 ? t % 4 : -(t % 4)) / 8.0f; }
+static uint16_t expert(int e, float w, uint16_t x) { return bf16(w * (float)(e + 1) / 8 * bf16_value(x)); }
 
 struct rank {
     int me;
     struct tern_comm *comm;
     struct tern_ep *ep;
     struct tern_route *route;
+    struct tern_stream *stream;
     struct tern_route_counts counts;     /* what this rank receives */
     struct tern_rows tokens, rows, sums; /* in: device; received: window; out: device */
+    void *experts;                       /* the gate's choice, in */
     float *weights, *row_weights;        /* in: device; received: window */
 };
 
-/* Makes the tokens, runs the gate and gives its choice to a route. */
-static void gate(struct rank *r)
+/* Takes memory, makes the tokens and runs the gate. */
+static void prepare(struct rank *r)
 {
     uint16_t tokens[TOKENS][HIDDEN];
     int64_t experts[TOKENS][TOPK];
     float weights[TOKENS][TOPK];
-    struct tern_route_args args = TERN_ROUTE_ARGS_INIT;
+    must(tern_stream_open(r->comm, &r->stream)); /* ranks on one GPU may not share its default stream */
     for (int t = 0; t < TOKENS; t++) {
         for (int k = 0; k < TOPK; k++) {
             experts[t][k] = gate_expert(r->me, t, k);
@@ -60,12 +42,17 @@ static void gate(struct rank *r)
     r->tokens.data = put(r->comm, tokens, sizeof(tokens));
     r->sums.data = take(r->comm, TERN_MEMORY_DEVICE, sizeof(tokens));
     r->weights = (float *)put(r->comm, weights, sizeof(weights));
-    args.topk_idx = put(r->comm, experts, sizeof(experts));
-    r->tokens.row_bytes = r->rows.row_bytes = r->sums.row_bytes = ROW_BYTES;
+    r->experts = put(r->comm, experts, sizeof(experts));
+}
+
+static void route(struct rank *r)
+{
+    struct tern_route_args args = TERN_ROUTE_ARGS_INIT;
+    args.topk_idx = r->experts;
     args.num_tokens = TOKENS;
     args.topk = TOPK;
     args.layout = TERN_LAYOUT_EXPERT;
-    must(tern_route_open(r->ep, &args, NULL, &r->route));
+    must(tern_route_open(r->ep, &args, r->stream, &r->route));
 }
 
 static void dispatch(struct rank *r)
@@ -80,7 +67,7 @@ static void dispatch(struct rank *r)
     args.out_rows = r->counts.num_rows;
     args.topk_weights = r->weights;
     args.out_topk_weights = r->row_weights;
-    must(tern_dispatch(r->route, &args, NULL));
+    must(tern_dispatch(r->route, &args, r->stream));
 }
 
 /* In a model: two grouped matrix multiplications on the device. Here: a loop over a copy of the rows. */
@@ -109,7 +96,7 @@ static void combine(struct rank *r)
     args.in = r->rows;
     args.in_rows = r->counts.num_rows;
     args.out = r->sums;
-    must(tern_combine(r->route, &args, NULL));
+    must(tern_combine(r->route, &args, r->stream));
 }
 
 /* Elements that differ from the dense layer. */
@@ -120,11 +107,10 @@ static int compare(struct rank *r)
     must(tern_ep_synchronize(r->ep));
     copy(r->comm, sums, r->sums.data, sizeof(sums));
     for (int i = 0; i < TOKENS * HIDDEN; i++) {
-        int t = i / HIDDEN;
+        uint16_t x = token_at(r->me, i / HIDDEN, i % HIDDEN);
         float sum = 0;
         for (int k = 0; k < TOPK; k++) {
-            sum += bf16_value(
-                expert(gate_expert(r->me, t, k), gate_weight(t, k), token_at(r->me, t, i % HIDDEN)));
+            sum += bf16_value(expert(gate_expert(r->me, i / HIDDEN, k), gate_weight(i / HIDDEN, k), x));
         }
         wrong += sums[i] != bf16(sum);
     }
@@ -133,32 +119,31 @@ static int compare(struct rank *r)
 
 int main(void)
 {
-    void (*const steps[4])(struct rank *) = {gate, dispatch, run_experts, combine};
+    void (*const steps[5])(struct rank *) = {prepare, route, dispatch, run_experts, combine};
     struct tern_ep_config config = {sizeof(config), EXPERTS, TOPK, TOKENS, ROW_BYTES, 0, 0, 0, 0, 0};
     struct tern_comm *comms[RANKS];
     struct tern_ep *eps[RANKS];
-    struct rank ranks[RANKS];
+    static struct rank ranks[RANKS]; /* zeroed */
     int wrong = 0;
     must(tern_comm_open_all(RANKS, NULL, comms));
     must(tern_ep_open_all(RANKS, comms, &config, eps));
-    memset(ranks, 0, sizeof(ranks));
     for (int r = 0; r < RANKS; r++) {
         ranks[r].me = r;
         ranks[r].comm = comms[r];
         ranks[r].ep = eps[r];
         ranks[r].counts.size = sizeof(ranks[r].counts);
+        ranks[r].tokens.row_bytes = ranks[r].rows.row_bytes = ranks[r].sums.row_bytes = ROW_BYTES;
     }
-    for (int i = 0; i < 4 * RANKS; i++) { /* a step of every rank, then the next step */
+    for (int i = 0; i < 5 * RANKS; i++) { /* a step of every rank, then the next step */
         steps[i / RANKS](&ranks[i % RANKS]);
     }
     for (int r = 0; r < RANKS; r++) {
         wrong += compare(&ranks[r]);
-    }
-    printf("moe layer on %d ranks: %d of %d elements wrong\n", RANKS, wrong, RANKS * TOKENS * HIDDEN);
-    for (int r = 0; r < RANKS; r++) {
         tern_route_close(ranks[r].route);
         tern_ep_close(ranks[r].ep);
+        tern_stream_close(ranks[r].comm, ranks[r].stream);
         tern_comm_close(ranks[r].comm);
     }
+    printf("moe layer on %d ranks: %d of %d elements wrong\n", RANKS, wrong, RANKS * TOKENS * HIDDEN);
     return wrong == 0 ? 0 : 1;
 }

@@ -6,8 +6,7 @@
  * the real number of rows stays on the device (tern_route_get_view), and what changes from step to step is
  * only what lies in memory: here the host writes new ids before each replay; in a model a router kernel does.
  *
- * Every expert is the identity, so combine must bring home each token times the number of ranks it went to.
- */
+ * Every expert is the identity, so combine must bring home each token times its number of ranks. */
 #include "example.h"
 
 enum { RANKS = 2, EXPERTS = 8, TOPK = 2, TOKENS = 16, HIDDEN = 64, ROW_BYTES = 2 * HIDDEN, STEPS = 5 };
@@ -27,10 +26,7 @@ struct rank {
 static uint16_t token_at(int rank, int t, int i) { return bf16((float)((rank * 5 + t + i) % 64 + 1)); }
 
 /* A different table every step; in some steps both choices lie on one rank. */
-static int64_t id_at(int step, int rank, int t, int k)
-{
-    return (rank + t + step * (t + 3 * k) + k) % EXPERTS;
-}
+static int64_t id_at(int step, int r, int t, int k) { return (r + t + step * (t + 3 * k) + k) % EXPERTS; }
 
 static void write_ids(struct rank *r, int step)
 {
@@ -129,8 +125,8 @@ int main(void)
     for (int r = 0; r < RANKS; r++) {
         capture(&ranks[r], max_rows);
     }
-    for (int i = 0; i < 2 * STEPS * RANKS;
-         i++) { /* of each step: every rank's launch, then every rank's check */
+    /* In each step every rank's launch, then every rank's check. */
+    for (int i = 0; i < 2 * STEPS * RANKS; i++) {
         struct rank *r = &ranks[i % RANKS];
         int step = i / RANKS / 2;
         if (i / RANKS % 2 == 0) {
@@ -140,8 +136,7 @@ int main(void)
             wrong += compare(r, step, &num_rows);
         }
     }
-    printf("%d replays of one graph on %d ranks: %d rows moved, %d elements wrong\n", STEPS, RANKS, num_rows,
-           wrong);
+    printf("%d replays on %d ranks: %d rows moved, %d elements wrong\n", STEPS, RANKS, num_rows, wrong);
     for (int r = 0; r < RANKS; r++) {
         tern_graph_close(ranks[r].comm, ranks[r].graph);
         tern_route_close(ranks[r].route);

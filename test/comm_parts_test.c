@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The small parts that communicators are made of, each alone: status and log, the environment, ids, the carver
- * behind tern_alloc, links, the late ranks' sentence. */
+ * The small parts that communicators are made of, each alone: status and log, the environment, ids, the
+ * carver behind tern_alloc, links, the late ranks' sentence. */
 #include "comm/comm.h"
 #include "comm/id.h"
 #include "support.h"
@@ -22,8 +22,9 @@ static int status_texts(struct test *t)
     CHECK(strcmp(tern_status_string(name), text) == 0 && tern_status_recovery(name) == recovery, #name);
     TERN_STATUS_LIST(KNOWN)
 #undef KNOWN
-    CHECK(strcmp(tern_status_string((enum tern_status)-77), "unknown status") == 0, "an unknown status");
-    CHECK(tern_status_recovery((enum tern_status)-77) == TERN_RECOVER_PROCESS, "recovery of an unknown status");
+    CHECK(strcmp(tern_status_string((enum tern_status) - 77), "unknown status") == 0, "an unknown status");
+    CHECK(tern_status_recovery((enum tern_status) - 77) == TERN_RECOVER_PROCESS,
+          "recovery of an unknown status");
     CHECK(tern_version() == 0x000100, "version is %x", tern_version());
     CHECK(TERN_FAIL(TERN_NO_SPACE, "the value is %d", 41) == TERN_NO_SPACE, "TERN_FAIL returns its status");
     TERN_FAIL(TERN_NO_SPACE, "again: %s", tern_last_error());
@@ -53,7 +54,8 @@ static int log_levels(struct test *t)
     setenv("TERN_LOG", "warn", 1);
     tern_log_set(hear, &h);
     TERN_LOG(TERN_LOG_WARN, "number %d", 5);
-    CHECK(h.count == 1 && h.level == TERN_LOG_WARN && strcmp(h.text, "number 5") == 0, "heard %d \"%s\"", h.count, h.text);
+    CHECK(h.count == 1 && h.level == TERN_LOG_WARN && strcmp(h.text, "number 5") == 0, "heard %d \"%s\"",
+          h.count, h.text);
     TERN_FAIL(TERN_TIMEOUT, "expected by the caller");
     CHECK(h.count == 1, "a failure is no warning: \"%s\"", h.text);
     setenv("TERN_LOG", "info", 1);
@@ -84,7 +86,8 @@ static int environment(struct test *t)
     setenv("TERN_TIMEOUT_MS", "0x10", 1);
     OK(terni_env_uint(TERN_ENV_TIMEOUT_MS, UINT32_MAX, &v));
     CHECK(v == 16, "0x10 is %llu", (unsigned long long)v);
-    static const char *const bad[] = {"abc", "12x", "-1", " 1", "1 ", "0x", "4294967296", "99999999999999999999999"};
+    static const char *const bad[] = {"abc", "12x", "-1",         " 1",
+                                      "1 ",  "0x",  "4294967296", "99999999999999999999999"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         setenv("TERN_TIMEOUT_MS", bad[i], 1);
         REFUSES(terni_env_uint(TERN_ENV_TIMEOUT_MS, UINT32_MAX, &v), TERN_INVALID_ARGUMENT, bad[i]);
@@ -135,8 +138,18 @@ static int ids_and_text(struct test *t)
 
 static int ids_of_addresses(struct test *t)
 {
-    static const char *const bad[] = {"", "host", "host:1", "host:1/", ":1/x", "host:/x", "127.0.0.1:0/x",
-                                      "127.0.0.1:65536/x", "127.0.0.1:1a/x", "[::1:5/x", "[::1]5/x", "[]:5/x",
+    static const char *const bad[] = {"",
+                                      "host",
+                                      "host:1",
+                                      "host:1/",
+                                      ":1/x",
+                                      "host:/x",
+                                      "127.0.0.1:0/x",
+                                      "127.0.0.1:65536/x",
+                                      "127.0.0.1:1a/x",
+                                      "[::1:5/x",
+                                      "[::1]5/x",
+                                      "[]:5/x",
                                       "127.0.0.1:000001/x"};
     struct tern_id a, b;
     struct id_fields f;
@@ -171,7 +184,8 @@ static int ids_of_environment(struct test *t)
     setenv("TERN_ID", "127.0.0.1:4567/job", 1);
     OK(tern_id_from_environment(&id, &rank, &num_ranks));
     OK(tern_id_from_address("127.0.0.1:4567/job", &wanted));
-    CHECK(rank == 2 && num_ranks == 4 && memcmp(&id, &wanted, sizeof id) == 0, "rank %d of %d", rank, num_ranks);
+    CHECK(rank == 2 && num_ranks == 4 && memcmp(&id, &wanted, sizeof id) == 0, "rank %d of %d", rank,
+          num_ranks);
     setenv("TERN_RANK", "4", 1);
     REFUSES(tern_id_from_environment(&id, &rank, &num_ranks), TERN_INVALID_ARGUMENT, "TERN_RANK=4");
     setenv("TERN_RANK", "two", 1);
@@ -185,7 +199,7 @@ static int ids_of_environment(struct test *t)
 
 enum { carver_bytes = 1 << 20, max_blocks = 400 };
 
-/* One random history of takes and gives, then everything back: no overlap on the way, one block at the end. */
+/* One random history of takes and gives, then everything back: no overlap, one block at the end. */
 static int carver_history(struct rng *r, struct carver *c, unsigned char *owner, int num_steps)
 {
     uint64_t offsets[max_blocks], bytes[max_blocks], free_bytes, largest, taken = 0;
@@ -201,7 +215,8 @@ static int carver_history(struct rng *r, struct carver *c, unsigned char *owner,
                       (unsigned long long)largest);
                 continue;
             }
-            CHECK(at % 256 == 0 && at + granules * 256 <= carver_bytes, "block at %llu", (unsigned long long)at);
+            CHECK(at % 256 == 0 && at + granules * 256 <= carver_bytes, "block at %llu",
+                  (unsigned long long)at);
             for (uint64_t g = 0; g < granules; g++) {
                 CHECK(owner[at / 256 + g]++ == 0, "overlap at %llu", (unsigned long long)(at + 256 * g));
             }
@@ -281,9 +296,11 @@ static int link_frames(struct test *t)
             num_frames += e == LINK_FRAME;
             in.in_data = got;
         }
-        CHECK(num_headers == (i + 1 >= sizeof header) && num_frames == (i + 1 == sizeof bytes), "at byte %zu", i);
+        CHECK(num_headers == (i + 1 >= sizeof header) && num_frames == (i + 1 == sizeof bytes), "at byte %zu",
+              i);
     }
-    CHECK(memcmp(got, bytes + sizeof header, sizeof got) == 0 && in.in.value == 5 && in.in.sequence == 9, "content");
+    CHECK(memcmp(got, bytes + sizeof header, sizeof got) == 0 && in.in.value == 5 && in.in.sequence == 9,
+          "content");
     terni_link_put(&out, 78, 6, 10, got, sizeof got);
     CHECK(terni_link_is_sending(&out), "a frame is there to be sent");
     terni_link_send(&out);

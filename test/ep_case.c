@@ -150,6 +150,7 @@ static void draw_config(struct ep_case *c, struct rng *r)
 {
     struct tern_ep_config *e = &c->config;
     struct tern_ep_config init = TERN_EP_CONFIG_INIT;
+    uint64_t rows = 0;
 
     *e = init;
     e->num_experts = c->shape.num_experts;
@@ -162,7 +163,8 @@ static void draw_config(struct ep_case *c, struct rng *r)
     if (c->windows_only) {
         e->staging_bytes = TERN_STAGING_NONE;
     } else if (c->shape.layout == TERN_LAYOUT_EXPERT || rng_one_in(r, 2)) {
-        e->staging_bytes = (rows_bound(c) + 512) * (e->max_row_bytes + 12ull * e->max_topk + 512) + 65536;
+        (void)tern_ep_max_rows(e, c->num_ranks, (int)c->shape.layout, c->shape.alignment, &rows);
+        e->staging_bytes = rows * (e->max_row_bytes + 12ull * e->max_topk + 512) + 65536;
     }
 }
 

@@ -124,7 +124,7 @@ static void take_combine(const struct ep_case *c, struct combine *k, struct batc
 {
     struct world *w = b->world;
     size_t per_row = b->shape.layout == TERN_LAYOUT_RANK ? b->shape.topk : 1;
-    int s, i;
+    int s, i, first;
 
     combine_init(k, b);
     k->wild = 1;
@@ -145,7 +145,8 @@ static void take_combine(const struct ep_case *c, struct combine *k, struct batc
             g->out_weights =
                 world_take(w, s, ARENA_DEVICE, (size_t)tokens * b->shape.topk * sizeof(float), "out_weights");
         }
-        for (i = 0; i < c->num_biases; i++) {
+        first = c->num_biases == 1 ? (int)rng_below(r, 2) : 0; /* a single bias may be either */
+        for (i = first; i < first + c->num_biases; i++) {
             g->bias[i] = world_take(w, s, ARENA_DEVICE, (size_t)tokens * c->combine_bytes, "bias");
         }
     }

@@ -176,7 +176,7 @@ static int loads_files(struct test *t)
     test_quiet();
     CHECK(npy_load("no/such/file.npy", &npy) == TERN_SYSTEM_ERROR, "opened a file that is not there");
     CHECK(strstr(tern_last_error(), "no/such/file.npy") != NULL, "\"%s\"", tern_last_error());
-    CHECK(npy_load("test", &npy) != TERN_OK, "read a folder as an array");
+    CHECK(npy_load("test", &npy) == TERN_SYSTEM_ERROR, "read a folder as an array");
     EXPECT(npy_load("data/routing_topk_idx.npy", &npy), TERN_OK);
     CHECK(npy.type == NPY_UINT8 && npy.num_dims == 3 && npy.dims[0] == 2 && npy.dims[1] == 32768 &&
               npy.dims[2] == 8,

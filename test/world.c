@@ -150,6 +150,7 @@ int world_upload(struct world *w)
 {
     int r, i;
 
+    PASS(world_synchronize(w)); /* what runs on other lanes still reads the old bytes */
     for (r = 0; r < w->num_ranks; r++) {
         struct member *m = &w->members[r];
         for (i = ARENA_WINDOW; i < NUM_ARENAS && world_local(w, r); i++) {

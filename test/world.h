@@ -65,7 +65,7 @@ void world_poison(const struct world *w, struct place place);
 /* Opens the communicator of all local ranks (id NULL: all ranks in this process), streams and arenas.
  * config->heap_bytes is chosen here. */
 int world_open(struct world *w, const struct tern_id *id, const struct tern_comm_config *config);
-/* Images to devices, and done. */
+/* Waits for everything issued, then images to devices, and done. */
 int world_upload(struct world *w);
 /* Devices to the host after everything issued on any lane, and compared. */
 int world_verify(struct world *w, const char *step);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tern-info: what this build of Tern has, what this host offers it, and which settings are in force. Started by
- * tern-run it opens a communicator instead and rank 0 prints who reaches whom. */
+ * tern-info: what this build of Tern has, what this host offers it, and which settings are in force. Started
+ * by tern-run it opens a communicator instead and rank 0 prints who reaches whom. */
 #include "machine/machine.h"
 
 #include <stdio.h>
@@ -19,8 +19,16 @@ static const char manual[] =
     "  --version    the version\n"
     "\n"
     "Without options it prints the version, what was built in, and the machines that can run kernels. When\n"
-    "TERN_ID is set, as tern-run does, it opens a communicator with all ranks, and rank 0 prints its machine,\n"
-    "ranks, hosts and domains. The exit status is 1 if something that should work does not, 2 for a wrong option.\n";
+    "TERN_ID is set, as tern-run does, it opens a communicator with all ranks, and rank 0 prints its "
+    "machine,\n"
+    "ranks, hosts and domains. The exit status is 1 if something that should work does not, 2 for a wrong "
+    "option.\n";
+
+#ifdef __clang__
+static const char compiler[] = __VERSION__;
+#else
+static const char compiler[] = "gcc " __VERSION__;
+#endif
 
 static int complain(const char *what, enum tern_status status)
 {
@@ -90,7 +98,7 @@ static int print_host(void)
 {
     uint32_t v = tern_version();
     int is_failed;
-    printf("tern %u.%u.%u, built by %s\n", v >> 16, (v >> 8) & 255, v & 255, __VERSION__);
+    printf("tern %u.%u.%u, built by %s\n", v >> 16, (v >> 8) & 255, v & 255, compiler);
     is_failed = print_cpu();
     is_failed |= print_cuda();
     printf("network verbs: not in this build\n");
@@ -110,8 +118,9 @@ static int print_communicator(void)
     }
     status = tern_comm_open(&id, rank, num_ranks, NULL, &comm);
     if (status != TERN_OK) {
-        fprintf(stderr, "tern-info: rank %d: ", rank);
-        return complain("no communicator", status);
+        char what[48];
+        snprintf(what, sizeof what, "rank %d has no communicator", rank);
+        return complain(what, status);
     }
     bytes = tern_comm_describe(comm, NULL, 0) + 1;
     text = (char *)malloc((size_t)bytes);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tern-run: starts the ranks of a program on this host, and sees to it that none outlives the others' failure.
+ * tern-run: starts the ranks of a program on this host, and sees to it that none outlives the others'
+ * failure.
  *
  * It makes the communicator's id, so the port listens before any rank starts, and hands the socket to rank 0
  * (TERN_ID_FD). Each rank leads a process group of its own, so that what it started dies with it. One loop
@@ -39,12 +40,16 @@ static const char manual[] =
     "  --help         this text\n"
     "  --version      the version\n"
     "\n"
-    "Each rank is a process with TERN_ID, TERN_RANK and TERN_NUM_RANKS set, as tern_id_from_environment reads\n"
+    "Each rank is a process with TERN_ID, TERN_RANK and TERN_NUM_RANKS set, as tern_id_from_environment "
+    "reads\n"
     "them; ranks meet at the address TERN_INTERFACE. Rank 0 keeps standard input unless it is a terminal.\n"
     "\n"
-    "When a rank exits with a status other than 0, or dies of a signal, the others have 2 seconds to end, then\n"
-    "get SIGTERM, and SIGKILL 2 seconds later; so do processes that ranks started and left. SIGINT, SIGTERM and\n"
-    "SIGHUP are passed on. The exit status is that of the first rank that failed, 128 + n for signal n; 0 if all\n"
+    "When a rank exits with a status other than 0, or dies of a signal, the others have 2 seconds to end, "
+    "then\n"
+    "get SIGTERM, and SIGKILL 2 seconds later; so do processes that ranks started and left. SIGINT, SIGTERM "
+    "and\n"
+    "SIGHUP are passed on. The exit status is that of the first rank that failed, 128 + n for signal n; 0 if "
+    "all\n"
     "ranks exited with 0; 2 if the run could not be started.\n";
 
 enum { grace_seconds = 2, exit_usage = 2, exit_timeout = 124, line_bytes = 8192 };
@@ -144,13 +149,15 @@ static int parse(struct run *run, int argc, char **argv)
             return exit_usage;
         } else {
             i++;
-            if (!(a[1] == 'n' ? parse_count(next, &run->num_ranks) : parse_seconds(next, &run->timeout_seconds))) {
+            if (!(a[1] == 'n' ? parse_count(next, &run->num_ranks)
+                              : parse_seconds(next, &run->timeout_seconds))) {
                 return exit_usage;
             }
         }
     }
     if (run->num_ranks == 0 || i == argc) {
-        say(run->num_ranks == 0 ? "option -n is missing; --help tells more" : "no program to run; --help tells more");
+        say(run->num_ranks == 0 ? "option -n is missing; --help tells more"
+                                : "no program to run; --help tells more");
         return exit_usage;
     }
     run->argv = argv + i;
@@ -211,7 +218,8 @@ static int start_rank(struct run *run, int rank, int listen_fd)
     if (pid == 0) {
         become(run, rank, listen_fd, run->has_prefix ? pipes : NULL);
     }
-    setpgid(pid, pid); /* also here: whoever of the two is first, the group exists before anything signals it */
+    setpgid(pid,
+            pid); /* also here: whoever of the two is first, the group exists before anything signals it */
     run->ranks[rank].pid = pid;
     run->ranks[rank].is_running = 1;
     run->num_running++;
@@ -318,7 +326,8 @@ static void signal_all(const struct run *run, int signal)
 {
     for (int r = 0; r < run->num_ranks; r++) {
         if (run->ranks[r].pid > 0) {
-            kill(-run->ranks[r].pid, signal); /* also a group whose leader has exited; none left is no error */
+            kill(-run->ranks[r].pid,
+                 signal); /* also a group whose leader has exited; none left is no error */
         }
     }
 }
@@ -338,7 +347,8 @@ static void enter(struct run *run, enum phase phase)
 static void deadline_passed(struct run *run)
 {
     if (run->phase == phase_running) {
-        say("%g seconds have passed; %d of %d ranks still run", run->timeout_seconds, run->num_running, run->num_ranks);
+        say("%g seconds have passed; %d of %d ranks still run", run->timeout_seconds, run->num_running,
+            run->num_ranks);
         run->exit_status = exit_timeout;
         enter(run, phase_terminated);
     } else {
@@ -366,15 +376,16 @@ static void rank_ended(struct run *run, int rank, const siginfo_t *end)
     }
 }
 
-/* Ended ranks stay zombies until the run is over: their process groups may still be signalled, so their numbers
- * must not go to somebody else. */
+/* Ended ranks stay zombies until the run is over: their process groups may still be signalled, so their
+ * numbers must not go to somebody else. */
 static void find_ended(struct run *run)
 {
     for (int r = 0; r < run->num_ranks; r++) {
         siginfo_t end;
         memset(&end, 0, sizeof end);
         if (run->ranks[r].is_running &&
-            waitid(P_PID, (id_t)run->ranks[r].pid, &end, WEXITED | WNOHANG | WNOWAIT) == 0 && end.si_pid != 0) {
+            waitid(P_PID, (id_t)run->ranks[r].pid, &end, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+            end.si_pid != 0) {
             rank_ended(run, r, &end);
         }
     }
@@ -456,9 +467,8 @@ static int prepare(struct run *run)
         say("no signalfd: %s", strerror(errno));
         return 0;
     }
-    run->phase_end_ns = run->timeout_seconds > 0
-                            ? terni_clock_ns() + (uint64_t)(run->timeout_seconds * 1e9)
-                            : UINT64_MAX;
+    run->phase_end_ns =
+        run->timeout_seconds > 0 ? terni_clock_ns() + (uint64_t)(run->timeout_seconds * 1e9) : UINT64_MAX;
     return 1;
 }
 

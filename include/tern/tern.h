@@ -15,7 +15,8 @@
  * Machines. The same kernels run on GPUs ("cuda") and on the processor ("cpu"). "Device memory", "stream"
  * and "event" mean the machine's own: on cuda a struct tern_stream * IS a cudaStream_t and a struct
  * tern_event * IS a cudaEvent_t, cast either way; NULL is the machine's default stream, which Tern uses only
- * when the caller passes it.
+ * when the caller passes it. Ranks of one process that share a GPU share its default stream, so there every rank
+ * needs streams of its own.
  *
  * Threads. An object may be used by one thread at a time; different objects may be used by different threads
  * at once. Calls marked COLLECTIVE must be made by every rank, in the same order on one object. No call

@@ -13,8 +13,8 @@ static enum tern_status check_pointer(const char *name, const void *p)
     return p != NULL ? TERN_OK : TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is NULL", name);
 }
 
-/* The caller's configuration as this library knows it. A caller built against a longer structure is understood
- * if what this library does not know is zero, that is, default. */
+/* The caller's configuration as this library knows it. A caller built against a longer structure is
+ * understood if what this library does not know is zero, that is, default. */
 static enum tern_status read_config(const struct tern_comm_config *config, struct tern_comm_config *known)
 {
     static const struct tern_comm_config defaults = TERN_COMM_CONFIG_INIT;
@@ -23,13 +23,13 @@ static enum tern_status read_config(const struct tern_comm_config *config, struc
         return TERN_OK;
     }
     if (config->size < sizeof *known) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "config->size is %zu; use TERN_COMM_CONFIG_INIT (%zu)", config->size,
-                         sizeof *known);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "config->size is %zu; use TERN_COMM_CONFIG_INIT (%zu)",
+                         config->size, sizeof *known);
     }
     for (size_t i = sizeof *known; i < config->size; i++) {
         if (((const unsigned char *)config)[i] != 0) {
-            return TERN_FAIL(TERN_UNSUPPORTED, "byte %zu of config is not zero; this library knows %zu bytes", i,
-                             sizeof *known);
+            return TERN_FAIL(TERN_UNSUPPORTED, "byte %zu of config is not zero; this library knows %zu bytes",
+                             i, sizeof *known);
         }
     }
     memcpy(known, config, sizeof *known);
@@ -74,7 +74,8 @@ enum tern_status tern_comm_open(const struct tern_id *id, int rank, int num_rank
     return terni_comm_open(id, rank, num_ranks, &known, comm);
 }
 
-enum tern_status tern_comm_open_all(int num_ranks, const struct tern_comm_config *config, struct tern_comm **comms)
+enum tern_status tern_comm_open_all(int num_ranks, const struct tern_comm_config *config,
+                                    struct tern_comm **comms)
 {
     struct tern_comm_config known;
     TERN_TRY(check_pointer("comms", comms));
@@ -149,7 +150,8 @@ void tern_free(struct tern_comm *comm, void *memory)
     }
 }
 
-enum tern_status tern_copy(struct tern_comm *comm, void *dst, const void *src, size_t bytes, struct tern_stream *stream)
+enum tern_status tern_copy(struct tern_comm *comm, void *dst, const void *src, size_t bytes,
+                           struct tern_stream *stream)
 {
     TERN_TRY(check_pointer("comm", comm));
     if (bytes == 0) {
@@ -160,7 +162,8 @@ enum tern_status tern_copy(struct tern_comm *comm, void *dst, const void *src, s
     return comm->machine->ops->copy(comm->machine, dst, src, bytes, stream);
 }
 
-enum tern_status tern_fill(struct tern_comm *comm, void *dst, int byte, size_t bytes, struct tern_stream *stream)
+enum tern_status tern_fill(struct tern_comm *comm, void *dst, int byte, size_t bytes,
+                           struct tern_stream *stream)
 {
     TERN_TRY(check_pointer("comm", comm));
     if (bytes == 0) {

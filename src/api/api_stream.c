@@ -46,7 +46,8 @@ void tern_event_close(struct tern_comm *comm, struct tern_event *event)
     }
 }
 
-enum tern_status tern_event_record(struct tern_comm *comm, struct tern_event *event, struct tern_stream *stream)
+enum tern_status tern_event_record(struct tern_comm *comm, struct tern_event *event,
+                                   struct tern_stream *stream)
 {
     TERN_TRY(check_pointer("comm", comm));
     TERN_TRY(check_pointer("event", event));
@@ -85,7 +86,8 @@ enum tern_status tern_graph_end(struct tern_comm *comm, struct tern_stream *stre
     return comm->machine->ops->graph_end(comm->machine, stream, graph);
 }
 
-enum tern_status tern_graph_launch(struct tern_comm *comm, struct tern_graph *graph, struct tern_stream *stream)
+enum tern_status tern_graph_launch(struct tern_comm *comm, struct tern_graph *graph,
+                                   struct tern_stream *stream)
 {
     TERN_TRY(check_pointer("comm", comm));
     TERN_TRY(check_pointer("graph", graph));

@@ -2,9 +2,9 @@
  *
  * Boot inside one process: ranks pin their messages to a shared board.
  *
- * Rank r may post number n + 2 only after its wait n + 1, which needed every rank's post n + 1, which came after
- * every rank's wait n. So two slots a rank, used in turn, are enough: when a slot is written again, all have
- * read what it held. The last closer frees the board. */
+ * Rank r may post number n + 2 only after its wait n + 1, which needed every rank's post n + 1, which came
+ * after every rank's wait n. So two slots a rank, used in turn, are enough: when a slot is written again, all
+ * have read what it held. The last closer frees the board. */
 #include "comm/comm.h"
 
 #include <pthread.h>
@@ -106,7 +106,8 @@ static int find_missing(struct board *b, uint64_t n, int *left)
 static enum tern_status await_all(struct board *b, uint64_t n, uint32_t timeout_ms)
 {
     uint64_t deadline = terni_clock_ns() + (uint64_t)timeout_ms * 1000000;
-    struct timespec until = {.tv_sec = (time_t)(deadline / 1000000000), .tv_nsec = (long)(deadline % 1000000000)};
+    struct timespec until = {.tv_sec = (time_t)(deadline / 1000000000),
+                             .tv_nsec = (long)(deadline % 1000000000)};
     while (b->verdict == TERN_OK) {
         int left;
         if (find_missing(b, n, &left) == 0) {

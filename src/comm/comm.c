@@ -2,9 +2,9 @@
  *
  * Opening and closing a communicator.
  *
- * Opening is a list of steps, each an exchange in two halves: what is posted, and what is done with the answer.
- * A rank with a process or thread of its own runs half by half; the one thread of tern_comm_open_all runs each
- * half for all of its ranks before the next. Step by step the ranks learn
+ * Opening is a list of steps, each an exchange in two halves: what is posted, and what is done with the
+ * answer. A rank with a process or thread of its own runs half by half; the one thread of tern_comm_open_all
+ * runs each half for all of its ranks before the next. Step by step the ranks learn
  *
  *     meet     that their configurations agree, and which ranks share a host (hence which device to take)
  *     equip    which device each has opened
@@ -25,7 +25,8 @@ static const uint64_t default_heap_bytes = 256ull << 20;
 struct opening {
     struct tern_comm *comm;
     const struct tern_comm_config *config;
-    struct executor *executor; /* borrowed: the ranks of tern_comm_open_all share one; NULL: each opens its own */
+    struct executor
+        *executor; /* borrowed: the ranks of tern_comm_open_all share one; NULL: each opens its own */
     uint64_t seed;
     struct rank_card card;
     enum tern_machine machine;
@@ -79,8 +80,8 @@ static enum tern_status opening_init(struct opening *o, const struct tern_comm_c
                          (unsigned long long)heap_bytes, (unsigned long long)INT64_MAX);
     }
     if (config->device < 0 || (config->device > 1 && o->machine == TERN_MACHINE_CPU)) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "device %d: the %s machine has no TERN_DEVICE_ORDINAL(%d)", config->device,
-                         o->machine == TERN_MACHINE_CPU ? "cpu" : "cuda", config->device - 1);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "device %d: the %s machine has no TERN_DEVICE_ORDINAL(%d)",
+                         config->device, o->machine == TERN_MACHINE_CPU ? "cpu" : "cuda", config->device - 1);
     }
     terni_card_fill(&o->card);
     o->card.machine = (int32_t)o->machine;
@@ -115,9 +116,11 @@ static enum tern_status open_machine(struct opening *o)
     if (num_devices == 0) {
         return TERN_FAIL(TERN_UNSUPPORTED, "machine cuda was asked for: %s", terni_cuda_describe());
     }
-    ordinal = o->config->device != 0 ? o->config->device - 1 : terni_local_index(comm->cards, comm->rank) % num_devices;
+    ordinal = o->config->device != 0 ? o->config->device - 1
+                                     : terni_local_index(comm->cards, comm->rank) % num_devices;
     if (ordinal >= num_devices) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "device %d was asked for, there are %d", ordinal, num_devices);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "device %d was asked for, there are %d", ordinal,
+                         num_devices);
     }
     return terni_cuda_open(ordinal, &comm->machine);
 }
@@ -181,7 +184,8 @@ static enum tern_status shared(struct opening *o)
     return terni_blocks_open(o->comm);
 }
 
-static enum tern_status (*const halves[])(struct opening *o) = {post_card, met, equip, equipped, share, shared};
+static enum tern_status (*const halves[])(struct opening *o) = {post_card, met,   equip,
+                                                                equipped,  share, shared};
 
 /* ---- Open and close ---- */
 
@@ -203,7 +207,8 @@ static enum tern_status attach(struct tern_comm *comm, struct boot *boot)
 static enum tern_status check_ranks(int num_ranks)
 {
     if (num_ranks < 1 || num_ranks > TERN_MAX_BOOT_RANKS) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_ranks is %d, not 1 to %d", num_ranks, TERN_MAX_BOOT_RANKS);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_ranks is %d, not 1 to %d", num_ranks,
+                         TERN_MAX_BOOT_RANKS);
     }
     return TERN_OK;
 }
@@ -259,7 +264,8 @@ static enum tern_status drive_all(struct opening *openings, int num_ranks, struc
     return TERN_OK;
 }
 
-enum tern_status terni_comm_open_all(int num_ranks, const struct tern_comm_config *config, struct tern_comm **comms)
+enum tern_status terni_comm_open_all(int num_ranks, const struct tern_comm_config *config,
+                                     struct tern_comm **comms)
 {
     struct opening *openings;
     struct boot **boots;
@@ -314,14 +320,15 @@ void terni_comm_close(struct tern_comm *comm)
         return;
     }
     if (comm->num_children != 0) {
-        TERN_LOG(TERN_LOG_ERROR,
-                 "tern_comm_close of rank %d while %d objects are open on it: close them first; nothing is closed",
-                 comm->rank, comm->num_children);
+        TERN_LOG(
+            TERN_LOG_ERROR,
+            "tern_comm_close of rank %d while %d objects are open on it: close them first; nothing is closed",
+            comm->rank, comm->num_children);
         return;
     }
     if (comm->machine != NULL) {
-        /* Work on streams that the user opened ended when those were closed; this is the rest. Its status says
-         * nothing new: a device that is lost has told the user already. */
+        /* Work on streams that the user opened ended when those were closed; this is the rest. Its status
+         * says nothing new: a device that is lost has told the user already. */
         comm->machine->ops->stream_synchronize(comm->machine, NULL);
     }
     terni_blocks_close(comm);

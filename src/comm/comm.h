@@ -2,8 +2,8 @@
  *
  * comm: who is there (boot), what reaches whom (topology), memory that all can address (heap).
  *
- * Host collectives come in two halves, post and wait, so that one thread can drive several ranks of a process:
- * it posts for each, then waits for each. */
+ * Host collectives come in two halves, post and wait, so that one thread can drive several ranks of a
+ * process: it posts for each, then waits for each. */
 #ifndef TERN_COMM_H
 #define TERN_COMM_H
 
@@ -14,12 +14,12 @@
 struct boot;
 struct boot_ops {
     void (*close)(struct boot *b);
-    /* Begins allgather number n of this rank; every rank calls post and wait alternately. The data are copied.
-     * Does not wait for anybody. */
+    /* Begins allgather number n of this rank; every rank calls post and wait alternately. The data are
+     * copied. Does not wait for anybody. */
     enum tern_status (*post)(struct boot *b, const void *send, size_t bytes);
-    /* Ends it: recv[r * bytes] is rank r's. TERN_TIMEOUT names every rank that did not post, TERN_DISCONNECTED
-     * one that left, TERN_MISMATCH one that posted another size; all ranks get the same sentence, and the boot
-     * is of no further use: each later call returns that failure again. */
+    /* Ends it: recv[r * bytes] is rank r's. TERN_TIMEOUT names every rank that did not post,
+     * TERN_DISCONNECTED one that left, TERN_MISMATCH one that posted another size; all ranks get the same
+     * sentence, and the boot is of no further use: each later call returns that failure again. */
     enum tern_status (*wait)(struct boot *b, void *recv, size_t bytes, uint32_t timeout_ms);
 };
 struct boot {
@@ -32,8 +32,8 @@ enum { TERN_MAX_BOOT_RANKS = 4096, TERN_SENTENCE_BYTES = 256 };
 void terni_late_print(const unsigned char *is_late, int num_ranks, uint32_t timeout_ms,
                       char sentence[TERN_SENTENCE_BYTES]);
 
-/* A star of TCP connections through rank 0 (tcp.c). Blocks until all ranks have come. One thread a rank: a rank
- * waits in here for what the others' threads do, so one thread cannot drive two of its ranks. */
+/* A star of TCP connections through rank 0 (tcp.c). Blocks until all ranks have come. One thread a rank: a
+ * rank waits in here for what the others' threads do, so one thread cannot drive two of its ranks. */
 enum tern_status terni_tcp_open(const struct tern_id *id, int rank, int num_ranks, uint32_t timeout_ms,
                                 struct boot **boot);
 /* num_ranks boots of one process (board.c); any threads, also a single one, may drive them. */
@@ -41,10 +41,10 @@ enum tern_status terni_board_open(int num_ranks, struct boot **boots);
 
 /* What one rank tells the others when it opens. Plain bytes, equal layout on every rank. */
 struct rank_card {
-    uint64_t process;     /* random, one per process */
-    uint64_t host;        /* of the boot id and the namespaces: equal on one OS host */
+    uint64_t process; /* random, one per process */
+    uint64_t host;    /* of the boot id and the namespaces: equal on one OS host */
     int64_t pid;
-    int32_t machine;      /* enum tern_machine */
+    int32_t machine; /* enum tern_machine */
     int32_t device;
     unsigned char uuid[16];
     uint64_t heap_bytes;
@@ -56,12 +56,12 @@ struct rank_card {
     uint32_t reserved;
     char host_name[64];
     char device_name[96];
-    char reason[128];     /* of a status that is not TERN_OK */
+    char reason[128]; /* of a status that is not TERN_OK */
 };
 
 enum { TERN_ABI = 1 };
 
-/* Fills the part of a card that is known before the machine opens: process, host, pid, version, abi, names. */
+/* Fills the part of a card that is known before the machine opens: who, where, version and abi. */
 void terni_card_fill(struct rank_card *card);
 /* TERN_MISMATCH names the first rank that differs from rank 0 in what must be equal, and both values. */
 enum tern_status terni_cards_check(const struct rank_card *cards, int num_ranks);
@@ -75,10 +75,10 @@ struct tern_comm {
     int rank, num_ranks;
     struct boot *boot;
     struct machine *machine;
-    struct rank_card *cards;   /* [num_ranks] */
-    int *domain_of;            /* [num_ranks] */
+    struct rank_card *cards; /* [num_ranks] */
+    int *domain_of;          /* [num_ranks] */
     int num_domains;
-    int ranks_on_device;       /* ranks that share this rank's device, itself included */
+    int ranks_on_device; /* ranks that share this rank's device, itself included */
     uint32_t timeout_ms;
     unsigned char cookie[16];  /* names sockets and windows of this communicator */
     uint32_t num_heaps;        /* begun so far: the running number of the next */
@@ -101,15 +101,15 @@ void terni_comm_close(struct tern_comm *comm);
 struct heap {
     struct machine *machine;
     int rank, num_ranks;
-    uint64_t bytes;            /* of each part */
-    struct share *parts;       /* [num_ranks]; parts[rank] is owned */
-    char **bases;              /* [num_ranks], host array of peer addresses */
-    char **device_bases;       /* the same, in device memory */
+    uint64_t bytes;      /* of each part */
+    struct share *parts; /* [num_ranks]; parts[rank] is owned */
+    char **bases;        /* [num_ranks], host array of peer addresses */
+    char **device_bases; /* the same, in device memory */
     struct heap_state *state;
 };
 /* The halves of a collective; open = begin on every rank, then end on every rank. Zeroed memory. A rank that
- * finds no memory fails in end, together with all the others, who name it; the communicator stays usable. Each
- * rank must call end after a begin that returned TERN_OK; when end fails, the caller closes the heap. */
+ * finds no memory fails in end, together with all the others, who name it; the communicator stays usable.
+ * Each rank must call end after a begin that returned TERN_OK; when end fails, the caller closes the heap. */
 enum tern_status terni_heap_begin(struct tern_comm *comm, uint64_t bytes, struct heap **heap);
 enum tern_status terni_heap_end(struct tern_comm *comm, struct heap *heap);
 /* Local; peers' mappings of this part live on until they close theirs. Accepts NULL and half-open heaps. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every rank listens on an abstract unix socket, connects to each peer's and sends one packet with its name and
- * its descriptor; then it accepts the same from each. Connections and packets wait in the kernel until the
- * receiver looks, so nobody waits for anybody but a sender, and one loop under one deadline does both sides.
- * Abstract names leave no files behind. Anyone in the network namespace can connect to them: a packet counts
- * only if it comes from the same user and carries the communicator's cookie. */
+ * Every rank listens on an abstract unix socket, connects to each peer's and sends one packet with its name
+ * and its descriptor; then it accepts the same from each. Connections and packets wait in the kernel until
+ * the receiver looks, so nobody waits for anybody but a sender, and one loop under one deadline does both
+ * sides. Abstract names leave no files behind. Anyone in the network namespace can connect to them: a packet
+ * counts only if it comes from the same user and carries the communicator's cookie. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* accept4, struct ucred */
 #endif
@@ -41,8 +41,8 @@ static socklen_t socket_name(const struct part_name *name, int rank, struct sock
     memcpy(cookie, name->cookie, sizeof cookie);
     a->sun_family = AF_UNIX;
     /* sun_path[0] stays 0: an abstract name. */
-    n = snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "tern/%016llx%016llx/%u/%d", (unsigned long long)cookie[0],
-                 (unsigned long long)cookie[1], name->heap, rank);
+    n = snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "tern/%016llx%016llx/%u/%d",
+                 (unsigned long long)cookie[0], (unsigned long long)cookie[1], name->heap, rank);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
@@ -112,8 +112,8 @@ static enum tern_status send_to(struct exchange *x, int rank)
     return status;
 }
 
-/* The rank whose packet waits on socket_fd; *fd is its descriptor. -1: nothing there yet, -2: no packet of ours
- * will come. */
+/* The rank whose packet waits on socket_fd; *fd is its descriptor. -1: nothing there yet, -2: no packet of
+ * ours will come. */
 static int recv_packet(const struct exchange *x, int socket_fd, int *fd)
 {
     struct part_name name;
@@ -216,8 +216,12 @@ static enum tern_status run(struct exchange *x, uint32_t timeout_ms)
 enum tern_status terni_fd_exchange(const struct part_name *self, int num_ranks, const unsigned char *is_peer,
                                    int listen_fd, int send_fd, uint32_t timeout_ms, int *fds)
 {
-    struct exchange x = {.self = self, .is_peer = is_peer, .num_ranks = num_ranks, .listen_fd = listen_fd,
-                         .send_fd = send_fd, .fds = fds};
+    struct exchange x = {.self = self,
+                         .is_peer = is_peer,
+                         .num_ranks = num_ranks,
+                         .listen_fd = listen_fd,
+                         .send_fd = send_fd,
+                         .fds = fds};
     enum tern_status status;
     x.is_sent = (unsigned char *)calloc((size_t)num_ranks, 1);
     if (x.is_sent == NULL) {

@@ -24,11 +24,12 @@ struct heap_card {
 };
 
 struct heap_state {
-    struct part_name name;    /* of this rank's part */
-    struct part **references; /* [num_ranks]: parts of this process that are mapped here, this rank's included */
+    struct part_name name; /* of this rank's part */
+    struct part *
+        *references; /* [num_ranks]: parts of this process that are mapped here, this rank's included */
     unsigned char *is_remote; /* [num_ranks]: peers of this domain in other processes */
     int num_remote;
-    int listen_fd;            /* between begin and end, with peers in other processes; else -1 */
+    int listen_fd; /* between begin and end, with peers in other processes; else -1 */
 };
 
 static int is_same_domain(const struct tern_comm *comm, int r)
@@ -126,18 +127,20 @@ static enum tern_status check_cards(const struct tern_comm *comm, const struct h
 {
     for (int r = 0; r < comm->num_ranks; r++) {
         if (cards[r].number != cards[0].number) {
-            return TERN_FAIL(TERN_MISMATCH, "rank %d opens heap number %u where rank 0 opens %u", r, cards[r].number,
-                             cards[0].number);
+            return TERN_FAIL(TERN_MISMATCH, "rank %d opens heap number %u where rank 0 opens %u", r,
+                             cards[r].number, cards[0].number);
         }
         if (cards[r].bytes != cards[0].bytes) {
-            return TERN_FAIL(TERN_MISMATCH, "rank %d opens a heap of %llu bytes where rank 0 opens one of %llu", r,
+            return TERN_FAIL(TERN_MISMATCH,
+                             "rank %d opens a heap of %llu bytes where rank 0 opens one of %llu", r,
                              (unsigned long long)cards[r].bytes, (unsigned long long)cards[0].bytes);
         }
     }
     for (int r = 0; r < comm->num_ranks; r++) {
         if (cards[r].status != TERN_OK) {
-            return TERN_FAIL((enum tern_status)cards[r].status, "rank %d has no window of %llu bytes: %.*s", r,
-                             (unsigned long long)cards[r].bytes, (int)sizeof cards[r].reason, cards[r].reason);
+            return TERN_FAIL((enum tern_status)cards[r].status, "rank %d has no window of %llu bytes: %.*s",
+                             r, (unsigned long long)cards[r].bytes, (int)sizeof cards[r].reason,
+                             cards[r].reason);
         }
     }
     return TERN_OK;
@@ -191,7 +194,8 @@ static enum tern_status take_remote(struct tern_comm *comm, struct heap *h)
         }
         status = m->ops->share_import(m, fds[r], h->bytes, &share);
         if (status != TERN_OK) {
-            status = TERN_FAIL(status, "rank %d cannot map rank %d's window: %s", comm->rank, r, tern_last_error());
+            status = TERN_FAIL(status, "rank %d cannot map rank %d's window: %s", comm->rank, r,
+                               tern_last_error());
             break;
         }
         fds[r] = -1; /* the share's now */

@@ -52,11 +52,12 @@ enum tern_status terni_id_read(const struct tern_id *id, struct id_fields *field
                          (unsigned long long)f.magic);
     }
     if (f.version != TERN_ID_VERSION) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "the id has version %u, this library reads version %d", f.version,
-                         TERN_ID_VERSION);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "the id has version %u, this library reads version %d",
+                         f.version, TERN_ID_VERSION);
     }
     if ((f.family != 4 && f.family != 6) || f.port == 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "the id is damaged: IP version %u, port %u", f.family, f.port);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "the id is damaged: IP version %u, port %u", f.family,
+                         f.port);
     }
     memset(address, 0, sizeof *address);
     if (f.family == 6) {
@@ -117,7 +118,8 @@ enum tern_status terni_id_create(const char *interface, struct tern_id *id)
     }
     TERN_TRY(resolve(interface, "0", AI_NUMERICHOST | AI_NUMERICSERV, &asked));
     if (is_wildcard(&asked)) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "interface %s is no address that other ranks can reach", interface);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "interface %s is no address that other ranks can reach",
+                         interface);
     }
     if (getrandom(cookie, sizeof cookie, 0) != (ssize_t)sizeof cookie) {
         return TERN_FAIL(TERN_SYSTEM_ERROR, "no random bytes for a cookie: %m");
@@ -158,7 +160,8 @@ enum tern_status terni_id_from_address(const char *address, struct tern_id *id)
     size_t host_bytes, port_bytes;
     unsigned number = 0;
     if (colon == NULL || *colon != ':' || slash == NULL || slash[1] == '\0' || host_end == host_begin) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "\"%s\" is not host:port/cookie or [v6]:port/cookie", address);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "\"%s\" is not host:port/cookie or [v6]:port/cookie",
+                         address);
     }
     host_bytes = (size_t)(host_end - host_begin);
     port_bytes = (size_t)(slash - colon - 1);
@@ -167,7 +170,8 @@ enum tern_status terni_id_from_address(const char *address, struct tern_id *id)
                          sizeof host - 1);
     }
     for (size_t i = 0; i < port_bytes && i < 6; i++) {
-        number = colon[1 + i] >= '0' && colon[1 + i] <= '9' ? number * 10 + (unsigned)(colon[1 + i] - '0') : 1000000;
+        number = colon[1 + i] >= '0' && colon[1 + i] <= '9' ? number * 10 + (unsigned)(colon[1 + i] - '0')
+                                                            : 1000000;
     }
     if (port_bytes == 0 || port_bytes > 5 || number == 0 || number > 65535) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "the port in \"%s\" is not a number of 1 to 65535", address);
@@ -193,7 +197,10 @@ void terni_id_print(const struct tern_id *id, char text[TERN_ID_HEX_DIGITS + 1])
 
 static int hex_digit(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 enum tern_status terni_id_parse(const char *text, struct tern_id *id)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the 128 bytes of a struct tern_id mean: where rank 0 listens, and a cookie that tells this communicator
- * from every other that might use the address. Ids travel between processes, so the layout is fixed: equal
- * byte order on all ranks is assumed and checked by the magic. */
+ * What the 128 bytes of a struct tern_id mean: where rank 0 listens, and a cookie that tells this
+ * communicator from every other that might use the address. Ids travel between processes, so the layout is
+ * fixed: equal byte order on all ranks is assumed and checked by the magic. */
 #ifndef TERN_ID_H
 #define TERN_ID_H
 
@@ -18,7 +18,7 @@ struct id_fields {
     unsigned char cookie[TERN_COOKIE_BYTES];
     uint16_t family; /* 4 or 6: the IP version, because AF_INET6 differs between systems */
     uint16_t port;
-    uint32_t scope;  /* of a link-local IPv6 address */
+    uint32_t scope; /* of a link-local IPv6 address */
     unsigned char address[16];
     unsigned char reserved[72]; /* zero */
 };
@@ -33,8 +33,8 @@ enum tern_status terni_id_read(const struct tern_id *id, struct id_fields *field
 enum tern_status terni_id_parse(const char *text, struct tern_id *id);
 void terni_id_print(const struct tern_id *id, char text[TERN_ID_HEX_DIGITS + 1]);
 
-/* The listening socket of an id for its rank 0; the caller owns it then. From terni_id_create in this process,
- * else TERN_ID_FD if it listens on the id's port, else bound now if the id was made from an address. */
+/* The listening socket of an id for its rank 0; the caller owns it then. From terni_id_create in this
+ * process, else TERN_ID_FD if it listens on the id's port, else bound now if it has an agreed address. */
 enum tern_status terni_id_take_listener(const struct tern_id *id, int *fd);
 
 #endif

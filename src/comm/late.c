@@ -22,6 +22,6 @@ void terni_late_print(const unsigned char *is_late, int num_ranks, uint32_t time
     if (num_late > max_named) {
         snprintf(names + at, sizeof names - at, " and %d more", num_late - max_named);
     }
-    snprintf(sentence, TERN_SENTENCE_BYTES, "rank%s %s did not arrive within %u ms", num_late == 1 ? "" : "s", names,
-             timeout_ms);
+    snprintf(sentence, TERN_SENTENCE_BYTES, "rank%s %s did not arrive within %u ms", num_late == 1 ? "" : "s",
+             names, timeout_ms);
 }

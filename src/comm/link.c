@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames over a nonblocking stream socket: a header of fixed size, then as many bytes as it says. The counters
- * in_done and out_done run over header and data together, so that a transfer may stop at any byte. */
+ * Frames over a nonblocking stream socket: a header of fixed size, then as many bytes as it says. The
+ * counters in_done and out_done run over header and data together, so a transfer may stop at any byte. */
 #include "comm/socket.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An id is 128 plain bytes, yet its root must hold the socket that already listens at its address. Until rank 0
- * opens, the socket waits in a list of this process, found by the cookie. An id that is never opened holds one
- * socket until the process ends. A forked child inherits list and sockets, so rank 0 may be a child. */
+ * An id is 128 plain bytes, yet its root must hold the socket that already listens at its address. Until rank
+ * 0 opens, the socket waits in a list of this process, found by the cookie. An id that is never opened holds
+ * one socket until the process ends. A forked child inherits list and sockets, so rank 0 may be a child. */
 #include "comm/listener.h"
 #include "comm/id.h"
 
@@ -95,8 +95,9 @@ enum tern_status terni_id_take_listener(const struct tern_id *id, int *fd)
             return TERN_OK;
         }
     }
-    return TERN_FAIL(TERN_BAD_STATE,
-                     "this process does not listen on port %u of the id: rank 0 must be where tern_id_create was "
-                     "called, and an id opens one communicator",
-                     fields.port);
+    return TERN_FAIL(
+        TERN_BAD_STATE,
+        "this process does not listen on port %u of the id: rank 0 must be where tern_id_create was "
+        "called, and an id opens one communicator",
+        fields.port);
 }

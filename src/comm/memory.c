@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tern_alloc and tern_free: windows are carved out of the communicator's heap, device and host memory come from
- * the machine one by one.
+ * tern_alloc and tern_free: windows are carved out of the communicator's heap, device and host memory come
+ * from the machine one by one.
  *
- * The carver keeps all blocks of its range, taken and free, in one list ordered by offset; two free blocks are
- * never neighbours. Taking is first fit, giving joins with both neighbours. Programs hold tens of windows, not
- * thousands, so a list is walked. All block sizes are multiples of 256 bytes, hence so are all offsets. */
+ * The carver keeps all blocks of its range, taken and free, in one list ordered by offset; two free blocks
+ * are never neighbours. Taking is first fit, giving joins with both neighbours. Programs hold tens of
+ * windows, not thousands, so a list is walked. All block sizes are multiples of 256 bytes, hence so are all
+ * offsets. */
 #include "comm/comm.h"
 
 #include <assert.h>
@@ -96,9 +97,10 @@ enum tern_status terni_carver_take(struct carver *c, uint64_t bytes, uint64_t *o
         return TERN_OK;
     }
     terni_carver_get_free(c, &free_bytes, &largest_bytes);
-    return TERN_FAIL(TERN_OUT_OF_MEMORY,
-                     "no window of %llu bytes: %llu are free, the largest block has %llu (heap_bytes sets the whole)",
-                     (unsigned long long)bytes, (unsigned long long)free_bytes, (unsigned long long)largest_bytes);
+    return TERN_FAIL(
+        TERN_OUT_OF_MEMORY,
+        "no window of %llu bytes: %llu are free, the largest block has %llu (heap_bytes sets the whole)",
+        (unsigned long long)bytes, (unsigned long long)free_bytes, (unsigned long long)largest_bytes);
 }
 
 /* Joins free b with the block after it, which is freed and never the first. */
@@ -189,7 +191,8 @@ void terni_blocks_close(struct tern_comm *comm)
     comm->blocks = NULL;
 }
 
-static enum tern_status single_alloc(struct tern_comm *comm, enum tern_memory kind, size_t bytes, void **memory)
+static enum tern_status single_alloc(struct tern_comm *comm, enum tern_memory kind, size_t bytes,
+                                     void **memory)
 {
     struct machine *m = comm->machine;
     enum tern_status status;
@@ -240,7 +243,8 @@ void terni_free(struct tern_comm *comm, void *memory)
         }
     }
     if (!is_ours) {
-        TERN_LOG(TERN_LOG_ERROR, "tern_free of %p, which tern_alloc of rank %d did not return or which is free", memory,
+        TERN_LOG(TERN_LOG_ERROR,
+                 "tern_free of %p, which tern_alloc of rank %d did not return or which is free", memory,
                  comm->rank);
     }
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Ranks of one process address each other's windows directly, and may close in any order, from any thread: a
- * part lives until the last of them has let go. They find it by name in a list of this process rather than by a
- * pointer in a message, because a rank that failed may have freed its part while the message was on its way. */
+ * part lives until the last of them has let go. They find it by name in a list of this process rather than by
+ * a pointer in a message, because a rank that failed may have freed its part while the message was on its
+ * way. */
 #include "comm/part.h"
 
 #include <pthread.h>

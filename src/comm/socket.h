@@ -38,7 +38,8 @@ struct frame {
 
 enum link_event {
     LINK_AGAIN,  /* nothing more for now */
-    LINK_HEADER, /* in.* is complete: the owner checks it and sets in_data for in.bytes bytes, then reads on */
+    LINK_HEADER, /* in.* is complete: the owner checks it and sets in_data for in.bytes bytes, then reads on
+                  */
     LINK_FRAME,  /* header and data are complete; the next read begins a new frame */
     LINK_CLOSED  /* the peer has gone; stays so */
 };

@@ -8,8 +8,8 @@
  *               POST n -> QUERY n  <- VERDICT             rank r's deadline passed first
  *
  * Only rank 0 can see who is missing, so only rank 0 names culprits, and all ranks fail with one sentence. A
- * rank whose deadline passes therefore asks; only if rank 0 stays silent does it conclude that rank 0 itself is
- * late. Nothing runs between calls: sockets keep what arrives. */
+ * rank whose deadline passes therefore asks; only if rank 0 stays silent does it conclude that rank 0 itself
+ * is late. Nothing runs between calls: sockets keep what arrives. */
 #include "comm/tcp.h"
 
 #include <poll.h>
@@ -72,8 +72,10 @@ static enum tern_status root_header(struct tcp *t, int r)
     const struct frame *in = &l->in;
     unsigned long long n = t->sequence;
     if (in->type == TERN_FRAME_QUERY && in->bytes == 0) {
-        /* A question that crossed its result, or whose last missing rank has just come, is answered by that. */
-        return in->sequence == t->sequence && num_missing(t) > 0 ? terni_tcp_judge_late(t, in->value) : TERN_OK;
+        /* A question that crossed its result, or whose last missing rank has just come, is answered by that.
+         */
+        return in->sequence == t->sequence && num_missing(t) > 0 ? terni_tcp_judge_late(t, in->value)
+                                                                 : TERN_OK;
     }
     if (in->type != TERN_FRAME_POST) {
         return terni_tcp_judge(t, TERN_MISMATCH, "rank %d sent a message of unknown type %u", r, in->type);
@@ -83,8 +85,9 @@ static enum tern_status root_header(struct tcp *t, int r)
                                (unsigned long long)in->sequence, n);
     }
     if (in->bytes != t->bytes) {
-        return terni_tcp_judge(t, TERN_MISMATCH, "rank %d sent %llu bytes in exchange %llu where rank 0 sent %llu",
-                               r, (unsigned long long)in->bytes, n, (unsigned long long)t->bytes);
+        return terni_tcp_judge(t, TERN_MISMATCH,
+                               "rank %d sent %llu bytes in exchange %llu where rank 0 sent %llu", r,
+                               (unsigned long long)in->bytes, n, (unsigned long long)t->bytes);
     }
     l->in_data = t->gather + (uint64_t)r * t->bytes;
     return TERN_OK;
@@ -150,7 +153,8 @@ void terni_tcp_root_scatter(struct tcp *t, uint64_t deadline_ns)
             t->fds[r].events = POLLOUT;
             num_sending += terni_link_is_sending(l);
         }
-        if (num_sending > 0 && terni_poll(t->fds + 1, t->boot.num_ranks - 1, terni_poll_ms(deadline_ns)) != TERN_OK) {
+        if (num_sending > 0 &&
+            terni_poll(t->fds + 1, t->boot.num_ranks - 1, terni_poll_ms(deadline_ns)) != TERN_OK) {
             break;
         }
     } while (num_sending > 0 && terni_clock_ns() < deadline_ns);
@@ -177,10 +181,11 @@ static enum tern_status peer_header(struct tcp *t)
         l->in_data = t->gather;
         return TERN_OK;
     }
-    return terni_tcp_judge(t, TERN_MISMATCH,
-                           "rank 0 sent message type %u of exchange %llu with %llu bytes where rank %d is at %llu",
-                           in->type, (unsigned long long)in->sequence, (unsigned long long)in->bytes, t->boot.rank,
-                           (unsigned long long)t->sequence);
+    return terni_tcp_judge(
+        t, TERN_MISMATCH,
+        "rank 0 sent message type %u of exchange %llu with %llu bytes where rank %d is at %llu", in->type,
+        (unsigned long long)in->sequence, (unsigned long long)in->bytes, t->boot.rank,
+        (unsigned long long)t->sequence);
 }
 
 /* Returns 1 with *event when the wait is over. */
@@ -270,7 +275,8 @@ static enum tern_status tcp_post(struct boot *boot, const void *send, size_t byt
     if (need > t->gather_bytes) {
         char *grown = (char *)realloc(t->gather, need);
         if (grown == NULL) {
-            return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d messages of %zu bytes", boot->num_ranks, bytes);
+            return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d messages of %zu bytes", boot->num_ranks,
+                             bytes);
         }
         t->gather = grown;
         t->gather_bytes = need;
@@ -284,7 +290,8 @@ static enum tern_status tcp_post(struct boot *boot, const void *send, size_t byt
         memset(t->has_arrived, 0, (size_t)boot->num_ranks);
         t->has_arrived[0] = 1;
     } else {
-        terni_link_put(&t->links[0], TERN_FRAME_POST, 0, t->sequence, t->gather + (uint64_t)boot->rank * bytes, bytes);
+        terni_link_put(&t->links[0], TERN_FRAME_POST, 0, t->sequence,
+                       t->gather + (uint64_t)boot->rank * bytes, bytes);
         terni_link_send(&t->links[0]);
     }
     return TERN_OK;

@@ -40,7 +40,8 @@ struct tcp {
 #define TERN_GRACE_NS 1000000000ull
 
 /* Ends the boot with a failure: keeps it, and rank 0 tells everybody. Returns `status`. */
-enum tern_status terni_tcp_judge(struct tcp *t, enum tern_status status, const char *format, ...) TERN_PRINTF(3, 4);
+enum tern_status terni_tcp_judge(struct tcp *t, enum tern_status status, const char *format, ...)
+    TERN_PRINTF(3, 4);
 /* Rank 0: names the ranks that have not arrived. */
 enum tern_status terni_tcp_judge_late(struct tcp *t, uint32_t timeout_ms);
 /* Rank 0: reads what rank r sent. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening the TCP boot. Rank 0 accepts whoever comes and reads hellos from all of them at once, so that a port
- * scanner, a stranger with another cookie or a client that says nothing is dropped without holding up anybody.
- * The other ranks connect, say hello and wait for the welcome. With an id from tern_id_create the port has
- * listened since before the id existed: a refusal means that rank 0 has gone. With an agreed address it may
- * mean that rank 0 is not there yet, or that an earlier job still holds the port: they try again until the
- * deadline. */
+ * Opening the TCP boot. Rank 0 accepts whoever comes and reads hellos from all of them at once, so that a
+ * port scanner, a stranger with another cookie or a client that says nothing is dropped without holding up
+ * anybody. The other ranks connect, say hello and wait for the welcome. With an id from tern_id_create the
+ * port has listened since before the id existed: a refusal means that rank 0 has gone. With an agreed address
+ * it may mean that rank 0 is not there yet, or that an earlier job still holds the port: they try again until
+ * the deadline. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* accept4 */
 #endif
@@ -17,11 +17,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { max_guests = 64, first_pause_ms = 5, last_pause_ms = 200 };
+enum { max_guests = 64, patience_ms = 1000, first_pause_ms = 5, last_pause_ms = 200 };
 
 /* An accepted connection that has not said a valid hello yet. */
 struct guest {
     struct link link;
+    uint64_t patience_end_ns; /* with the house full, a guest that is silent for longer makes room */
     struct hello hello;
 };
 
@@ -42,9 +43,12 @@ static void drop_guest(struct door *d, int i, int keep_socket)
     memmove(&d->guests[i], &d->guests[i + 1], (size_t)(d->num_guests - i) * sizeof d->guests[0]);
 }
 
+static int is_full(const struct door *d) { return d->num_guests == max_guests; }
+
+/* Callers whom a full house cannot take wait in the socket's queue. */
 static enum tern_status accept_guests(struct door *d)
 {
-    for (;;) {
+    while (!is_full(d)) {
         int fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
             return terni_tcp_judge(d->tcp, TERN_SYSTEM_ERROR, "rank 0 cannot accept a connection: %m");
@@ -53,14 +57,13 @@ static enum tern_status accept_guests(struct door *d)
             continue;
         }
         if (fd < 0) {
-            return TERN_OK; /* nobody is waiting, or the network reported a caller's trouble, which is not ours */
-        }
-        if (d->num_guests == max_guests) {
-            drop_guest(d, 0, 0);
+            return TERN_OK; /* nobody waits, or the network reported a caller's trouble */
         }
         terni_socket_tune(fd);
+        d->guests[d->num_guests].patience_end_ns = terni_clock_ns() + patience_ms * 1000000ull;
         terni_link_init(&d->guests[d->num_guests++].link, fd);
     }
+    return TERN_OK;
 }
 
 /* Sends a failure to a guest that will not be seated, and everybody else the same. */
@@ -80,16 +83,20 @@ static enum tern_status seat(struct door *d, int i)
     int num_ranks = t->boot.num_ranks;
     uint32_t r = g->link.in.value;
     if (g->hello.version != tern_version()) {
-        terni_tcp_judge(t, TERN_MISMATCH, "rank %u has version %08x where rank 0 has %08x", r, g->hello.version,
-                        tern_version());
+        terni_tcp_judge(t, TERN_MISMATCH, "rank %u has version %08x where rank 0 has %08x", r,
+                        g->hello.version, tern_version());
         return turn_away(d, g);
     }
     if (g->hello.num_ranks != (uint32_t)num_ranks) {
-        terni_tcp_judge(t, TERN_MISMATCH, "rank %u expects %u ranks where rank 0 expects %d", r, g->hello.num_ranks,
-                        num_ranks);
+        terni_tcp_judge(t, TERN_MISMATCH, "rank %u expects %u ranks where rank 0 expects %d", r,
+                        g->hello.num_ranks, num_ranks);
         return turn_away(d, g);
     }
-    if (r == 0 || r >= (uint32_t)num_ranks || t->has_arrived[r]) {
+    if (r >= (uint32_t)num_ranks) {
+        terni_tcp_judge(t, TERN_MISMATCH, "a caller says that it is rank %u of %d", r, num_ranks);
+        return turn_away(d, g);
+    }
+    if (t->has_arrived[r]) {
         terni_tcp_judge(t, TERN_MISMATCH, "two callers say that they are rank %u of %d", r, num_ranks);
         return turn_away(d, g);
     }
@@ -99,15 +106,13 @@ static enum tern_status seat(struct door *d, int i)
     return TERN_OK;
 }
 
-/* Reads guest i's hello; *is_out is set when it is no guest any more. */
-static enum tern_status hear(struct door *d, int i, int *is_out)
+/* Reads guest i's hello; it may be no guest any more afterwards. */
+static enum tern_status hear(struct door *d, int i)
 {
     struct guest *g = &d->guests[i];
-    *is_out = 1;
     for (;;) {
         switch (terni_link_recv(&g->link)) {
         case LINK_AGAIN:
-            *is_out = 0;
             return TERN_OK;
         case LINK_HEADER:
             if (g->link.in.type != TERN_FRAME_HELLO || g->link.in.bytes != sizeof g->hello) {
@@ -138,7 +143,14 @@ static enum tern_status attend(struct door *d, uint64_t deadline_ns, struct poll
     int num_ranks = t->boot.num_ranks;
     int num_polled_guests = d->num_guests;
     struct pollfd *guest_fds = fds + num_ranks;
-    fds[0].fd = d->listen_fd;
+    if (is_full(d) && terni_clock_ns() >= d->guests[0].patience_end_ns) {
+        drop_guest(d, 0, 0);
+        num_polled_guests--;
+    }
+    if (is_full(d) && d->guests[0].patience_end_ns < deadline_ns) {
+        deadline_ns = d->guests[0].patience_end_ns;
+    }
+    fds[0].fd = is_full(d) ? -1 : d->listen_fd;
     fds[0].events = POLLIN;
     for (int r = 1; r < num_ranks; r++) {
         fds[r].fd = t->links[r].fd;
@@ -156,9 +168,8 @@ static enum tern_status attend(struct door *d, uint64_t deadline_ns, struct poll
     }
     /* From the last, because a guest that leaves moves those after it. */
     for (int i = num_polled_guests - 1; i >= 0; i--) {
-        int is_out;
         if (guest_fds[i].revents != 0) {
-            TERN_TRY(hear(d, i, &is_out));
+            TERN_TRY(hear(d, i));
         }
     }
     if (fds[0].revents != 0) {
@@ -172,7 +183,8 @@ static int is_complete(const struct tcp *t)
     return memchr(t->has_arrived, 0, (size_t)t->boot.num_ranks) == NULL;
 }
 
-static enum tern_status receive_all(struct tcp *t, const unsigned char *cookie, int listen_fd, uint32_t timeout_ms)
+static enum tern_status receive_all(struct tcp *t, const unsigned char *cookie, int listen_fd,
+                                    uint32_t timeout_ms)
 {
     uint64_t deadline_ns = terni_clock_ns() + (uint64_t)timeout_ms * 1000000;
     enum tern_status status = TERN_OK;
@@ -291,10 +303,12 @@ static enum tern_status open_peer(struct tcp *t, const struct id_fields *fields,
             reason = "it closed the connection";
         }
         if (!may_come_later) {
-            return TERN_FAIL(TERN_DISCONNECTED, "rank 0 at %s did not welcome rank %d: %s", root, t->boot.rank, reason);
+            return TERN_FAIL(TERN_DISCONNECTED, "rank 0 at %s did not welcome rank %d: %s", root,
+                             t->boot.rank, reason);
         }
         if (terni_clock_ns() >= deadline_ns) {
-            return TERN_FAIL(TERN_TIMEOUT, "rank 0 at %s did not arrive within %u ms: %s", root, timeout_ms, reason);
+            return TERN_FAIL(TERN_TIMEOUT, "rank 0 at %s did not arrive within %u ms: %s", root, timeout_ms,
+                             reason);
         }
         pause_ms(deadline_ns, ms);
     }

@@ -96,8 +96,9 @@ enum tern_status terni_cards_check(const struct rank_card *cards, int num_ranks)
         };
         for (size_t i = 0; i < sizeof equal / sizeof equal[0]; i++) {
             if (equal[i].first != equal[i].other) {
-                return TERN_FAIL(TERN_MISMATCH, "rank %d has %s %llu where rank 0 has %llu", r, equal[i].field,
-                                 (unsigned long long)equal[i].other, (unsigned long long)equal[i].first);
+                return TERN_FAIL(TERN_MISMATCH, "rank %d has %s %llu where rank 0 has %llu", r,
+                                 equal[i].field, (unsigned long long)equal[i].other,
+                                 (unsigned long long)equal[i].first);
             }
         }
     }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * All of Tern's environment in one table: what is not a row here is not read anywhere. Code asks for the value
- * in force, tern-info -c prints the table, the documentation is made from it. A variable that is set but empty
- * counts as unset, so that a launcher can switch one off without unsetting it.
+ * All of Tern's environment in one table: what is not a row here is not read anywhere. Code asks for the
+ * value in force, tern-info -c prints the table, the documentation is made from it. A variable that is set
+ * but empty counts as unset, so that a launcher can switch one off without unsetting it.
  *
- * Where a configuration structure has a field for the same thing, a nonzero field wins over the environment. */
+ * Where a configuration structure has a field for the same thing, a nonzero field wins. */
 #include "core/core.h"
 
 #include <assert.h>
@@ -21,7 +21,8 @@ struct row {
 static const struct row table[TERN_ENV_COUNT] = {
     [TERN_ENV_MACHINE] = {"TERN_MACHINE", "auto", "machine that runs kernels: auto, cpu or cuda"},
     [TERN_ENV_TIMEOUT_MS] = {"TERN_TIMEOUT_MS", "30000", "deadline of every wait for a peer, milliseconds"},
-    [TERN_ENV_CPU_SEED] = {"TERN_CPU_SEED", "0", "cpu: nonzero fixes the schedule, for replay; 0: free running"},
+    [TERN_ENV_CPU_SEED] = {"TERN_CPU_SEED", "0",
+                           "cpu: nonzero fixes the schedule, for replay; 0: free running"},
     [TERN_ENV_CPU_SMS] = {"TERN_CPU_SMS", "16", "cpu: processors (SMs) the machine claims to have"},
     [TERN_ENV_TRANSFER] = {"TERN_TRANSFER", "auto", "how kernels move rows: auto, bulk or plain"},
     [TERN_ENV_LOG] = {"TERN_LOG", "warn", "messages up to this level: error, warn, info or trace"},

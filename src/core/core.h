@@ -9,8 +9,8 @@
 
 #define TERN_PRINTF(a, b) __attribute__((format(printf, a, b)))
 
-/* Stores the sentence for tern_last_error, logs it once at level INFO (the caller, who has the status, decides
- * whether it is news), returns `status`. `format` may contain %m if errno is the reason. */
+/* Stores the sentence for tern_last_error, logs it once at level INFO (the caller, who has the status,
+ * decides whether it is news), returns `status`. `format` may contain %m if errno is the reason. */
 enum tern_status terni_fail(const char *file, int line, enum tern_status status, const char *format, ...)
     TERN_PRINTF(4, 5);
 #define TERN_FAIL(status, ...) terni_fail(__FILE__, __LINE__, (status), __VA_ARGS__)
@@ -24,7 +24,8 @@ enum tern_status terni_fail(const char *file, int line, enum tern_status status,
         }                                                                                                    \
     } while (0)
 
-void terni_log(enum tern_log_level level, const char *file, int line, const char *format, ...) TERN_PRINTF(4, 5);
+void terni_log(enum tern_log_level level, const char *file, int line, const char *format, ...)
+    TERN_PRINTF(4, 5);
 #define TERN_LOG(level, ...) terni_log((level), __FILE__, __LINE__, __VA_ARGS__)
 
 /* Host monotonic clock, nanoseconds. */
@@ -32,18 +33,18 @@ uint64_t terni_clock_ns(void);
 
 /* All of Tern's environment, one table (config.c): name, default, help. Unset or empty: the default. */
 enum terni_variable {
-    TERN_ENV_MACHINE,     /* auto | cpu | cuda */
+    TERN_ENV_MACHINE, /* auto | cpu | cuda */
     TERN_ENV_TIMEOUT_MS,
     TERN_ENV_CPU_SEED,
-    TERN_ENV_CPU_SMS,     /* processors the cpu machine claims to have */
-    TERN_ENV_TRANSFER,    /* auto | bulk | plain */
-    TERN_ENV_LOG,         /* error | warn | info | trace */
+    TERN_ENV_CPU_SMS,  /* processors the cpu machine claims to have */
+    TERN_ENV_TRANSFER, /* auto | bulk | plain */
+    TERN_ENV_LOG,      /* error | warn | info | trace */
     TERN_ENV_INTERFACE,
     TERN_ENV_DOMAIN_SIZE, /* ranks of one domain at most; 0: as found */
     TERN_ENV_ID,          /* set by tern-run: 256 hex digits, or host:port/cookie */
     TERN_ENV_RANK,
     TERN_ENV_NUM_RANKS,
-    TERN_ENV_ID_FD,       /* set by tern-run for rank 0: the listening socket of TERN_ID */
+    TERN_ENV_ID_FD, /* set by tern-run for rank 0: the listening socket of TERN_ID */
     TERN_ENV_COUNT
 };
 const char *terni_env_name(enum terni_variable variable);

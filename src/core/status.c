@@ -3,9 +3,9 @@
  * What a status means, and the sentence that goes with the last one.
  *
  * Text and recovery class come from TERN_STATUS_LIST in tern.h, so that a new status is one line there. The
- * sentence is kept per thread: a rank's thread reads its own failure, never a neighbour's. Failures are logged
- * at level INFO, not ERROR: the caller has the status and the sentence and decides whether it is news; a
- * library that shouts about an argument it refused makes its users' logs useless. */
+ * sentence is kept per thread: a rank's thread reads its own failure, never a neighbour's. Failures are
+ * logged at level INFO, not ERROR: the caller has the status and the sentence and decides whether it is news;
+ * a library that shouts about an argument it refused makes its users' logs useless. */
 #include "core/core.h"
 
 #include <stdarg.h>

@@ -38,6 +38,7 @@ struct tern_ep {
     struct tern_event *last;   /* after the latest operation outside a graph */
     struct tern_stream *last_stream;
     int has_last;
+    int no_default_stream;     /* another rank of this process has the same device, so the same default stream */
     struct ep_record stated;   /* the fault, once seen */
 };
 

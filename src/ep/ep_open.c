@@ -81,6 +81,19 @@ static enum tern_status choose_transfer(const struct machine *m, uint32_t *trans
     return TERN_OK;
 }
 
+/* On one GPU the ranks of a process have one default stream, where a kernel that waits for a later one would wait
+ * for ever. The cpu machine gives every rank its own. */
+static int default_stream_is_shared(const struct tern_comm *comm)
+{
+    const struct rank_card *mine = &comm->cards[comm->rank];
+    int same = 0;
+    for (int r = 0; r < comm->num_ranks; r++) {
+        const struct rank_card *c = &comm->cards[r];
+        same += c->process == mine->process && memcmp(c->uuid, mine->uuid, sizeof(c->uuid)) == 0;
+    }
+    return same > 1 && comm->machine->info.kind == TERN_MACHINE_CUDA;
+}
+
 static enum tern_status open_post(struct tern_comm *comm, const struct tern_ep_config *config, struct tern_ep **out)
 {
     struct ep_shape shape;
@@ -100,6 +113,7 @@ static enum tern_status open_post(struct tern_comm *comm, const struct tern_ep_c
     ep->comm = comm;
     ep->machine = comm->machine;
     ep->shape = shape;
+    ep->no_default_stream = default_stream_is_shared(comm);
     terni_layout_init(&shape, &ep->layout);
     comm->num_children++;
     *out = ep;

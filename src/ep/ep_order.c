@@ -9,6 +9,11 @@ enum tern_status terni_ep_begin(struct tern_ep *ep, struct tern_stream *stream, 
 {
     const struct machine_ops *ops = ep->machine->ops;
     TERN_TRY(terni_ep_fault(ep));
+    if (!stream && ep->no_default_stream) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "stream is NULL, but %d ranks share device %d and its default stream; give each a stream of its own",
+                         ep->comm->ranks_on_device, ep->machine->info.device);
+    }
     if (after) {
         TERN_TRY(ops->event_wait(ep->machine, after, stream));
     }

@@ -43,7 +43,8 @@ TERN_DEVICE struct block_scale block_scale_of(float amax, uint32_t cast)
     } else {
         uint32_t bits = f32_bits(inverse);
         uint32_t exponent = (bits >> 23) + ((bits & 0x7fffffu) != 0);
-        s.factor = bits_f32((254u - exponent) << 23);
+        /* 2^(127 - exponent), which is subnormal for the two largest exponents. */
+        s.factor = bits_f32(exponent < 254 ? (254u - exponent) << 23 : 0x400000u >> (exponent - 254));
         s.stored = cast == CAST_FP8_UE8M0 ? exponent : exponent << 23;
     }
     return s;

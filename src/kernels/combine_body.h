@@ -76,12 +76,14 @@ TERN_DEVICE void begin_sum(const struct puller *s, struct accumulator *a, uint32
 {
     const struct combine_args *p = s->p;
     uint64_t at = (uint64_t)t * p->row_bytes + chunk * p->chunk_bytes;
+    /* -0 plus x is x for every x, so a sum that begins with a bias keeps the bias' own zero. */
+    float none = p->bias[0] || p->bias[1] ? -0.0f : 0.0f;
     TERN_UNROLL
     for (int q = 0; q < COMBINE_VECS; q++) {
         uint32_t i = (uint32_t)(q * 512 + lane() * 16);
         TERN_UNROLL
         for (int c = 0; c < 8; c++) {
-            a->sum[q][c] = 0.0f;
+            a->sum[q][c] = none;
         }
         TERN_UNROLL
         for (int b = 0; b < 2; b++) {

@@ -71,6 +71,7 @@ TERN_DEVICE void op_fill_record(const struct op_frame *f, struct ep_record *r, c
 
 TERN_DEVICE void op_write_record(const struct op_frame *f, const struct op_note *n)
 {
+    /* Pairs with itself in other threads: one of them wins the record. */
     if (atom_cas_acqrel_gpu_u32(&f->state->fault_claim, 0, 1) == 0) {
         op_fill_record(f, f->record, n, 1);
     }
@@ -108,6 +109,7 @@ TERN_DEVICE void op_hear(const struct op_frame *f, struct op_note *n)
 TERN_DEVICE int op_wait(const struct op_frame *f, uint64_t offset, int peer, uint64_t value, int awaited)
 {
     const uint64_t *word = op_word(f, f->rank, offset, peer);
+    /* Pairs with the releases named above, as does the load in the loop. */
     uint64_t seen = ld_acquire_sys_u64(word);
     uint64_t begin = 0;
     for (uint32_t n = 0; seen < value; n++) {
@@ -130,7 +132,7 @@ TERN_DEVICE int op_wait(const struct op_frame *f, uint64_t offset, int peer, uin
             }
         }
         spin();
-        seen = ld_acquire_sys_u64(word);
+        seen = ld_acquire_sys_u64(word); /* pairs with the same releases */
     }
     return 1;
 }
@@ -186,11 +188,12 @@ TERN_DEVICE void op_leave(const struct op_frame *f, uint64_t epoch)
     int last = 0;
     sync_block();
     if (tid() == 0) {
-        /* Blocks chain through this atomic: each one's writes, in memory of any rank, precede the last
-         * block's done signals. System scope because some of those writes went to peers. */
+        /* Blocks chain through this atomic, which pairs with itself in the other blocks: each one's writes, in
+         * memory of any rank, precede the last block's done signals. The fences pair with each other across
+         * blocks; they are of system scope because some of those writes went to peers. */
         fence_acqrel_sys();
         last = atom_add_acqrel_gpu_u32(&f->state->blocks_done, 1) == (uint32_t)nblk() - 1;
-        fence_acqrel_sys();
+        fence_acqrel_sys(); /* pairs with the fence above in earlier blocks */
     }
     if (!sync_block_or(last)) {
         return;

@@ -55,6 +55,7 @@ TERN_DEVICE int32_t read_id(const struct route_args *p, uint64_t epoch, uint64_t
 {
     int64_t id = p->idx_bytes == 8 ? ((const int64_t *)p->topk_idx)[i] : ((const int32_t *)p->topk_idx)[i];
     if (id < -1 || id >= (int64_t)p->num_experts) {
+        /* Pairs with itself in other threads: the first one writes the record. */
         if (atom_add_acqrel_gpu_u32(&p->f.state->bad_ids, 1) == 0) {
             struct op_note note = {OP_STATUS_INVALID, OP_AWAIT_EXPERT_ID, p->f.rank, p->f.rank, epoch, i, (uint64_t)id,
                                    0, 0, 0};

@@ -48,11 +48,12 @@ static void combine_row(const struct tern_combine_args *args, int rank, uint32_t
 
     for (c = 0; c < hidden; c++) {
         float sum = 0.0f;
-        if (mine->bias[0]) {
-            sum = terni_ref_bf16_value(((const uint16_t *)mine->bias[0])[(size_t)token * hidden + c]);
-        }
-        if (mine->bias[1]) {
-            sum += terni_ref_bf16_value(((const uint16_t *)mine->bias[1])[(size_t)token * hidden + c]);
+        for (i = 0; i < 2; i++) {
+            if (mine->bias[i]) {
+                float bias =
+                    terni_ref_bf16_value(((const uint16_t *)mine->bias[i])[(size_t)token * hidden + c]);
+                sum = i == 0 || !mine->bias[0] ? bias : sum + bias; /* begins with a bias if there is one */
+            }
         }
         for (i = 0; i < num_terms; i++) {
             if (terms[i].row >= 0) {

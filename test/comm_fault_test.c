@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Communicators in trouble: ranks are late, die or disagree, strangers call. Failures must come within the
+ * deadline, every rank must name the same culprit, and nothing may be left behind. */
+#include "comm/id.h"
+#include "comm/tcp.h"
+#include "comm_scene.h"
+#include "procs.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* ---- Death ---- */
+
+/* The victim dies after opening; the others wait for it in a barrier. */
+static int victim_body(int rank, struct procs_page *page, void *user)
+{
+    struct tern_comm_config config = config_of(20000);
+    struct tern_comm *comm;
+    int victim = *(const int *)user;
+    char name[16];
+    OK(tern_comm_open(&page->id, rank, 4, &config, &comm));
+    OK(tern_comm_barrier(comm));
+    if (rank == victim) {
+        raise(SIGKILL);
+    }
+    snprintf(name, sizeof name, "rank %d closed", victim);
+    REFUSES(tern_comm_barrier(comm), TERN_DISCONNECTED, name);
+    REFUSES(tern_comm_barrier(comm), TERN_DISCONNECTED, name);
+    CHECK(tern_status_recovery(TERN_DISCONNECTED) == TERN_RECOVER_GROUP, "recovery");
+    tern_comm_close(comm);
+    return 0;
+}
+
+static int killed_rank(struct test *t)
+{
+    int victim = 2;
+    (void)t;
+    return procs_run(4, victim, 15, victim_body, &victim);
+}
+
+static int killed_root(struct test *t)
+{
+    int victim = 0;
+    (void)t;
+    return procs_run(4, victim, 15, victim_body, &victim);
+}
+
+/* ---- Late ranks ---- */
+
+static int open_may_fail(struct actor *a)
+{
+    struct tern_comm_config config = config_of(deadline_ms);
+    struct tern_comm *comm = NULL;
+    nap_ms(a->rank == 0 ? 100 : 0); /* so that others' deadlines pass before rank 0's */
+    if (a->rank == a->num_ranks - 1) {
+        return 0; /* never comes */
+    }
+    note_status(a, tern_comm_open(&a->scene->id, a->rank, a->num_ranks, &config, &comm));
+    CHECK(comm == NULL, "the output of a failure is untouched");
+    return 0;
+}
+
+static int late_at_open(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    PASS(run_threads(&scene, actors, 4, open_may_fail));
+    return same_sentence(actors, 3, TERN_TIMEOUT, "rank 3 did not arrive within 300 ms");
+}
+
+static int late_at_barrier_actor(struct actor *a)
+{
+    struct tern_comm_config config = config_of(deadline_ms);
+    struct tern_comm *comm = a->scene->comms[a->rank];
+    int late = a->scene->timeout_ms == 0 ? 0 : a->num_ranks - 1;
+    config.timeout_ms = 20000;
+    if (comm == NULL) {
+        OK(tern_comm_open(&a->scene->id, a->rank, a->num_ranks, &config, &comm));
+    }
+    comm->timeout_ms = deadline_ms; /* opening may take longer under a sanitizer */
+    pthread_barrier_wait(&a->scene->barrier);
+    if (a->rank == late) {
+        nap_ms(deadline_ms + 1700); /* past everybody's grace: it finds the verdict when it comes */
+    }
+    note_status(a, tern_comm_barrier(comm));
+    pthread_barrier_wait(&a->scene->barrier);
+    tern_comm_close(comm);
+    return 0;
+}
+
+static int late_at_barrier(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    scene.timeout_ms = 1; /* the last rank is late */
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    PASS(run_threads(&scene, actors, 4, late_at_barrier_actor));
+    return same_sentence(actors, 4, TERN_TIMEOUT, "rank 3 did not arrive within 300 ms");
+}
+
+static int late_root_at_barrier(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    PASS(run_threads(&scene, actors, 4, late_at_barrier_actor));
+    return same_sentence(actors + 1, 3, TERN_TIMEOUT, "rank 0 did not arrive within 300 ms");
+}
+
+static int late_on_board(struct test *t)
+{
+    struct tern_comm_config config = config_of(20000);
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    scene.timeout_ms = 1;
+    OK(tern_comm_open_all(4, &config, scene.comms));
+    PASS(run_threads(&scene, actors, 4, late_at_barrier_actor));
+    return same_sentence(actors, 4, TERN_TIMEOUT, "rank 3 did not arrive within 300 ms");
+}
+
+/* ---- Strangers ---- */
+
+static int call_port(const struct address *a)
+{
+    int fd = socket(a->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&a->storage, a->bytes) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* Garbage, another cookie, silence in numbers, a hello cut short: then the last rank comes. */
+static int strangers_actor(struct actor *a)
+{
+    int fds[160], num = 0; /* half of them stay silent: more than rank 0 entertains at once */
+    struct id_fields f;
+    struct address where;
+    struct {
+        struct frame frame;
+        struct hello hello;
+    } wrong;
+    char garbage[512];
+    ssize_t sent = 0;
+    int result;
+    if (a->rank != a->num_ranks - 1) {
+        return open_and_check(a);
+    }
+    OK(terni_id_read(&a->scene->id, &f, &where));
+    memset(&wrong, 0, sizeof wrong);
+    wrong.frame.type = TERN_FRAME_HELLO;
+    wrong.frame.value = (uint32_t)a->rank;
+    wrong.frame.bytes = sizeof wrong.hello;
+    wrong.hello.version = tern_version();
+    wrong.hello.num_ranks = (uint32_t)a->num_ranks;
+    memset(wrong.hello.cookie, 0x5a, sizeof wrong.hello.cookie);
+    memset(garbage, 0xa5, sizeof garbage);
+    for (; num < 160; num++) {
+        fds[num] = call_port(&where);
+        CHECK(fds[num] >= 0, "stranger %d cannot connect", num);
+        if (num % 4 == 1) {
+            sent += send(fds[num], garbage, sizeof garbage, MSG_NOSIGNAL);
+        } else if (num % 4 == 2) {
+            sent += send(fds[num], &wrong, sizeof wrong, MSG_NOSIGNAL);
+        } else if (num % 4 == 3) {
+            sent += send(fds[num], &wrong, sizeof wrong - 5, MSG_NOSIGNAL);
+        }
+    }
+    CHECK(sent > 0, "strangers said something");
+    nap_ms(50);
+    result = open_and_check(a);
+    while (num > 0) {
+        close(fds[--num]);
+    }
+    return result;
+}
+
+static int strangers(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    return run_threads(&scene, actors, 3, strangers_actor);
+}
+
+static int wrong_cookie_actor(struct actor *a)
+{
+    struct tern_comm_config config = config_of(20000);
+    struct tern_comm *comm;
+    struct tern_id id = a->scene->id;
+    if (a->rank < 2) {
+        return open_and_check(a);
+    }
+    id.bytes[20] ^= 1; /* in the cookie */
+    a->num_ranks = 2;
+    REFUSES(tern_comm_open(&id, 1, 2, &config, &comm), TERN_DISCONNECTED, "did not welcome rank 1");
+    return 0;
+}
+
+/* Two ranks open, a third caller has another cookie: it alone fails. */
+static int wrong_cookie_body(struct actor *a)
+{
+    a->num_ranks = 2;
+    if (a->rank == 1) {
+        nap_ms(100); /* the stranger first */
+    }
+    return wrong_cookie_actor(a);
+}
+
+static int wrong_cookie(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    return run_threads(&scene, actors, 3, wrong_cookie_body);
+}
+
+/* ---- Disagreement ---- */
+
+static int wrong_size_actor(struct actor *a)
+{
+    struct tern_comm_config config = config_of(20000);
+    struct tern_comm *comm;
+    note_status(a, tern_comm_open(&a->scene->id, a->rank, a->rank == 1 ? 5 : 2, &config, &comm));
+    return 0;
+}
+
+static int wrong_rank_actor(struct actor *a)
+{
+    struct tern_comm_config config = config_of(20000);
+    struct tern_comm *comm;
+    note_status(a, tern_comm_open(&a->scene->id, a->rank == 2 ? 1 : a->rank, 4, &config, &comm));
+    return 0;
+}
+
+static int wrong_heap_actor(struct actor *a)
+{
+    struct tern_comm_config config = config_of(20000);
+    struct tern_comm *comm;
+    config.heap_bytes = a->rank == 1 ? 2 * heap_bytes : heap_bytes;
+    note_status(a, tern_comm_open(&a->scene->id, a->rank, a->num_ranks, &config, &comm));
+    return 0;
+}
+
+static int wrong_bytes_actor(struct actor *a)
+{
+    char send[16] = "", recv[16 * max_ranks];
+    struct tern_comm_config config = config_of(20000);
+    struct tern_comm *comm = a->scene->comms[a->rank];
+    if (comm == NULL) {
+        OK(tern_comm_open(&a->scene->id, a->rank, a->num_ranks, &config, &comm));
+    }
+    note_status(a, tern_comm_allgather(comm, send, recv, a->rank == 2 ? 16 : 8));
+    pthread_barrier_wait(&a->scene->barrier);
+    tern_comm_close(comm);
+    return 0;
+}
+
+static int disagreement(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct tern_comm_config config = config_of(20000);
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    PASS(run_threads(&scene, actors, 2, wrong_size_actor));
+    PASS(same_sentence(actors, 2, TERN_MISMATCH, "rank 1 expects 5 ranks where rank 0 expects 2"));
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    PASS(run_threads(&scene, actors, 3, wrong_rank_actor));
+    PASS(same_sentence(actors, 3, TERN_MISMATCH, "two callers say that they are rank 1 of 4"));
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    PASS(run_threads(&scene, actors, 3, wrong_heap_actor));
+    PASS(same_sentence(actors, 3, TERN_MISMATCH, "rank 1 has heap_bytes 2097152 where rank 0 has 1048576"));
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    PASS(run_threads(&scene, actors, 3, wrong_bytes_actor));
+    PASS(same_sentence(actors, 3, TERN_MISMATCH, "rank 2 sent 16 bytes in exchange"));
+    PASS(same_sentence(actors, 3, TERN_MISMATCH, "where rank 0 sent 8"));
+    OK(tern_comm_open_all(3, &config, scene.comms));
+    PASS(run_threads(&scene, actors, 3, wrong_bytes_actor));
+    PASS(same_sentence(actors, 3, TERN_MISMATCH, "rank 2 sent 16 bytes in exchange"));
+    return same_sentence(actors, 3, TERN_MISMATCH, "where rank 0 sent 8");
+}
+
+/* ---- Nothing is left behind ---- */
+
+static int leaks_of_threads(struct test *t)
+{
+    int fds, windows;
+    PASS(disagreement(t));
+    fds = num_fds();
+    windows = num_windows();
+    PASS(late_at_open(t));
+    PASS(disagreement(t));
+    PASS(strangers(t));
+    CHECK(num_fds() == fds, "%d descriptors after, %d before", num_fds(), fds);
+    CHECK(num_windows() == windows, "%d windows after, %d before", num_windows(), windows);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct test t;
+    test_begin(&t, argc, argv);
+    test_quiet();
+    setenv("TERN_MACHINE", "cpu", 1);
+    /* Processes first: their parent must not have started a machine. */
+    test_run(&t, "killed_rank", killed_rank);
+    test_run(&t, "killed_root", killed_root);
+    test_run(&t, "late_at_open", late_at_open);
+    test_run(&t, "late_at_barrier", late_at_barrier);
+    test_run(&t, "late_root_at_barrier", late_root_at_barrier);
+    test_run(&t, "late_on_board", late_on_board);
+    test_run(&t, "strangers", strangers);
+    test_run(&t, "wrong_cookie", wrong_cookie);
+    test_run(&t, "disagreement", disagreement);
+    test_run(&t, "leaks_of_threads", leaks_of_threads);
+    return test_end(&t);
+}

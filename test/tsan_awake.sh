@@ -1,0 +1,48 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# ThreadSanitizer is awake: programs that are wrong in one place are reported there, and the same cases of the
+# right programs are not. Without this a build in which it sees nothing would pass every test.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+. test/house.inc
+
+build=${TERN_BUILD:-build/tsan}
+export TERN_TEST_SCALE=5
+# One report is enough; a weakened release is reported from hundreds of threads.
+export TSAN_OPTIONS="halt_on_error=1 exitcode=66"
+
+# reports NAME WHERE PROGRAM...: a race is reported, and WHERE is in the report.
+reports()
+{
+    name=$1 where=$2
+    shift 2
+    timeout 120 "$@" > "$scratch/log" 2>&1
+    if grep -q 'WARNING: ThreadSanitizer: data race' "$scratch/log" && grep -q "$where" "$scratch/log"; then
+        ok "$name is reported: $(grep -m 1 '^SUMMARY' "$scratch/log" | sed 's/SUMMARY: ThreadSanitizer: //')"
+    else
+        sed 's/^/# /' "$scratch/log" | head -n 40
+        not_ok "$name is not reported"
+    fi
+}
+
+# silent NAME PROGRAM...
+silent()
+{
+    name=$1
+    shift
+    if timeout 300 "$@" > "$scratch/log" 2>&1; then
+        ok "$name is silent"
+    else
+        sed 's/^/# /' "$scratch/log" | head -n 40
+        not_ok "$name is not silent"
+    fi
+}
+
+reports "relaxed release stores in the kernels of route, dispatch and combine" src/kernels/ \
+    "$build/awake/ep_relaxed" --case 1
+reports "a flag raised by a relaxed store" simt_message "$build/awake/simt_relaxed" message
+reports "a bulk store without the proxy fence" simt_pipeline "$build/awake/simt_no_fence" pipeline
+silent "the right route, dispatch and combine" "$build/test/ep_random_test" --case 1
+silent "the right flag and fence" "$build/test/simt_test" message pipeline
+finish
