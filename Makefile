@@ -250,15 +250,14 @@ endif
 
 # Per cent of the cases and shapes, and seconds a program may take.
 SCALE_release := 100
-SCALE_asan := 25
-SCALE_tsan := 10
-export TERN_TEST_SCALE ?= $(SCALE_$(VARIANT))
+SCALE_asan := 50
+SCALE_tsan := 20
 TEST_TIMEOUT ?= 540
 # Programs at once; tests that measure deadlines expect a processor of their own.
 TEST_JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 
-export TERN_BUILD := $(B)
-test_environment = CC='$(CC)' CXX='$(CXX)' MAKE='$(MAKE)' TERN_VARIANT='$(VARIANT)' TERN_CUDA='$(HAVE_CUDA)'
+test_environment = TERN_TEST_SCALE='$(or $(TERN_TEST_SCALE),$(SCALE_$(VARIANT)))' TERN_BUILD='$(B)' \
+    CC='$(CC)' CXX='$(CXX)' MAKE='$(MAKE)' TERN_VARIANT='$(VARIANT)' TERN_CUDA='$(HAVE_CUDA)'
 
 check: report all $(TESTS)
 	@$(test_environment) test/run -j $(TEST_JOBS) -t $(TEST_TIMEOUT) $(TESTS) $(SCRIPTS)
@@ -272,9 +271,9 @@ check-asan:
 check-tsan:
 	@$(MAKE) --no-print-directory VARIANT=tsan CUDA=0 check-programs
 
-# One program after the other, on the GPUs of this machine.
+# The programs that run kernels of the library, one after the other, on the GPUs of this machine.
 check-gpu: report all $(TESTS)
-	@$(test_environment) TERN_MACHINE=cuda test/run -j 1 -t $(TEST_TIMEOUT) $(filter-out %/simt_test,$(TESTS))
+	@$(test_environment) TERN_MACHINE=cuda test/run -j 1 -t $(TEST_TIMEOUT) $(filter $(B)/test/ep_%,$(TESTS)) test/examples.sh
 
 demo: report $(BENCH)
 	@$(B)/bin/tern-bench demo

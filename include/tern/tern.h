@@ -15,8 +15,8 @@
  * Machines. The same kernels run on GPUs ("cuda") and on the processor ("cpu"). "Device memory", "stream"
  * and "event" mean the machine's own: on cuda a struct tern_stream * IS a cudaStream_t and a struct
  * tern_event * IS a cudaEvent_t, cast either way; NULL is the machine's default stream, which Tern uses only
- * when the caller passes it. Ranks of one process that share a GPU share its default stream, so there every rank
- * needs streams of its own.
+ * when the caller passes it. Ranks of one process that share a GPU share its default stream, so there every
+ * rank needs streams of its own.
  *
  * Threads. An object may be used by one thread at a time; different objects may be used by different threads
  * at once. Calls marked COLLECTIVE must be made by every rank, in the same order on one object. No call
@@ -127,16 +127,19 @@ struct tern_id {
 
 struct tern_comm_config {
     size_t size;
-    int32_t machine;      /* enum tern_machine; default: TERN_MACHINE, else auto */
-    int32_t device;       /* TERN_DEVICE_ORDINAL(cuda ordinal); default: rank among the host's ranks modulo GPUs */
-    uint64_t heap_bytes;  /* window memory for tern_alloc on this rank; default 256 MiB. Equal on all ranks */
-    uint32_t timeout_ms;  /* deadline of every wait for a peer; default: TERN_TIMEOUT_MS, else 30000 */
+    int32_t machine; /* enum tern_machine; default: TERN_MACHINE, else auto */
+    int32_t device;  /* TERN_DEVICE_ORDINAL(cuda ordinal); default: rank among the host's ranks modulo GPUs */
+    uint64_t heap_bytes; /* window memory for tern_alloc on this rank; default 256 MiB. Equal on all ranks */
+    uint32_t timeout_ms; /* deadline of every wait for a peer; default: TERN_TIMEOUT_MS, else 30000 */
     uint32_t reserved;
-    uint64_t cpu_seed;    /* cpu: nonzero fixes the schedule, which then runs only while a host thread waits
-                             in Tern, so that one thread driving all ranks (tern_comm_open_all) replays
-                             exactly; default: TERN_CPU_SEED, else free running */
+    uint64_t cpu_seed; /* cpu: nonzero fixes the schedule, which then runs only while a host thread waits
+                          in Tern, so that one thread driving all ranks (tern_comm_open_all) replays
+                          exactly; default: TERN_CPU_SEED, else free running */
 };
-#define TERN_COMM_CONFIG_INIT {sizeof(struct tern_comm_config), 0, 0, 0, 0, 0, 0}
+#define TERN_COMM_CONFIG_INIT                                                                                \
+    {                                                                                                        \
+        sizeof(struct tern_comm_config), 0, 0, 0, 0, 0, 0                                                    \
+    }
 
 /* Makes an id whose root listens on this host; the process that calls this must hold rank 0. `interface`
  * is a numeric IPv4 or IPv6 address of this host that the other ranks can reach; NULL: TERN_INTERFACE,
@@ -154,7 +157,8 @@ TERN_API enum tern_status tern_id_from_environment(struct tern_id *id, int *rank
 TERN_API enum tern_status tern_comm_open(const struct tern_id *id, int rank, int num_ranks,
                                          const struct tern_comm_config *config, struct tern_comm **comm);
 /* All num_ranks ranks in this process, driven by the calling thread: comms[r] is rank r. No sockets. With
- * TERN_DEVICE_ORDINAL given, all share that device; by default rank r uses GPU r modulo the number of GPUs. */
+ * TERN_DEVICE_ORDINAL given, all share that device; by default rank r uses GPU r modulo the number of GPUs.
+ */
 TERN_API enum tern_status tern_comm_open_all(int num_ranks, const struct tern_comm_config *config,
                                              struct tern_comm **comms);
 /* Local. Waits for this rank's streams; memory that peers still map lives until they close. Everything
@@ -171,10 +175,13 @@ TERN_API int tern_comm_num_sms(const struct tern_comm *comm);
 TERN_API int tern_comm_describe(const struct tern_comm *comm, char *text, size_t text_bytes);
 /* COLLECTIVE, blocking, host only: returns when all ranks have called it. */
 TERN_API enum tern_status tern_comm_barrier(struct tern_comm *comm);
-/* COLLECTIVE, blocking, host only: recv[r] becomes rank r's send; `bytes` equal on all ranks, at most 1 MiB. */
-TERN_API enum tern_status tern_comm_allgather(struct tern_comm *comm, const void *send, void *recv, size_t bytes);
+/* COLLECTIVE, blocking, host only: recv[r] becomes rank r's send; `bytes` equal on all ranks, at most 1 MiB.
+ */
+TERN_API enum tern_status tern_comm_allgather(struct tern_comm *comm, const void *send, void *recv,
+                                              size_t bytes);
 
-/* ---- Memory, streams, events, graphs of the communicator's machine ---------------------------------------- */
+/* ---- Memory, streams, events, graphs of the communicator's machine ----------------------------------------
+ */
 
 enum tern_memory {
     TERN_MEMORY_WINDOW = 0, /* device memory that peers can address: dispatch writes there, combine reads */
@@ -183,7 +190,8 @@ enum tern_memory {
 };
 
 /* Local, blocking. Aligned to 256 bytes, contents undefined. TERN_OUT_OF_MEMORY names what is left. */
-TERN_API enum tern_status tern_alloc(struct tern_comm *comm, enum tern_memory kind, size_t bytes, void **memory);
+TERN_API enum tern_status tern_alloc(struct tern_comm *comm, enum tern_memory kind, size_t bytes,
+                                     void **memory);
 TERN_API void tern_free(struct tern_comm *comm, void *memory);
 /* Ordered on `stream`; any direction between the kinds above. */
 TERN_API enum tern_status tern_copy(struct tern_comm *comm, void *dst, const void *src, size_t bytes,
@@ -198,18 +206,22 @@ TERN_API enum tern_status tern_stream_synchronize(struct tern_comm *comm, struct
 
 TERN_API enum tern_status tern_event_open(struct tern_comm *comm, struct tern_event **event);
 TERN_API void tern_event_close(struct tern_comm *comm, struct tern_event *event);
-TERN_API enum tern_status tern_event_record(struct tern_comm *comm, struct tern_event *event, struct tern_stream *stream);
+TERN_API enum tern_status tern_event_record(struct tern_comm *comm, struct tern_event *event,
+                                            struct tern_stream *stream);
 /* Work issued on `stream` after this call runs after the event's last record. */
-TERN_API enum tern_status tern_event_wait(struct tern_comm *comm, struct tern_event *event, struct tern_stream *stream);
+TERN_API enum tern_status tern_event_wait(struct tern_comm *comm, struct tern_event *event,
+                                          struct tern_stream *stream);
 /* Milliseconds between two recorded and finished events. */
-TERN_API enum tern_status tern_event_elapsed(struct tern_comm *comm, struct tern_event *begin, struct tern_event *end,
-                                             float *milliseconds);
+TERN_API enum tern_status tern_event_elapsed(struct tern_comm *comm, struct tern_event *begin,
+                                             struct tern_event *end, float *milliseconds);
 
 /* What is issued on `stream` between begin and end is captured, not run; each launch replays it. Allocation,
  * tern_route_wait and synchronisation are not allowed in between. On cuda this is a CUDA graph. */
 TERN_API enum tern_status tern_graph_begin(struct tern_comm *comm, struct tern_stream *stream);
-TERN_API enum tern_status tern_graph_end(struct tern_comm *comm, struct tern_stream *stream, struct tern_graph **graph);
-TERN_API enum tern_status tern_graph_launch(struct tern_comm *comm, struct tern_graph *graph, struct tern_stream *stream);
+TERN_API enum tern_status tern_graph_end(struct tern_comm *comm, struct tern_stream *stream,
+                                         struct tern_graph **graph);
+TERN_API enum tern_status tern_graph_launch(struct tern_comm *comm, struct tern_graph *graph,
+                                            struct tern_stream *stream);
 TERN_API void tern_graph_close(struct tern_comm *comm, struct tern_graph *graph);
 
 /* ---- Expert parallelism ------------------------------------------------------------------------------ */
@@ -218,10 +230,10 @@ struct tern_ep;
 struct tern_route;
 
 enum {
-    TERN_MAX_RANKS = 128,   /* of one domain */
+    TERN_MAX_RANKS = 128, /* of one domain */
     TERN_MAX_TOPK = 64,
     TERN_MAX_PAYLOADS = 8,
-    TERN_FP8_BLOCK = 128    /* channels that share one scale */
+    TERN_FP8_BLOCK = 128 /* channels that share one scale */
 };
 
 enum tern_transfer {
@@ -236,43 +248,51 @@ enum tern_transfer {
 /* Every field must be equal on all ranks. */
 struct tern_ep_config {
     size_t size;
-    uint32_t num_experts;    /* of all ranks; a multiple of the number of ranks. Rank r owns the r-th share */
-    uint32_t max_topk;       /* ids a token, 1 to TERN_MAX_TOPK */
-    uint32_t max_tokens;     /* tokens a rank gives to one route */
-    uint32_t max_row_bytes;  /* payload bytes of one row, all columns together, of dispatch or combine */
-    uint32_t max_routes;     /* routes open at once; default 4 */
-    uint32_t num_sms;        /* processors an operation takes unless its arguments say otherwise; default 24,
-                                capped by tern_comm_num_sms */
-    uint32_t timeout_ms;     /* default: the communicator's */
-    uint32_t transfer;       /* enum tern_transfer; default: TERN_TRANSFER, else auto */
-    uint64_t staging_bytes;  /* window memory for callers' tensors that are in no window: default the worst case
-                                of one operation in rank layout, TERN_STAGING_NONE for none */
+    uint32_t num_experts;   /* of all ranks; a multiple of the number of ranks. Rank r owns the r-th share */
+    uint32_t max_topk;      /* ids a token, 1 to TERN_MAX_TOPK */
+    uint32_t max_tokens;    /* tokens a rank gives to one route */
+    uint32_t max_row_bytes; /* payload bytes of one row, all columns together, of dispatch or combine */
+    uint32_t max_routes;    /* routes open at once; default 4 */
+    uint32_t num_sms;       /* processors an operation takes unless its arguments say otherwise; default 24,
+                               capped by tern_comm_num_sms */
+    uint32_t timeout_ms;    /* default: the communicator's */
+    uint32_t transfer;      /* enum tern_transfer; default: TERN_TRANSFER, else auto */
+    uint64_t staging_bytes; /* window memory for callers' tensors that are in no window: default the worst
+                               case of one operation in rank layout, TERN_STAGING_NONE for none */
 };
-#define TERN_EP_CONFIG_INIT {sizeof(struct tern_ep_config), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define TERN_EP_CONFIG_INIT                                                                                  \
+    {                                                                                                        \
+        sizeof(struct tern_ep_config), 0, 0, 0, 0, 0, 0, 0, 0, 0                                             \
+    }
 
 /* What tern_ep_open takes on every rank. */
 struct tern_ep_sizes {
     size_t size;
-    uint64_t window_bytes;   /* device memory that peers address: signals, messages, staging */
-    uint64_t device_bytes;   /* device memory of this rank only: routes and state */
-    uint64_t host_bytes;     /* host memory the device writes: counts and fault records */
-    uint64_t staging_bytes;  /* the part of window_bytes that is staging */
-    uint64_t max_rows;       /* rows a rank can receive in rank layout: num_ranks * max_tokens */
+    uint64_t window_bytes;  /* device memory that peers address: signals, messages, staging */
+    uint64_t device_bytes;  /* device memory of this rank only: routes and state */
+    uint64_t host_bytes;    /* host memory the device writes: counts and fault records */
+    uint64_t staging_bytes; /* the part of window_bytes that is staging */
+    uint64_t max_rows;      /* rows a rank can receive in rank layout: num_ranks * max_tokens */
 };
-#define TERN_EP_SIZES_INIT {sizeof(struct tern_ep_sizes), 0, 0, 0, 0, 0}
+#define TERN_EP_SIZES_INIT                                                                                   \
+    {                                                                                                        \
+        sizeof(struct tern_ep_sizes), 0, 0, 0, 0, 0                                                          \
+    }
 
 /* Pure: needs no communicator and no device. */
-TERN_API enum tern_status tern_ep_get_sizes(const struct tern_ep_config *config, int num_ranks, struct tern_ep_sizes *sizes);
+TERN_API enum tern_status tern_ep_get_sizes(const struct tern_ep_config *config, int num_ranks,
+                                            struct tern_ep_sizes *sizes);
 /* Pure: the most rows any rank can receive from routes of `layout` (enum tern_layout) with this alignment. */
 TERN_API enum tern_status tern_ep_max_rows(const struct tern_ep_config *config, int num_ranks, int layout,
                                            uint32_t expert_alignment, uint64_t *rows);
 
 /* COLLECTIVE, blocking. TERN_MISMATCH names the rank, the field and both values. Any number may be open on
  * one communicator. */
-TERN_API enum tern_status tern_ep_open(struct tern_comm *comm, const struct tern_ep_config *config, struct tern_ep **ep);
+TERN_API enum tern_status tern_ep_open(struct tern_comm *comm, const struct tern_ep_config *config,
+                                       struct tern_ep **ep);
 /* The same for all ranks of tern_comm_open_all, by one thread. */
-TERN_API enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **comms, const struct tern_ep_config *config,
-                                           struct tern_ep **eps);
+TERN_API enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **comms,
+                                           const struct tern_ep_config *config, struct tern_ep **eps);
 /* Local. Waits for what this rank issued; closes routes left open. */
 TERN_API void tern_ep_close(struct tern_ep *ep);
 /* Blocks until all that was issued on this object has run; returns and keeps the object's fault, if any. */
@@ -298,13 +318,13 @@ enum tern_awaited {
 
 struct tern_fault {
     size_t size;
-    int32_t status;      /* enum tern_status */
-    int32_t operation;   /* enum tern_operation */
-    int32_t awaited;     /* enum tern_awaited */
-    int32_t rank;        /* who wrote the record */
-    int32_t peer;        /* who was late, or what the record is about */
-    int32_t reporter;    /* the rank that noticed first: this one, or a peer that told us */
-    int32_t block;       /* of the kernel */
+    int32_t status;    /* enum tern_status */
+    int32_t operation; /* enum tern_operation */
+    int32_t awaited;   /* enum tern_awaited */
+    int32_t rank;      /* who wrote the record */
+    int32_t peer;      /* who was late, or what the record is about */
+    int32_t reporter;  /* the rank that noticed first: this one, or a peer that told us */
+    int32_t block;     /* of the kernel */
     int32_t warp;
     uint64_t epoch;      /* running number of the operation on its object, from 1 */
     uint64_t expected;   /* value of the awaited signal */
@@ -312,7 +332,10 @@ struct tern_fault {
     uint64_t elapsed_ns; /* waited so far */
     uint64_t late[2];    /* bit r: rank r (r + 64 in the second word) had not arrived at the deadline */
 };
-#define TERN_FAULT_INIT {sizeof(struct tern_fault), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0}}
+#define TERN_FAULT_INIT                                                                                      \
+    {                                                                                                        \
+        sizeof(struct tern_fault), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0, 0 }                              \
+    }
 
 /* Copies the object's first fault since it was opened or reset. TERN_BAD_STATE if there is none. */
 TERN_API enum tern_status tern_fault_get(struct tern_ep *ep, struct tern_fault *fault);
@@ -329,29 +352,35 @@ enum tern_layout {
 
 struct tern_route_args {
     size_t size;
-    const void *topk_idx;      /* device, [num_tokens, topk] dense; -1: no expert. Duplicates are legal. May be
-                                  NULL if num_tokens is 0. Read by the kernel, not kept */
-    uint32_t idx_bytes;        /* 4 (int32) or 8 (int64, the default); also the type of out_topk_idx */
-    uint32_t num_tokens;       /* of this rank; 0 is normal; ranks may differ */
-    uint32_t topk;             /* equal on all ranks */
-    uint32_t layout;           /* enum tern_layout; equal on all ranks */
+    const void *topk_idx; /* device, [num_tokens, topk] dense; -1: no expert. Duplicates are legal. May be
+                             NULL if num_tokens is 0. Read by the kernel, not kept */
+    uint32_t idx_bytes;   /* 4 (int32) or 8 (int64, the default); also the type of out_topk_idx */
+    uint32_t num_tokens;  /* of this rank; 0 is normal; ranks may differ */
+    uint32_t topk;        /* equal on all ranks */
+    uint32_t layout;      /* enum tern_layout; equal on all ranks */
     uint32_t expert_alignment; /* rows; default 1; equal on all ranks */
     uint32_t reserved;
     struct tern_event *after;  /* start no sooner than this event; may be NULL */
     struct tern_event *record; /* record this event when done; may be NULL */
 };
-#define TERN_ROUTE_ARGS_INIT {sizeof(struct tern_route_args), NULL, 0, 0, 0, 0, 0, 0, NULL, NULL}
+#define TERN_ROUTE_ARGS_INIT                                                                                 \
+    {                                                                                                        \
+        sizeof(struct tern_route_args), NULL, 0, 0, 0, 0, 0, 0, NULL, NULL                                   \
+    }
 
 /* Host copy of what a rank receives; all pointers belong to the route. */
 struct tern_route_counts {
     size_t size;
-    uint64_t num_rows;              /* rows the output needs, padding included */
-    uint64_t num_tokens;            /* (token, rank) pairs received: num_rows in rank layout */
-    const int32_t *rank_counts;     /* [num_ranks] pairs received from each source rank */
-    const int32_t *expert_counts;   /* [local experts] choices received, without padding */
-    const int32_t *expert_offsets;  /* [local experts + 1] first row of each expert, expert layout only */
+    uint64_t num_rows;             /* rows the output needs, padding included */
+    uint64_t num_tokens;           /* (token, rank) pairs received: num_rows in rank layout */
+    const int32_t *rank_counts;    /* [num_ranks] pairs received from each source rank */
+    const int32_t *expert_counts;  /* [local experts] choices received, without padding */
+    const int32_t *expert_offsets; /* [local experts + 1] first row of each expert, expert layout only */
 };
-#define TERN_ROUTE_COUNTS_INIT {sizeof(struct tern_route_counts), 0, 0, NULL, NULL, NULL}
+#define TERN_ROUTE_COUNTS_INIT                                                                               \
+    {                                                                                                        \
+        sizeof(struct tern_route_counts), 0, 0, NULL, NULL, NULL                                             \
+    }
 
 /* The same on the device, for kernels that follow on the stream; valid until the route is closed. */
 struct tern_route_view {
@@ -362,10 +391,13 @@ struct tern_route_view {
     const int32_t *expert_offsets; /* [local experts + 1] aligned first row of each expert (expert layout) */
     const int32_t *token_rows;     /* rank layout [num_tokens, num_ranks]: row at each rank or -1, before that
                                       rank's base; expert layout [num_tokens, topk]: row or -1, likewise */
-    const int32_t *bases;          /* rank layout [num_ranks], expert layout [num_experts]: this rank's base row */
-    const uint64_t *overflow;      /* [1] rows of the last dispatch that this rank had no room for */
+    const int32_t *bases;     /* rank layout [num_ranks], expert layout [num_experts]: this rank's base row */
+    const uint64_t *overflow; /* [1] rows, padding included, of the last dispatch that had no room here */
 };
-#define TERN_ROUTE_VIEW_INIT {sizeof(struct tern_route_view), NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+#define TERN_ROUTE_VIEW_INIT                                                                                 \
+    {                                                                                                        \
+        sizeof(struct tern_route_view), NULL, NULL, NULL, NULL, NULL, NULL, NULL                             \
+    }
 
 /* COLLECTIVE, asynchronous on `stream`. TERN_NO_SPACE if max_routes are open. */
 TERN_API enum tern_status tern_route_open(struct tern_ep *ep, const struct tern_route_args *args,
@@ -383,73 +415,86 @@ TERN_API void tern_route_close(struct tern_route *route);
 
 /* ---- Dispatch and combine ---------------------------------------------------------------------------- */
 
-/* One byte payload per token. Element (t, i) is the elem_bytes bytes at data + t * row_stride + i * elem_stride,
- * i < row_bytes / elem_bytes. */
+/* One byte payload per token. Element (t, i) is the elem_bytes bytes at data + t * row_stride + i *
+ * elem_stride, i < row_bytes / elem_bytes. */
 struct tern_rows {
     void *data;
-    uint32_t row_bytes;   /* bytes of one token */
-    uint32_t elem_bytes;  /* default: row_bytes, one piece */
-    int64_t row_stride;   /* bytes; default row_bytes */
-    int64_t elem_stride;  /* bytes; default elem_bytes */
+    uint32_t row_bytes;  /* bytes of one token */
+    uint32_t elem_bytes; /* default: row_bytes, one piece */
+    int64_t row_stride;  /* bytes; default row_bytes */
+    int64_t elem_stride; /* bytes; default elem_bytes */
 };
 
 enum tern_cast {
     TERN_CAST_NONE = 0,
-    TERN_CAST_FP8 = 1,       /* in[0] BF16 -> out[0] E4M3; scales FP32 amax / 448 per 128 channels */
-    TERN_CAST_FP8_POW2 = 2,  /* the same with scales rounded up to a power of two */
-    TERN_CAST_FP8_UE8M0 = 3  /* likewise, scales as exponent bytes, a row padded to 4 bytes */
+    TERN_CAST_FP8 = 1,      /* in[0] BF16 -> out[0] E4M3; scales FP32 amax / 448 per 128 channels */
+    TERN_CAST_FP8_POW2 = 2, /* the same with scales rounded up to a power of two */
+    TERN_CAST_FP8_UE8M0 = 3 /* likewise, scales as exponent bytes, a row padded to 4 bytes */
 };
 
 /* Outputs in a window of tern_alloc are written in place by the peers; others go through staging and one more
  * copy. Rows at or past out_rows are never written; they are counted in tern_route_view.overflow. */
 struct tern_dispatch_args {
     size_t size;
-    const struct tern_rows *in;    /* [num_in] with num_tokens rows each; device memory */
-    const struct tern_rows *out;   /* [num_out] with out_rows rows each; elem_stride must be the default. num_out
-                                      = num_in, or num_in + 1 with a cast: out[1] are then the scales, and in[i]
-                                      goes to out[i + 1] for i > 0 */
-    uint32_t num_in;               /* 1 to TERN_MAX_PAYLOADS */
-    uint32_t cast;                 /* enum tern_cast */
-    uint64_t out_rows;             /* capacity of every output */
-    const float *topk_weights;     /* device, [num_tokens, topk] dense, or NULL */
-    void *out_topk_idx;            /* rank layout [out_rows, topk] of the route's type: local expert or -1; rows
-                                      past the received ones are all -1. NULL: not wanted */
-    float *out_topk_weights;       /* rank layout [out_rows, topk], 0 where not local; expert layout [out_rows].
-                                      Needs topk_weights on every rank. NULL: not wanted */
-    int32_t *out_source;           /* [out_rows, 2]: source rank, token there. NULL: not wanted */
-    uint32_t zero_padding;         /* expert layout: nonzero writes zeros into padding rows of every output and
-                                      {-1, -1} into out_source; else they keep what they held */
-    uint32_t num_sms;              /* default: the object's; ranks may differ */
-    struct tern_event *after;      /* start no sooner than this event; may be NULL */
-    struct tern_event *record;     /* record this event when done; may be NULL */
+    const struct tern_rows *in;  /* [num_in] with num_tokens rows each; device memory */
+    const struct tern_rows *out; /* [num_out] with out_rows rows each; elem_stride must be the default.
+                                    num_out = num_in, or num_in + 1 with a cast: out[1] are then the scales,
+                                    and in[i] goes to out[i + 1] for i > 0 */
+    uint32_t num_in;             /* 1 to TERN_MAX_PAYLOADS */
+    uint32_t cast;               /* enum tern_cast */
+    uint64_t out_rows;           /* capacity of every output */
+    const float *topk_weights;   /* device, [num_tokens, topk] dense, or NULL */
+    void *out_topk_idx;          /* rank layout [out_rows, topk] of the route's type: local expert or -1; rows
+                                    past the received ones are all -1. NULL: not wanted */
+    float *out_topk_weights;     /* rank layout [out_rows, topk], 0 where not local; expert layout [out_rows].
+                                    Needs topk_weights on every rank. NULL: not wanted */
+    int32_t *out_source;         /* [out_rows, 2]: source rank, token there. NULL: not wanted */
+    uint32_t zero_padding;       /* expert layout: nonzero writes zeros into padding rows of every output and
+                                    {-1, -1} into out_source; else they keep what they held */
+    uint32_t num_sms;            /* default: the object's; ranks may differ */
+    struct tern_event *after;    /* start no sooner than this event; may be NULL */
+    struct tern_event *record;   /* record this event when done; may be NULL */
 };
-#define TERN_DISPATCH_ARGS_INIT {sizeof(struct tern_dispatch_args), NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL}
+#define TERN_DISPATCH_ARGS_INIT                                                                              \
+    {                                                                                                        \
+        sizeof(struct tern_dispatch_args), NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL     \
+    }
 
-/* COLLECTIVE, asynchronous on `stream`. Every rank gives the same payload sizes, cast and route; num_tokens is
- * the route's. row_bytes of in[0] and out[0] are multiples of 16; data 16-byte aligned. May be called any
- * number of times with one route: nothing is exchanged again (DeepEP's cached mode; the backward of combine). */
+/* COLLECTIVE, asynchronous on `stream`. Every rank gives the same payload sizes, cast and route; num_tokens
+ * is the route's. May be called any number of times with one route: nothing is exchanged again (DeepEP's
+ * cached mode; the backward of combine).
+ *
+ * in[0]: rows contiguous, row_bytes, row_stride and data multiples of 16; with a cast, channels a multiple
+ * of 16. Other inputs: any strides. Outputs: rows contiguous; where row_bytes is a multiple of 16 (or else of
+ * 4), so must data and row_stride be. out_topk_idx and zero_padding belong to one layout each and are refused
+ * in the other. */
 TERN_API enum tern_status tern_dispatch(struct tern_route *route, const struct tern_dispatch_args *args,
                                         struct tern_stream *stream);
 
 struct tern_combine_args {
     size_t size;
-    struct tern_rows in;         /* BF16 rows [in_rows] as dispatch laid them out; elem_stride the default */
-    uint64_t in_rows;            /* capacity; rows at or past it count as absent */
-    const float *in_weights;     /* device; rank layout [in_rows, topk], expert layout [in_rows]; or NULL */
-    struct tern_rows out;        /* BF16 [num_tokens] */
-    float *out_weights;          /* device, [num_tokens, topk], with in_weights; or NULL */
-    const void *bias[2];         /* device, BF16 [num_tokens, hidden] dense; or NULL */
-    uint32_t num_sms;            /* default: the object's */
+    struct tern_rows in;     /* BF16 rows [in_rows] as dispatch laid them out; elem_stride the default */
+    uint64_t in_rows;        /* capacity; rows at or past it count as absent */
+    const float *in_weights; /* device; rank layout [in_rows, topk], expert layout [in_rows]; or NULL */
+    struct tern_rows out;    /* BF16 [num_tokens] */
+    float *out_weights;      /* device, [num_tokens, topk]; needs in_weights if in_rows > 0; or NULL. A rank
+                                without in_weights adds nothing to its peers' */
+    const void *bias[2];     /* device, BF16 [num_tokens, hidden] dense; or NULL */
+    uint32_t num_sms;        /* default: the object's */
     uint32_t reserved;
     struct tern_event *after;
     struct tern_event *record;
 };
-#define TERN_COMBINE_ARGS_INIT {sizeof(struct tern_combine_args), {NULL, 0, 0, 0, 0}, 0, NULL, {NULL, 0, 0, 0, 0}, NULL, {NULL, NULL}, 0, 0, NULL, NULL}
+#define TERN_COMBINE_ARGS_INIT                                                                               \
+    {                                                                                                        \
+        sizeof(struct tern_combine_args), {NULL, 0, 0, 0, 0}, 0, NULL, {NULL, 0, 0, 0, 0}, NULL,             \
+            {NULL, NULL}, 0, 0, NULL, NULL                                                                   \
+    }
 
-/* COLLECTIVE, asynchronous on `stream`. out[t] = bias[0][t] + bias[1][t] + the sum of token t's rows, in FP32,
- * rounded once to BF16. Order: rank layout, ranks ascending; expert layout, choices ascending. No weighting:
- * the caller weights expert outputs. out_weights sums in_weights over the ranks in the same order (rank
- * layout), or takes each choice's (expert layout). A token with no row gets the biases, or zeros. */
+/* COLLECTIVE, asynchronous on `stream`. out[t] = bias[0][t] + bias[1][t] + the sum of token t's rows, in
+ * FP32, rounded once to BF16. Order: rank layout, ranks ascending; expert layout, choices ascending. No
+ * weighting: the caller weights expert outputs. out_weights sums in_weights over the ranks in the same order
+ * (rank layout), or takes each choice's (expert layout). A token with no row gets the biases, or zeros. */
 TERN_API enum tern_status tern_combine(struct tern_route *route, const struct tern_combine_args *args,
                                        struct tern_stream *stream);
 

@@ -12,13 +12,15 @@ static enum tern_status check_pointer(const char *name, const void *p)
     return p ? TERN_OK : TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is NULL", name);
 }
 
-/* A caller may have been built against a shorter or a longer structure; sizes before the first release's are refused. */
+/* A caller may have been built against a shorter or a longer structure; sizes before the first release's are
+ * refused. */
 static enum tern_status check_size(const char *name, const void *p, size_t least)
 {
     TERN_TRY(check_pointer(name, p));
     size_t size = *(const size_t *)p;
     if (size < least) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s->size is %zu; use its _INIT macro (%zu)", name, size, least);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s->size is %zu; use its _INIT macro (%zu)", name, size,
+                         least);
     }
     return TERN_OK;
 }
@@ -30,12 +32,14 @@ static enum tern_status check_route(const struct tern_route *route)
         return TERN_FAIL(TERN_BAD_STATE, "the route is closed");
     }
     if (route->stale) {
-        return TERN_FAIL(TERN_BAD_STATE, "the route was opened before tern_ep_reset; close it and open another");
+        return TERN_FAIL(TERN_BAD_STATE,
+                         "the route was opened before tern_ep_reset; close it and open another");
     }
     return TERN_OK;
 }
 
-enum tern_status tern_ep_get_sizes(const struct tern_ep_config *config, int num_ranks, struct tern_ep_sizes *sizes)
+enum tern_status tern_ep_get_sizes(const struct tern_ep_config *config, int num_ranks,
+                                   struct tern_ep_sizes *sizes)
 {
     struct ep_shape shape;
     struct ep_layout layout;
@@ -64,8 +68,8 @@ enum tern_status tern_ep_max_rows(const struct tern_ep_config *config, int num_r
     return TERN_OK;
 }
 
-enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **comms, const struct tern_ep_config *config,
-                                  struct tern_ep **eps)
+enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **comms,
+                                  const struct tern_ep_config *config, struct tern_ep **eps)
 {
     TERN_TRY(check_pointer("comms", comms));
     TERN_TRY(check_pointer("eps", eps));
@@ -74,7 +78,8 @@ enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **comms, const
         TERN_TRY(check_pointer("a communicator", comms[r]));
     }
     if (num_ranks < 1 || (num_ranks != comms[0]->num_ranks && num_ranks != 1)) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_ranks is %d; the communicator has %d", num_ranks, comms[0]->num_ranks);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_ranks is %d; the communicator has %d", num_ranks,
+                         comms[0]->num_ranks);
     }
     struct tern_ep **made = (struct tern_ep **)calloc((size_t)num_ranks, sizeof(struct tern_ep *));
     if (!made) {
@@ -97,15 +102,13 @@ enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **comms, const
     return status;
 }
 
-enum tern_status tern_ep_open(struct tern_comm *comm, const struct tern_ep_config *config, struct tern_ep **ep)
+enum tern_status tern_ep_open(struct tern_comm *comm, const struct tern_ep_config *config,
+                              struct tern_ep **ep)
 {
     return tern_ep_open_all(1, &comm, config, ep);
 }
 
-void tern_ep_close(struct tern_ep *ep)
-{
-    terni_ep_close(ep);
-}
+void tern_ep_close(struct tern_ep *ep) { terni_ep_close(ep); }
 
 enum tern_status tern_ep_synchronize(struct tern_ep *ep)
 {
@@ -127,10 +130,7 @@ enum tern_status tern_ep_reset_all(int num_ranks, struct tern_ep **eps)
     return TERN_OK;
 }
 
-enum tern_status tern_ep_reset(struct tern_ep *ep)
-{
-    return tern_ep_reset_all(1, &ep);
-}
+enum tern_status tern_ep_reset(struct tern_ep *ep) { return tern_ep_reset_all(1, &ep); }
 
 enum tern_status tern_fault_get(struct tern_ep *ep, struct tern_fault *fault)
 {
@@ -144,8 +144,8 @@ int tern_fault_text(const struct tern_fault *fault, char *text, size_t text_byte
     return fault ? terni_fault_format(fault, text, text ? text_bytes : 0) : 0;
 }
 
-enum tern_status tern_route_open(struct tern_ep *ep, const struct tern_route_args *args, struct tern_stream *stream,
-                                 struct tern_route **route)
+enum tern_status tern_route_open(struct tern_ep *ep, const struct tern_route_args *args,
+                                 struct tern_stream *stream, struct tern_route **route)
 {
     TERN_TRY(check_pointer("ep", ep));
     TERN_TRY(check_pointer("route", route));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ep: the host side of expert parallelism. An EP object owns a control window that peers write, a staging window,
- * device memory for its routes and state, and host memory for counts and fault records (layout.h says where
- * everything is). Operations are launches of one kernel each, in issue order: two operations of one object
- * never run at once, on any streams. */
+ * ep: the host side of expert parallelism. An EP object owns a control window that peers write, a staging
+ * window, device memory for its routes and state, and host memory for counts and fault records (layout.h says
+ * where everything is). Operations are launches of one kernel each, in issue order: two operations of one
+ * object never run at once, on any streams. */
 #ifndef TERN_EP_H
 #define TERN_EP_H
 
@@ -13,12 +13,12 @@
 
 struct tern_route {
     struct tern_ep *ep;
-    int slot;               /* -1: free */
-    int stale;              /* the object was reset since the route was opened */
+    int slot;  /* -1: free */
+    int stale; /* the object was reset since the route was opened */
     uint32_t num_tokens, topk, layout, alignment, idx_bytes;
-    uint64_t number;        /* of this run on the object; equal on all ranks */
-    uint64_t ticket;        /* what the kernel writes when its counts are there */
-    int captured;           /* last run inside a graph: its counts stay on the device */
+    uint64_t number; /* of this run on the object; equal on all ranks */
+    uint64_t ticket; /* what the kernel writes when its counts are there */
+    int captured;    /* last run inside a graph: its counts stay on the device */
     struct route_memory memory;
     struct route_host host;
 };
@@ -30,16 +30,16 @@ struct tern_ep {
     struct ep_layout layout;
     struct heap *heap;
     char *device_memory;
-    char *host_memory;      /* as the host addresses it */
+    char *host_memory; /* as the host addresses it */
     char *host_memory_device;
     struct tern_route *routes; /* [max_routes] */
     uint64_t num_route_runs;
-    uint64_t reported_bad_id;  /* ticket whose bad id the caller has been told of */
-    struct tern_event *last;   /* after the latest operation outside a graph */
+    uint64_t reported_bad_id; /* ticket whose bad id the caller has been told of */
+    struct tern_event *last;  /* after the latest operation outside a graph */
     struct tern_stream *last_stream;
     int has_last;
-    int no_default_stream;     /* another rank of this process has the same device, so the same default stream */
-    struct ep_record stated;   /* the fault, once seen */
+    int no_default_stream; /* another rank of this process has the same device, so the same default stream */
+    struct ep_record stated; /* the fault, once seen */
 };
 
 /* Collective opening in four steps, so that one thread can take several ranks through each. */
@@ -58,7 +58,8 @@ enum tern_status terni_ep_synchronize(struct tern_ep *ep);
 
 /* TERN_OK, or the object's fault, with its sentence. */
 enum tern_status terni_ep_fault(struct tern_ep *ep);
-/* TERN_OK, or TERN_INVALID_ARGUMENT if the route run `ticket` (0: any not yet told) met an id out of range. */
+/* TERN_OK, or TERN_INVALID_ARGUMENT if the route run `ticket` (0: any not yet told) met an id out of range.
+ */
 enum tern_status terni_ep_bad_id(struct tern_ep *ep, uint64_t ticket);
 int terni_fault_format(const struct tern_fault *fault, char *text, size_t bytes);
 enum tern_status terni_ep_fault_copy(struct tern_ep *ep, struct tern_fault *fault);
@@ -67,8 +68,8 @@ void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *frame);
 /* Continues a hash of what must be equal on all ranks. */
 uint64_t terni_ep_sign(uint64_t signature, uint64_t value);
 
-enum tern_status terni_route_open(struct tern_ep *ep, const struct tern_route_args *args, struct tern_stream *stream,
-                                  struct tern_route **route);
+enum tern_status terni_route_open(struct tern_ep *ep, const struct tern_route_args *args,
+                                  struct tern_stream *stream, struct tern_route **route);
 enum tern_status terni_route_run(struct tern_route *route, const struct tern_route_args *args,
                                  struct tern_stream *stream);
 enum tern_status terni_route_wait(struct tern_route *route, struct tern_route_counts *counts);
@@ -85,9 +86,10 @@ struct staging {
     struct copy_args copies; /* between staging and tensors */
     int copy_in;             /* tensors are read: copy them to staging first */
 };
-void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct tern_route *route, uint64_t capacity,
-                         int padding, int copy_in);
-/* Finds the place of `capacity` rows at data (NULL: PLACE_NONE). all: every row is copied, not only sent ones. */
+void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct tern_route *route,
+                         uint64_t capacity, int padding, int copy_in);
+/* Finds the place of `capacity` rows at data (NULL: PLACE_NONE). all: every row is copied, not only sent
+ * ones. */
 enum tern_status terni_staging_place(struct staging *s, const char *what, void *data, uint32_t row_bytes,
                                      int64_t row_stride, int all, struct ep_place *place);
 /* Launches the copies, if any. */

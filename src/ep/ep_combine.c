@@ -9,27 +9,27 @@
 
 enum { BATCH_ROWS = 8 };
 
-static int64_t stride_of(const struct tern_rows *r)
-{
-    return r->row_stride ? r->row_stride : r->row_bytes;
-}
+static int64_t stride_of(const struct tern_rows *r) { return r->row_stride ? r->row_stride : r->row_bytes; }
 
 static enum tern_status check_rows(const char *what, const struct tern_rows *r, uint64_t rows)
 {
     if (r->row_bytes == 0 || r->row_bytes % 16 != 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s.row_bytes is %u; it must be a multiple of 16", what, r->row_bytes);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s.row_bytes is %u; it must be a multiple of 16", what,
+                         r->row_bytes);
     }
     if (r->elem_stride && r->elem_stride != (int64_t)(r->elem_bytes ? r->elem_bytes : r->row_bytes)) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s.elem_stride is %lld; rows must be contiguous", what,
                          (long long)r->elem_stride);
     }
     if (stride_of(r) < (int64_t)r->row_bytes || stride_of(r) % 16 != 0 || (uintptr_t)r->data % 16 != 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT,
-                         "%s is at %p with rows of %u bytes %lld apart; address and distance must be multiples of 16",
-                         what, r->data, r->row_bytes, (long long)stride_of(r));
+        return TERN_FAIL(
+            TERN_INVALID_ARGUMENT,
+            "%s is at %p with rows of %u bytes %lld apart; address and distance must be multiples of 16",
+            what, r->data, r->row_bytes, (long long)stride_of(r));
     }
     if (!r->data && rows > 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s.data is NULL with %llu rows", what, (unsigned long long)rows);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s.data is NULL with %llu rows", what,
+                         (unsigned long long)rows);
     }
     return TERN_OK;
 }
@@ -47,12 +47,13 @@ static enum tern_status check_args(const struct tern_route *route, const struct 
                          route->ep->shape.max_row_bytes);
     }
     if (a->in_rows > INT32_MAX) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "in_rows is %llu; one rank can hold %d", (unsigned long long)a->in_rows,
-                         INT32_MAX);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "in_rows is %llu; one rank can hold %d",
+                         (unsigned long long)a->in_rows, INT32_MAX);
     }
     for (int b = 0; b < 2; b++) {
         if ((uintptr_t)a->bias[b] % 16 != 0) {
-            return TERN_FAIL(TERN_INVALID_ARGUMENT, "bias[%d] is at %p; it must be 16-byte aligned", b, a->bias[b]);
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "bias[%d] is at %p; it must be 16-byte aligned", b,
+                             a->bias[b]);
         }
     }
     if (a->out_weights && !a->in_weights && a->in_rows > 0) {
@@ -76,10 +77,12 @@ static enum tern_status place_inputs(const struct tern_route *route, const struc
         const float *in;
         void *place;
     } w = {a->in_weights}; /* only read; places have one type */
-    return terni_staging_place(s, "in_weights", w.place, weights, weights, 0, &k->f.message.columns[COMBINE_WEIGHTS]);
+    return terni_staging_place(s, "in_weights", w.place, weights, weights, 0,
+                               &k->f.message.columns[COMBINE_WEIGHTS]);
 }
 
-static void fill_args(const struct tern_route *route, const struct tern_combine_args *a, struct combine_args *k)
+static void fill_args(const struct tern_route *route, const struct tern_combine_args *a,
+                      struct combine_args *k)
 {
     uint32_t targets = route->layout == TERN_LAYOUT_RANK ? route->ep->shape.num_ranks : route->topk;
     k->route = route->memory;
@@ -96,8 +99,8 @@ static void fill_args(const struct tern_route *route, const struct tern_combine_
     k->chunk_bytes = a->in.row_bytes < COMBINE_CHUNK ? a->in.row_bytes : COMBINE_CHUNK;
     k->batch_rows = targets < BATCH_ROWS ? targets : BATCH_ROWS;
     k->f.message.num_rows = a->in_rows;
-    k->f.message.signature =
-        terni_ep_sign(terni_ep_sign(terni_ep_sign(TERN_OP_COMBINE, route->number), a->in.row_bytes), route->layout);
+    k->f.message.signature = terni_ep_sign(
+        terni_ep_sign(terni_ep_sign(TERN_OP_COMBINE, route->number), a->in.row_bytes), route->layout);
 }
 
 enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_combine_args *a,
@@ -112,10 +115,12 @@ enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_co
     TERN_TRY(check_args(route, a));
     terni_ep_frame(ep, TERN_OP_COMBINE, &k.f);
     fill_args(route, a, &k);
-    uint32_t table = (uint32_t)align_up(ep->shape.num_ranks * (COMBINE_COLUMNS * sizeof(struct place) + 8), 128);
+    uint32_t table =
+        (uint32_t)align_up(ep->shape.num_ranks * (COMBINE_COLUMNS * sizeof(struct place) + 8), 128);
     TERN_TRY(terni_tuning_combine(&ep->machine->info, bulk, k.batch_rows * k.chunk_bytes, table, &g));
     k.num_stages = g.num_stages;
     k.table_bytes = g.table_bytes;
+    k.num_pullers = (uint32_t)g.num_threads / 32;
     terni_staging_begin(&staging, ep, route, a->in_rows, 0, 1);
     TERN_TRY(place_inputs(route, a, &k, &staging));
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
@@ -123,7 +128,7 @@ enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_co
     struct launch l;
     l.kernel = bulk ? TERN_KERNEL_combine_bulk : TERN_KERNEL_combine_plain;
     l.num_blocks = terni_tuning_blocks(a->num_sms, ep->shape.num_sms, tern_comm_num_sms(ep->comm));
-    l.num_threads = g.num_threads;
+    l.num_threads = g.num_threads + (a->out_weights ? 32 : 0);
     l.shared_bytes = g.shared_bytes;
     l.args = &k;
     l.args_bytes = sizeof(k);

@@ -28,11 +28,13 @@ static uint32_t alignment_of(uint32_t row_bytes)
     return row_bytes % 16 == 0 ? 16 : row_bytes % 4 == 0 ? 4 : 1;
 }
 
-static enum tern_status check_aligned(const char *what, int i, const void *data, int64_t stride, uint32_t alignment)
+static enum tern_status check_aligned(const char *what, int i, const void *data, int64_t stride,
+                                      uint32_t alignment)
 {
     if ((uintptr_t)data % alignment != 0 || stride % alignment != 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s[%d] is at %p with rows %lld bytes apart; both must be multiples of %u",
-                         what, i, data, (long long)stride, alignment);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "%s[%d] is at %p with rows %lld bytes apart; both must be multiples of %u", what, i,
+                         data, (long long)stride, alignment);
     }
     return TERN_OK;
 }
@@ -41,17 +43,20 @@ static enum tern_status check_input(int i, const struct tern_rows *r, uint32_t n
 {
     uint32_t elem = elem_bytes_of(r);
     if (r->row_bytes == 0 || r->row_bytes % elem != 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "in[%d] has rows of %u bytes in elements of %u", i, r->row_bytes, elem);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "in[%d] has rows of %u bytes in elements of %u", i,
+                         r->row_bytes, elem);
     }
     if (!r->data && num_tokens > 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "in[%d].data is NULL with %u tokens", i, num_tokens);
     }
     if (i == 0) {
         if (r->row_bytes % 16 != 0) {
-            return TERN_FAIL(TERN_INVALID_ARGUMENT, "in[0].row_bytes is %u; it must be a multiple of 16", r->row_bytes);
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "in[0].row_bytes is %u; it must be a multiple of 16",
+                             r->row_bytes);
         }
         if (elem_stride_of(r) != elem) {
-            return TERN_FAIL(TERN_INVALID_ARGUMENT, "in[0].elem_stride is %lld; the rows of in[0] must be contiguous",
+            return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                             "in[0].elem_stride is %lld; the rows of in[0] must be contiguous",
                              (long long)r->elem_stride);
         }
         return check_aligned("in", 0, r->data, row_stride_of(r), 16);
@@ -62,11 +67,12 @@ static enum tern_status check_input(int i, const struct tern_rows *r, uint32_t n
 static enum tern_status check_output(int i, const struct tern_rows *r, uint32_t row_bytes, uint64_t rows)
 {
     if (r->row_bytes != row_bytes) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out[%d].row_bytes is %u; what is sent there has %u", i, r->row_bytes,
-                         row_bytes);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out[%d].row_bytes is %u; what is sent there has %u", i,
+                         r->row_bytes, row_bytes);
     }
     if (elem_stride_of(r) != elem_bytes_of(r)) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out[%d].elem_stride is %lld; rows of outputs must be contiguous", i,
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "out[%d].elem_stride is %lld; rows of outputs must be contiguous", i,
                          (long long)r->elem_stride);
     }
     if (row_stride_of(r) < (int64_t)row_bytes) {
@@ -74,7 +80,8 @@ static enum tern_status check_output(int i, const struct tern_rows *r, uint32_t 
                          (long long)row_stride_of(r), row_bytes);
     }
     if (!r->data && rows > 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out[%d].data is NULL with %llu rows", i, (unsigned long long)rows);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out[%d].data is NULL with %llu rows", i,
+                         (unsigned long long)rows);
     }
     return check_aligned("out", i, r->data, row_stride_of(r), alignment_of(row_bytes));
 }
@@ -82,17 +89,19 @@ static enum tern_status check_output(int i, const struct tern_rows *r, uint32_t 
 static enum tern_status check_extras(const struct tern_route *route, const struct tern_dispatch_args *a)
 {
     if (a->out_topk_idx && route->layout != TERN_LAYOUT_RANK) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out_topk_idx is given with the expert layout, where each row is one choice");
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "out_topk_idx is given with the expert layout, where each row is one choice");
     }
     if (a->out_topk_weights && !a->topk_weights && route->num_tokens > 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "out_topk_weights is given but topk_weights is NULL");
     }
     if (a->zero_padding && route->layout != TERN_LAYOUT_EXPERT) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "zero_padding is given with the rank layout, which has no padding");
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "zero_padding is given with the rank layout, which has no padding");
     }
     if (a->out_rows > INT32_MAX) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out_rows is %llu; one rank can hold %d", (unsigned long long)a->out_rows,
-                         INT32_MAX);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out_rows is %llu; one rank can hold %d",
+                         (unsigned long long)a->out_rows, INT32_MAX);
     }
     TERN_TRY(check_aligned("out_topk_idx", 0, a->out_topk_idx, 0, route->idx_bytes));
     TERN_TRY(check_aligned("topk_weights", 0, a->topk_weights, 0, 4));
@@ -117,11 +126,13 @@ static uint32_t output_bytes(const struct tern_dispatch_args *a, uint32_t i)
     return a->in[i - 1].row_bytes;
 }
 
-static enum tern_status check_args(const struct tern_route *route, const struct tern_dispatch_args *a, uint32_t num_out)
+static enum tern_status check_args(const struct tern_route *route, const struct tern_dispatch_args *a,
+                                   uint32_t num_out)
 {
     uint64_t total = 0;
     if (a->num_in < 1 || a->num_in > TERN_MAX_PAYLOADS) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_in is %u; it must be 1 to %d", a->num_in, TERN_MAX_PAYLOADS);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_in is %u; it must be 1 to %d", a->num_in,
+                         TERN_MAX_PAYLOADS);
     }
     if (a->cast > TERN_CAST_FP8_UE8M0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "cast is %u; see enum tern_cast", a->cast);
@@ -185,8 +196,8 @@ static enum tern_status place_outputs(const struct tern_route *route, const stru
 {
     struct ep_place *columns = k->f.message.columns;
     for (uint32_t i = 0; i < num_out; i++) {
-        TERN_TRY(terni_staging_place(s, "an output", a->out[i].data, a->out[i].row_bytes, row_stride_of(&a->out[i]), 0,
-                                     &columns[i]));
+        TERN_TRY(terni_staging_place(s, "an output", a->out[i].data, a->out[i].row_bytes,
+                                     row_stride_of(&a->out[i]), 0, &columns[i]));
     }
     uint32_t ids = route->topk * route->idx_bytes;
     uint32_t weights = route->layout == TERN_LAYOUT_RANK ? route->topk * 4 : 4;
@@ -236,7 +247,8 @@ enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_d
     k.stage_bytes = lay_stage(a, num_out, &k);
     k.f.message.num_rows = a->out_rows;
     k.f.message.signature = sign(route, a, num_out);
-    uint32_t table = (uint32_t)align_up(ep->shape.num_ranks * (EP_MAX_COLUMNS * sizeof(struct place) + 8), 128);
+    uint32_t table =
+        (uint32_t)align_up(ep->shape.num_ranks * (EP_MAX_COLUMNS * sizeof(struct place) + 8), 128);
     TERN_TRY(terni_tuning_dispatch(&ep->machine->info, bulk, k.stage_bytes, table, &g));
     k.num_stages = g.num_stages;
     k.table_bytes = g.table_bytes;

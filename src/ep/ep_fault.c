@@ -16,7 +16,6 @@ static const char *operation_name(int operation)
 /* Appends to text at *length, counting what did not fit. */
 static void append(char *text, size_t bytes, int *length, const char *format, ...) TERN_PRINTF(4, 5);
 
-
 static void append(char *text, size_t bytes, int *length, const char *format, ...)
 {
     va_list list;
@@ -51,18 +50,20 @@ int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
     switch (f->awaited) {
     case TERN_AWAIT_READY:
     case TERN_AWAIT_DONE:
-        append(text, bytes, &n, "rank %d %s within %.1f ms (signal %llu, awaited %llu, block %d, warp %d)", f->peer,
-               f->awaited == TERN_AWAIT_READY ? "did not arrive" : "did not finish", (double)f->elapsed_ns / 1e6,
-               (unsigned long long)f->seen, (unsigned long long)f->expected, f->block, f->warp);
+        append(text, bytes, &n, "rank %d %s within %.1f ms (signal %llu, awaited %llu, block %d, warp %d)",
+               f->peer, f->awaited == TERN_AWAIT_READY ? "did not arrive" : "did not finish",
+               (double)f->elapsed_ns / 1e6, (unsigned long long)f->seen, (unsigned long long)f->expected,
+               f->block, f->warp);
         append_late(f, text, bytes, &n);
         break;
     case TERN_AWAIT_MATCH:
-        append(text, bytes, &n, "rank %d is in another operation, route or shape (signature %016llx, here %016llx)",
-               f->peer, (unsigned long long)f->seen, (unsigned long long)f->expected);
+        append(text, bytes, &n,
+               "rank %d is in another operation, route or shape (signature %016llx, here %016llx)", f->peer,
+               (unsigned long long)f->seen, (unsigned long long)f->expected);
         break;
     case TERN_AWAIT_EXPERT_ID:
-        append(text, bytes, &n, "expert id %lld at index %llu of topk_idx is out of range", (long long)f->seen,
-               (unsigned long long)f->expected);
+        append(text, bytes, &n, "expert id %lld at index %llu of topk_idx is out of range",
+               (long long)f->seen, (unsigned long long)f->expected);
         break;
     default:
         append(text, bytes, &n, "no fault");

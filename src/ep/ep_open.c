@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening, closing and resetting an EP object. Each collective is cut where it would wait for peers, so that one
- * thread can take several ranks through it:
+ * Opening, closing and resetting an EP object. Each collective is cut where it would wait for peers, so that
+ * one thread can take several ranks through it:
  *
  *   open    0 check the configuration, post it    1 compare with all; allocate; begin the heap
  *           2 end the heap                        3 post and await nothing more: the object is whole
@@ -40,8 +40,8 @@ static struct ep_card card_of(const struct ep_shape *s)
 static enum tern_status compare_field(int rank, const char *field, uint64_t mine, uint64_t theirs)
 {
     if (mine != theirs) {
-        return TERN_FAIL(TERN_MISMATCH, "%s is %llu here but %llu on rank %d", field, (unsigned long long)mine,
-                         (unsigned long long)theirs, rank);
+        return TERN_FAIL(TERN_MISMATCH, "%s is %llu here but %llu on rank %d", field,
+                         (unsigned long long)mine, (unsigned long long)theirs, rank);
     }
     return TERN_OK;
 }
@@ -71,7 +71,8 @@ static enum tern_status choose_transfer(const struct machine *m, uint32_t *trans
         } else if (strcmp(name, "auto") == 0) {
             *transfer = m->info.has_bulk ? TERN_TRANSFER_BULK : TERN_TRANSFER_PLAIN;
         } else {
-            return TERN_FAIL(TERN_INVALID_ARGUMENT, "TERN_TRANSFER is \"%s\"; it must be auto, bulk or plain", name);
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "TERN_TRANSFER is \"%s\"; it must be auto, bulk or plain",
+                             name);
         }
     }
     if (*transfer == TERN_TRANSFER_BULK && !m->info.has_bulk) {
@@ -81,8 +82,8 @@ static enum tern_status choose_transfer(const struct machine *m, uint32_t *trans
     return TERN_OK;
 }
 
-/* On one GPU the ranks of a process have one default stream, where a kernel that waits for a later one would wait
- * for ever. The cpu machine gives every rank its own. */
+/* On one GPU the ranks of a process have one default stream, where a kernel that waits for a later one would
+ * wait for ever. The cpu machine gives every rank its own. */
 static int default_stream_is_shared(const struct tern_comm *comm)
 {
     const struct rank_card *mine = &comm->cards[comm->rank];
@@ -94,7 +95,8 @@ static int default_stream_is_shared(const struct tern_comm *comm)
     return same > 1 && comm->machine->info.kind == TERN_MACHINE_CUDA;
 }
 
-static enum tern_status open_post(struct tern_comm *comm, const struct tern_ep_config *config, struct tern_ep **out)
+static enum tern_status open_post(struct tern_comm *comm, const struct tern_ep_config *config,
+                                  struct tern_ep **out)
 {
     struct ep_shape shape;
     TERN_TRY(terni_shape_init(config, comm->num_ranks, &shape));
@@ -102,8 +104,8 @@ static enum tern_status open_post(struct tern_comm *comm, const struct tern_ep_c
     shape.timeout_ms = shape.timeout_ms ? shape.timeout_ms : comm->timeout_ms;
     for (int r = 0; r < comm->num_ranks; r++) {
         if (comm->domain_of[r] != comm->domain_of[comm->rank]) {
-            return TERN_FAIL(TERN_UNSUPPORTED, "ranks %d and %d are in different domains (%d and %d)", comm->rank, r,
-                             comm->domain_of[comm->rank], comm->domain_of[r]);
+            return TERN_FAIL(TERN_UNSUPPORTED, "ranks %d and %d are in different domains (%d and %d)",
+                             comm->rank, r, comm->domain_of[comm->rank], comm->domain_of[r]);
         }
     }
     struct tern_ep *ep = (struct tern_ep *)calloc(1, sizeof(*ep));
@@ -237,9 +239,11 @@ static enum tern_status zero_everything(struct tern_ep *ep)
     const struct machine_ops *ops = ep->machine->ops;
     struct tern_stream *stream = NULL;
     TERN_TRY(ops->stream_open(ep->machine, &stream));
-    enum tern_status status = ops->fill(ep->machine, ep->heap->bases[ep->comm->rank], 0, ep->layout.control_bytes, stream);
+    enum tern_status status =
+        ops->fill(ep->machine, ep->heap->bases[ep->comm->rank], 0, ep->layout.control_bytes, stream);
     if (status == TERN_OK) {
-        status = ops->fill(ep->machine, ep->device_memory + ep->layout.state, 0, sizeof(struct ep_state), stream);
+        status =
+            ops->fill(ep->machine, ep->device_memory + ep->layout.state, 0, sizeof(struct ep_state), stream);
     }
     if (status == TERN_OK) {
         status = ops->stream_synchronize(ep->machine, stream);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Order of operations on one EP object. Its signals count epochs, one operation after the other, so operations run in
- * issue order even when the caller changes streams: an event joins the streams. Inside a graph the capture's own
- * order holds, and the caller orders launches of the graph against other operations. */
+ * Order of operations on one EP object. Its signals count epochs, one operation after the other, so
+ * operations run in issue order even when the caller changes streams: an event joins the streams. Inside a
+ * graph the capture's own order holds, and the caller orders launches of the graph against other operations.
+ */
 #include "ep/ep.h"
 
 enum tern_status terni_ep_begin(struct tern_ep *ep, struct tern_stream *stream, struct tern_event *after)
@@ -11,7 +12,8 @@ enum tern_status terni_ep_begin(struct tern_ep *ep, struct tern_stream *stream, 
     TERN_TRY(terni_ep_fault(ep));
     if (!stream && ep->no_default_stream) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
-                         "stream is NULL, but %d ranks share device %d and its default stream; give each a stream of its own",
+                         "stream is NULL, but %d ranks share device %d and its default stream; give each a "
+                         "stream of its own",
                          ep->comm->ranks_on_device, ep->machine->info.device);
     }
     if (after) {

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Routes on the host: a slot of device memory each, one kernel launch a run, and a ticket by which the host knows
- * that the counts it reads are those of its run. */
+ * Routes on the host: a slot of device memory each, one kernel launch a run, and a ticket by which the host
+ * knows that the counts it reads are those of its run. */
 #include <string.h>
 
 #include "ep/ep.h"
 #include "ep/tuning.h"
 #include "kernels/kernels.h"
 
-static enum tern_status check_args(const struct tern_ep *ep, const struct tern_route_args *a, uint32_t idx_bytes)
+static enum tern_status check_args(const struct tern_ep *ep, const struct tern_route_args *a,
+                                   uint32_t idx_bytes)
 {
     if (idx_bytes != 4 && idx_bytes != 8) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "idx_bytes is %u; it must be 4 or 8", idx_bytes);
     }
     if (a->topk < 1 || a->topk > ep->shape.max_topk) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk is %u; it must be 1 to max_topk, %u", a->topk, ep->shape.max_topk);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk is %u; it must be 1 to max_topk, %u", a->topk,
+                         ep->shape.max_topk);
     }
     if (a->num_tokens > ep->shape.max_tokens) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_tokens is %u; max_tokens is %u", a->num_tokens,
@@ -24,12 +26,15 @@ static enum tern_status check_args(const struct tern_ep *ep, const struct tern_r
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_idx is NULL with %u tokens", a->num_tokens);
     }
     if ((uintptr_t)a->topk_idx % idx_bytes != 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_idx is %p; it must be aligned to %u bytes", a->topk_idx, idx_bytes);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_idx is %p; it must be aligned to %u bytes", a->topk_idx,
+                         idx_bytes);
     }
     uint64_t rows = 0;
-    TERN_TRY(terni_shape_max_rows(&ep->shape, a->layout > INT32_MAX ? -1 : (int)a->layout, a->expert_alignment, &rows));
+    TERN_TRY(terni_shape_max_rows(&ep->shape, a->layout > INT32_MAX ? -1 : (int)a->layout,
+                                  a->expert_alignment, &rows));
     if (rows > INT32_MAX) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "expert_alignment %u makes up to %llu rows; one rank can hold %d",
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "expert_alignment %u makes up to %llu rows; one rank can hold %d",
                          a->expert_alignment, (unsigned long long)rows, INT32_MAX);
     }
     return TERN_OK;
@@ -44,7 +49,8 @@ static void fill_route_args(struct tern_route *route, const struct tern_route_ar
     memset(k, 0, sizeof(*k));
     terni_ep_frame(ep, TERN_OP_ROUTE, &k->f);
     k->f.message.signature = terni_ep_sign(terni_ep_sign(TERN_OP_ROUTE, route->topk), route->layout);
-    k->f.message.signature = terni_ep_sign(terni_ep_sign(k->f.message.signature, route->alignment), route->number);
+    k->f.message.signature =
+        terni_ep_sign(terni_ep_sign(k->f.message.signature, route->alignment), route->number);
     k->route = route->memory;
     k->host.ticket = (uint64_t *)(device + l->ticket);
     k->host.num_rows = (int32_t *)(device + l->num_rows);
@@ -74,7 +80,8 @@ static enum tern_status launch_route(struct tern_route *route, const struct tern
     struct tern_ep *ep = route->ep;
     struct geometry g;
     struct route_args k;
-    TERN_TRY(terni_tuning_route(&ep->machine->info, ep->shape.num_ranks, ep->shape.num_experts, a->num_tokens, &g));
+    TERN_TRY(terni_tuning_route(&ep->machine->info, ep->shape.num_ranks, ep->shape.num_experts, a->num_tokens,
+                                &g));
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
     route->num_tokens = a->num_tokens;
     route->number = ++ep->num_route_runs;
@@ -92,8 +99,8 @@ static enum tern_status launch_route(struct tern_route *route, const struct tern
     return terni_ep_end(ep, stream, a->record);
 }
 
-enum tern_status terni_route_open(struct tern_ep *ep, const struct tern_route_args *args, struct tern_stream *stream,
-                                  struct tern_route **out)
+enum tern_status terni_route_open(struct tern_ep *ep, const struct tern_route_args *args,
+                                  struct tern_stream *stream, struct tern_route **out)
 {
     uint32_t idx_bytes = args->idx_bytes ? args->idx_bytes : 8;
     TERN_TRY(check_args(ep, args, idx_bytes));
@@ -128,10 +135,11 @@ enum tern_status terni_route_run(struct tern_route *route, const struct tern_rou
     TERN_TRY(check_args(route->ep, args, idx_bytes));
     if (args->topk != route->topk || args->layout != route->layout || idx_bytes != route->idx_bytes ||
         (args->expert_alignment ? args->expert_alignment : 1) != route->alignment) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT,
-                         "the route was opened with topk %u, layout %u, alignment %u, ids of %u bytes, not %u, %u, %u, %u",
-                         route->topk, route->layout, route->alignment, route->idx_bytes, args->topk, args->layout,
-                         args->expert_alignment, idx_bytes);
+        return TERN_FAIL(
+            TERN_INVALID_ARGUMENT,
+            "the route was opened with topk %u, layout %u, alignment %u, ids of %u bytes, not %u, %u, %u, %u",
+            route->topk, route->layout, route->alignment, route->idx_bytes, args->topk, args->layout,
+            args->expert_alignment, idx_bytes);
     }
     return launch_route(route, args, stream);
 }
@@ -141,12 +149,14 @@ enum tern_status terni_route_wait(struct tern_route *route, struct tern_route_co
     struct tern_ep *ep = route->ep;
     uint64_t wait_ns = (uint64_t)ep->shape.timeout_ms * 1000000u + 1000000000u;
     if (route->captured) {
-        return TERN_FAIL(TERN_BAD_STATE, "the route ran in a graph: its counts are on the device, see tern_route_get_view");
+        return TERN_FAIL(TERN_BAD_STATE,
+                         "the route ran in a graph: its counts are on the device, see tern_route_get_view");
     }
-    /* The kernel itself ends by its deadline once it runs; until then the stream is busy with the caller's work. */
+    /* The kernel itself ends by its deadline once it runs; until then the stream is busy with the caller's
+     * work. */
     for (;;) {
-        enum tern_status status =
-            ep->machine->ops->wait_word(ep->machine, route->host.ticket, route->ticket, terni_clock_ns() + wait_ns);
+        enum tern_status status = ep->machine->ops->wait_word(ep->machine, route->host.ticket, route->ticket,
+                                                              terni_clock_ns() + wait_ns);
         TERN_TRY(terni_ep_fault(ep));
         if (status == TERN_OK) {
             break;

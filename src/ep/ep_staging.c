@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors that are in no window: peers write to, or read from, a staging window of the EP object, and one more copy on
- * this rank moves the rows. Operations of one object run one at a time, so each may use the whole of it; a
- * peer cannot touch it for the next operation before this rank has entered that, after its copy. */
+ * Tensors that are in no window: peers write to, or read from, a staging window of the EP object, and one
+ * more copy on this rank moves the rows. Operations of one object run one at a time, so each may use the
+ * whole of it; a peer cannot touch it for the next operation before this rank has entered that, after its
+ * copy. */
 #include <string.h>
 
 #include "ep/ep.h"
@@ -10,8 +11,8 @@
 
 enum { COPY_THREADS = 512, CPU_COPY_THREADS = 64, CPU_COPY_BLOCKS = 2 };
 
-void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct tern_route *route, uint64_t capacity,
-                         int padding, int copy_in)
+void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct tern_route *route,
+                         uint64_t capacity, int padding, int copy_in)
 {
     memset(s, 0, sizeof(*s));
     s->ep = ep;
@@ -25,7 +26,8 @@ void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct ter
 }
 
 /* Offset in the users' heap if all rows lie in it. */
-static int in_window(const struct staging *s, void *data, uint32_t row_bytes, int64_t row_stride, uint64_t *offset)
+static int in_window(const struct staging *s, void *data, uint32_t row_bytes, int64_t row_stride,
+                     uint64_t *offset)
 {
     uint64_t rows = s->copies.capacity;
     uint64_t span = rows ? (rows - 1) * (uint64_t)row_stride + row_bytes : 0;
@@ -48,11 +50,12 @@ enum tern_status terni_staging_place(struct staging *s, const char *what, void *
     uint64_t stride = align_up(row_bytes, 16);
     uint64_t bytes = align_up(s->copies.capacity * stride, 256);
     if (s->used + bytes > s->ep->shape.staging_bytes) {
-        return TERN_FAIL(TERN_NO_SPACE,
-                         "%s is in no window and needs %llu bytes of staging for %llu rows; %llu of %llu are left", what,
-                         (unsigned long long)bytes, (unsigned long long)s->copies.capacity,
-                         (unsigned long long)(s->ep->shape.staging_bytes - s->used),
-                         (unsigned long long)s->ep->shape.staging_bytes);
+        return TERN_FAIL(
+            TERN_NO_SPACE,
+            "%s is in no window and needs %llu bytes of staging for %llu rows; %llu of %llu are left", what,
+            (unsigned long long)bytes, (unsigned long long)s->copies.capacity,
+            (unsigned long long)(s->ep->shape.staging_bytes - s->used),
+            (unsigned long long)s->ep->shape.staging_bytes);
     }
     uint64_t offset = s->ep->layout.staging + s->used;
     char *staged = s->ep->heap->bases[s->ep->comm->rank] + offset;

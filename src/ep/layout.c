@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See layout.h. All sizes are 64-bit; the limits below keep row numbers in 31 bits, which is what kernels index
- * with, and every product in 64. */
+ * See layout.h. All sizes are 64-bit; the limits below keep row numbers in 31 bits, which is what kernels
+ * index with, and every product in 64. */
 #include "ep/layout.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "kernels/ep_args.h"
 
 enum {
-    ALIGNMENT = 256,          /* of every array: whole cache lines and DMA granules */
+    ALIGNMENT = 256, /* of every array: whole cache lines and DMA granules */
     MAX_EXPERTS = 1 << 14,
     MAX_TOKENS = 1 << 24,
     MAX_ROW_BYTES = 1 << 20,
@@ -32,7 +32,8 @@ static enum tern_status check_range(const char *field, uint64_t value, uint64_t 
 /* Staging for one operation with every optional output, each column's rows 16-byte aligned. */
 static uint64_t worst_staging(const struct ep_shape *s)
 {
-    uint64_t row = align_up(s->max_row_bytes, 16) + (uint64_t)EP_MAX_COLUMNS * 16 + (uint64_t)s->max_topk * 12 + 8;
+    uint64_t row =
+        align_up(s->max_row_bytes, 16) + (uint64_t)EP_MAX_COLUMNS * 16 + (uint64_t)s->max_topk * 12 + 8;
     return s->max_rows * row + (uint64_t)EP_MAX_COLUMNS * ALIGNMENT;
 }
 
@@ -41,7 +42,8 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     struct ep_shape s;
     memset(&s, 0, sizeof(s));
     if (num_ranks < 1 || num_ranks > TERN_MAX_RANKS) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_ranks is %d; it must be 1 to %d", num_ranks, TERN_MAX_RANKS);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_ranks is %d; it must be 1 to %d", num_ranks,
+                         TERN_MAX_RANKS);
     }
     TERN_TRY(check_range("num_experts", config->num_experts, 1, MAX_EXPERTS));
     if (config->num_experts % (uint32_t)num_ranks != 0) {
@@ -67,8 +69,8 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     s.max_rows = (uint64_t)s.num_ranks * s.max_tokens;
     if (s.max_rows * s.max_topk > max_row_count) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
-                         "%u ranks x %u tokens x %u choices are %llu rows; one rank can hold %llu", s.num_ranks,
-                         s.max_tokens, s.max_topk, (unsigned long long)(s.max_rows * s.max_topk),
+                         "%u ranks x %u tokens x %u choices are %llu rows; one rank can hold %llu",
+                         s.num_ranks, s.max_tokens, s.max_topk, (unsigned long long)(s.max_rows * s.max_topk),
                          (unsigned long long)max_row_count);
     }
     if (config->staging_bytes == TERN_STAGING_NONE) {
@@ -90,10 +92,7 @@ static uint64_t take(uint64_t *cursor, uint64_t bytes)
     return at;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static void layout_route(const struct ep_shape *s, struct route_layout *l)
 {
@@ -151,7 +150,8 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     *layout = l;
 }
 
-enum tern_status terni_shape_max_rows(const struct ep_shape *s, int layout, uint32_t alignment, uint64_t *rows)
+enum tern_status terni_shape_max_rows(const struct ep_shape *s, int layout, uint32_t alignment,
+                                      uint64_t *rows)
 {
     if (layout != TERN_LAYOUT_RANK && layout != TERN_LAYOUT_EXPERT) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "layout is %d; see enum tern_layout", layout);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * layout: a configuration checked and completed (shape), and where every byte of an EP object lives. One cursor
- * walks each of the three areas once; offsets and totals come from the same walk. Pure functions. */
+ * layout: a configuration checked and completed (shape), and where every byte of an EP object lives. One
+ * cursor walks each of the three areas once; offsets and totals come from the same walk. Pure functions. */
 #ifndef TERN_LAYOUT_H
 #define TERN_LAYOUT_H
 
@@ -41,11 +41,9 @@ struct ep_layout {
 enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_ranks, struct ep_shape *shape);
 void terni_layout_init(const struct ep_shape *shape, struct ep_layout *layout);
 /* The most rows a rank can receive. */
-enum tern_status terni_shape_max_rows(const struct ep_shape *shape, int layout, uint32_t alignment, uint64_t *rows);
+enum tern_status terni_shape_max_rows(const struct ep_shape *shape, int layout, uint32_t alignment,
+                                      uint64_t *rows);
 
-static inline uint64_t align_up(uint64_t value, uint64_t to)
-{
-    return (value + to - 1) / to * to;
-}
+static inline uint64_t align_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
 #endif

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See tuning.h. On GPUs shared memory decides: a warp needs its ring of stages, and as many warps as fit keep the
- * links busy. On the cpu machine every thread is a fiber to be switched to, so that few are best. */
+ * See tuning.h. On GPUs shared memory decides: a warp needs its ring of stages, and as many warps as fit keep
+ * the links busy. On the cpu machine every thread is a fiber to be switched to, so that few are best. */
 #include "ep/tuning.h"
 
 enum {
-    GPU_WARPS = 16,
+    GPU_WARPS = 16, /* combine may add one for weights */
     CPU_WARPS = 2,
-    DISPATCH_STAGES = 4, /* three tokens in flight a warp; anchors: 3 warps x 4 stages of 14336 B fill the wire at 8 SMs */
-    COMBINE_WARPS = 7,   /* of batches of 8 x 2 KiB in two stages; the first cut's best shape on H200 */
+    DISPATCH_STAGES =
+        4, /* three tokens in flight a warp; anchors: 3 warps x 4 stages of 14336 B fill the wire at 8 SMs */
+    COMBINE_WARPS = 12, /* adding waits on latency, so that many warps come before deep rings */
     COMBINE_STAGES = 4,
-    BARRIER_BYTES = 8
+    BARRIER_BYTES = 16 /* of a stage: the mbarrier, and a word beside it */
 };
 
 static uint32_t most_warps(const struct machine_info *info)
@@ -39,14 +40,15 @@ enum tern_status terni_tuning_route(const struct machine_info *info, uint32_t nu
     g->table_bytes = 0;
     g->shared_bytes = warps * row > settle ? warps * row : settle;
     if (g->shared_bytes > info->max_shared_bytes) {
-        return TERN_FAIL(TERN_UNSUPPORTED, "%u experts on %u ranks need %u bytes of shared memory a block; %s has %u",
+        return TERN_FAIL(TERN_UNSUPPORTED,
+                         "%u experts on %u ranks need %u bytes of shared memory a block; %s has %u",
                          num_experts, num_ranks, g->shared_bytes, info->name, info->max_shared_bytes);
     }
     return TERN_OK;
 }
 
-static enum tern_status fit(const struct machine_info *info, const char *what, uint32_t stages, uint32_t fewest,
-                            uint32_t warps, uint32_t stage_bytes, struct geometry *g)
+static enum tern_status fit(const struct machine_info *info, const char *what, uint32_t stages,
+                            uint32_t fewest, uint32_t warps, uint32_t stage_bytes, struct geometry *g)
 {
     uint32_t room = info->max_shared_bytes > g->table_bytes ? info->max_shared_bytes - g->table_bytes : 0;
     uint64_t a_stage = (uint64_t)stage_bytes + BARRIER_BYTES;
@@ -54,8 +56,9 @@ static enum tern_status fit(const struct machine_info *info, const char *what, u
         stages--;
     }
     if (stages * a_stage > room) {
-        return TERN_FAIL(TERN_UNSUPPORTED, "%s of %u bytes a row: %u stages need %llu bytes of shared memory; %s has %u",
-                         what, stage_bytes, stages, (unsigned long long)(stages * a_stage), info->name, room);
+        return TERN_FAIL(TERN_UNSUPPORTED,
+                         "%s of %u bytes a row: %u stages need %llu bytes of shared memory; %s has %u", what,
+                         stage_bytes, stages, (unsigned long long)(stages * a_stage), info->name, room);
     }
     if (warps * stages * a_stage > room) {
         warps = (uint32_t)(room / (stages * a_stage));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tuning: how many blocks, warps and stages an operation takes on a device, computed from what the device has.
- * Results never depend on it. */
+ * tuning: how many blocks, warps and stages an operation takes on a device, computed from what the device
+ * has. Results never depend on it. */
 #ifndef TERN_TUNING_H
 #define TERN_TUNING_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * BF16 rows to FP8 E4M3 with one scale per 128 channels, by one warp, in place in shared memory: the FP8 row takes
- * the front half of the BF16 row. The definition is in tern.h (enum tern_cast); amax has a floor of 1e-4, so
- * that a block of zeros has a scale. */
+ * BF16 rows to FP8 E4M3 with one scale per 128 channels, by one warp, in place in shared memory: the FP8 row
+ * takes the front half of the BF16 row. The definition is in tern.h (enum tern_cast); amax has a floor of
+ * 1e-4, so that a block of zeros has a scale. */
 #ifndef TERN_CAST_H
 #define TERN_CAST_H
 
@@ -50,9 +50,9 @@ TERN_DEVICE struct block_scale block_scale_of(float amax, uint32_t cast)
     return s;
 }
 
-/* `row` holds `channels` BF16 values (a multiple of 8) and receives the FP8 bytes; `scales` receives scale_bytes. Half a warp works
- * on a block of 128 channels, 8 a lane, so 32 lanes read 512 bytes and write 256 a step: the write never
- * reaches bytes that are yet to be read. */
+/* `row` holds `channels` BF16 values (a multiple of 8) and receives the FP8 bytes; `scales` receives
+ * scale_bytes. Half a warp works on a block of 128 channels, 8 a lane, so 32 lanes read 512 bytes and write
+ * 256 a step: the write never reaches bytes that are yet to be read. */
 TERN_DEVICE void cast_row(char *row, char *scales, uint32_t channels, uint32_t scale_bytes, uint32_t cast)
 {
     if (cast == CAST_FP8_UE8M0) {
@@ -75,10 +75,10 @@ TERN_DEVICE void cast_row(char *row, char *scales, uint32_t channels, uint32_t s
         sync_warp();
         if (c < channels) {
             uint32_t *out = (uint32_t *)(row + c);
-            out[0] = cvt_e4m3x4(bf16_lo(v.w[0]) * s.factor, bf16_hi(v.w[0]) * s.factor, bf16_lo(v.w[1]) * s.factor,
-                                bf16_hi(v.w[1]) * s.factor);
-            out[1] = cvt_e4m3x4(bf16_lo(v.w[2]) * s.factor, bf16_hi(v.w[2]) * s.factor, bf16_lo(v.w[3]) * s.factor,
-                                bf16_hi(v.w[3]) * s.factor);
+            out[0] = cvt_e4m3x4(bf16_lo(v.w[0]) * s.factor, bf16_hi(v.w[0]) * s.factor,
+                                bf16_lo(v.w[1]) * s.factor, bf16_hi(v.w[1]) * s.factor);
+            out[1] = cvt_e4m3x4(bf16_lo(v.w[2]) * s.factor, bf16_hi(v.w[2]) * s.factor,
+                                bf16_lo(v.w[3]) * s.factor, bf16_hi(v.w[3]) * s.factor);
             if ((lane() & 15) == 0 && cast == CAST_FP8_UE8M0) {
                 scales[c / 128] = (char)s.stored;
             } else if ((lane() & 15) == 0) {

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Combine, "pull": every warp takes pieces of this rank's own tokens in turn, reads the token's rows out of the
- * peers' windows, adds them in FP32 in target order (ranks ascending, or choices ascending) onto the biases,
- * rounds once and writes the token. Nobody pushes; the peers only keep their rows still until this rank is done.
+ * Combine, "pull": every warp takes this rank's own tokens in turn, reads the token's rows out of the peers'
+ * windows, adds them in FP32 in target order (ranks ascending, or choices ascending) onto the biases, rounds
+ * once and writes the token. Nobody pushes; the peers only keep their rows still until this rank is done.
  *
- * Work unit: (token, chunk of chunk_bytes). A token's rows come in batches of at most batch_rows, so that one
- * unit is a fixed number of steps, and step n uses stage n % num_stages.
+ * A token is cut into chunks of chunk_bytes, and a chunk's rows into batches of at most batch_rows. One step
+ * of the bulk pipeline is one batch: step n uses stage n % num_stages. The loader runs num_stages - 1 steps
+ * ahead of the adder; both are the same warp, so that what the loader knows of a step travels in the stage's
+ * note.
  *
- * Shared memory: | place table | stages of warp 0, 1, ... | barriers of warp 0, 1, ... |
+ * If weights are wanted, the block's last warp pulls them meanwhile.
+ *
+ * Shared memory: | place table | stages of warp 0, 1, ... | barriers and notes of warp 0, 1, ... |
  * A stage holds batch_rows pieces of chunk_bytes. */
 #ifndef TERN_COMBINE_BODY_H
 #define TERN_COMBINE_BODY_H
@@ -20,9 +24,8 @@ struct puller {
     const struct combine_args *p;
     struct target_map map;
     char *stages;
-    uint64_t *bars;
-    uint32_t chunks;  /* a row */
-    uint32_t batches; /* a unit */
+    uint64_t *bars;  /* [num_stages], then as many notes */
+    uint32_t chunks; /* a row */
 };
 
 /* A chunk's sums: lane l holds bytes [q * 512 + l * 16, + 16) of it in sum[q]. */
@@ -44,12 +47,19 @@ TERN_DEVICE struct puller puller_of(const struct combine_args *p)
     s.map.experts_a_rank = p->num_experts / (uint32_t)p->f.num_ranks;
     s.map.num_targets = p->layout == 0 ? (uint32_t)p->f.num_ranks : p->topk;
     s.stages = shared_memory() + p->table_bytes + (uint32_t)warp() * p->num_stages * stage_bytes;
-    s.bars = (uint64_t *)(shared_memory() + p->table_bytes + (uint32_t)nwarps() * p->num_stages * stage_bytes) +
-             (uint32_t)warp() * p->num_stages;
+    s.bars = (uint64_t *)(shared_memory() + p->table_bytes + p->num_pullers * p->num_stages * stage_bytes) +
+             (uint32_t)warp() * 2 * p->num_stages;
     s.chunks = (p->row_bytes + p->chunk_bytes - 1) / p->chunk_bytes;
-    s.batches = (s.map.num_targets + p->batch_rows - 1) / p->batch_rows;
     return s;
 }
+
+/* Pulling warps of all blocks take work in turn. */
+TERN_DEVICE uint32_t first_of(const struct puller *s)
+{
+    return (uint32_t)bid() * s->p->num_pullers + (uint32_t)warp();
+}
+
+TERN_DEVICE uint32_t gap_of(const struct puller *s) { return (uint32_t)nblk() * s->p->num_pullers; }
 
 TERN_DEVICE uint32_t chunk_size(const struct puller *s, uint32_t chunk)
 {
@@ -112,82 +122,87 @@ TERN_DEVICE void end_sum(const struct puller *s, const struct accumulator *a, ui
     }
 }
 
-/* Which of a token's valid targets, counted in order, are in batch b: [b * batch_rows, (b + 1) * batch_rows). */
-struct batch {
-    uint32_t first, end;
+/* What the loader tells the adder about a step. */
+TERN_DEVICE uint64_t note_of(uint32_t rows, int last) { return (uint64_t)rows << 1 | (uint64_t)last; }
+
+/* Where the loader is, and this lane's rows of its token: targets lane, lane + 32, ... in groups. */
+enum { PULL_MAX_GROUPS = EP_MAX_RANKS / 32 };
+struct loader {
+    uint32_t token, chunk, batch;
+    uint32_t valid;                     /* targets of the token */
+    uint32_t position[PULL_MAX_GROUPS]; /* among the valid ones, in order; none: UINT32_MAX */
+    const char *address[PULL_MAX_GROUPS];
 };
 
-TERN_DEVICE struct batch batch_of(const struct puller *s, uint32_t b)
+TERN_DEVICE void loader_begin_token(const struct puller *s, struct loader *l, const int groups)
 {
-    struct batch r;
-    r.first = b * s->p->batch_rows;
-    r.end = r.first + s->p->batch_rows;
-    return r;
+    l->chunk = 0;
+    l->batch = 0;
+    l->valid = 0;
+    TERN_UNROLL
+    for (int i = 0; i < groups; i++) {
+        struct target g = {-1, 0};
+        if (l->token < s->p->num_tokens) {
+            g = target_of(&s->map, l->token, (uint32_t)(i * 32 + lane()));
+        }
+        uint32_t hits = warp_ballot(g.rank >= 0);
+        l->position[i] = g.rank >= 0 ? l->valid + (uint32_t)popc_before(hits, lane()) : UINT32_MAX;
+        l->address[i] = g.rank >= 0 ? row_address(g) : 0;
+        l->valid += (uint32_t)TERN_POPC(hits);
+    }
 }
 
-/* Starts pulling one batch of a unit into a stage. All lanes. */
-TERN_DEVICE void load_batch(const struct puller *s, uint32_t unit, uint32_t b, uint32_t stage)
+/* Starts the loader's step into a stage and moves the loader on. All lanes. */
+TERN_DEVICE void load_step(const struct puller *s, struct loader *l, uint32_t stage, const int groups)
 {
     const struct combine_args *p = s->p;
-    uint32_t t = unit / s->chunks;
-    uint32_t chunk = unit % s->chunks;
-    uint32_t bytes = chunk_size(s, chunk);
-    struct batch want = batch_of(s, b);
-    char *to = s->stages + (size_t)stage * p->batch_rows * p->chunk_bytes;
-    uint32_t valid = 0;
-    for (uint32_t i0 = 0; i0 < s->map.num_targets; i0 += 32) {
-        struct target g = target_of(&s->map, t, i0 + (uint32_t)lane());
-        uint32_t hits = warp_ballot(g.rank >= 0);
-        uint32_t n = valid + (uint32_t)popc_before(hits, lane());
-        if (g.rank >= 0 && n >= want.first && n < want.end) {
-            bulk_load(to + (size_t)(n - want.first) * p->chunk_bytes, row_address(g) + (size_t)chunk * p->chunk_bytes,
-                      bytes, s->bars + stage);
-        }
-        valid += (uint32_t)TERN_POPC(hits);
+    uint32_t bytes = chunk_size(s, l->chunk);
+    uint32_t first = l->batch * p->batch_rows;
+    uint32_t rows = l->valid - first < p->batch_rows ? l->valid - first : p->batch_rows;
+    int last = first + rows == l->valid;
+    char *to = s->stages + stage * p->batch_rows * p->chunk_bytes;
+    if (l->token >= p->num_tokens) {
+        return;
     }
     if (lane() == 0) {
-        uint32_t rows = valid > want.first ? valid - want.first : 0;
-        mbar_expect(s->bars + stage, (rows < p->batch_rows ? rows : p->batch_rows) * bytes);
+        s->bars[p->num_stages + stage] = note_of(rows, last);
+        mbar_expect(s->bars + stage, rows * bytes);
+    }
+    TERN_UNROLL
+    for (int i = 0; i < groups; i++) {
+        uint32_t n = l->position[i] - first;
+        if (n < rows) {
+            bulk_load(to + n * p->chunk_bytes, l->address[i] + l->chunk * p->chunk_bytes, bytes,
+                      s->bars + stage);
+        }
+    }
+    l->batch = last ? 0 : l->batch + 1;
+    l->chunk += (uint32_t)last;
+    if (l->chunk == s->chunks) {
+        l->token += gap_of(s);
+        loader_begin_token(s, l, groups);
     }
 }
 
-/* Valid targets of a token. All lanes. */
-TERN_DEVICE uint32_t count_targets(const struct puller *s, uint32_t t)
-{
-    uint32_t valid = 0;
-    for (uint32_t i0 = 0; i0 < s->map.num_targets; i0 += 32) {
-        valid += (uint32_t)TERN_POPC(warp_ballot(target_of(&s->map, t, i0 + (uint32_t)lane()).rank >= 0));
-    }
-    return valid;
-}
-
-TERN_DEVICE void add_batch(const struct puller *s, struct accumulator *a, uint32_t unit, uint32_t b, uint32_t stage)
+TERN_DEVICE void add_rows(const struct puller *s, struct accumulator *a, uint32_t rows, uint32_t bytes,
+                          uint32_t stage)
 {
     const struct combine_args *p = s->p;
-    const char *from = s->stages + (size_t)stage * p->batch_rows * p->chunk_bytes;
-    uint32_t valid = count_targets(s, unit / s->chunks);
-    uint32_t bytes = chunk_size(s, unit % s->chunks);
-    struct batch want = batch_of(s, b);
-    uint32_t rows = valid > want.first ? valid - want.first : 0;
-    rows = rows < p->batch_rows ? rows : p->batch_rows;
+    const char *from = s->stages + stage * p->batch_rows * p->chunk_bytes + lane() * 16;
     for (uint32_t r = 0; r < rows; r++) {
         TERN_UNROLL
         for (int q = 0; q < COMBINE_VECS; q++) {
-            uint32_t i = (uint32_t)(q * 512 + lane() * 16);
-            if (i < bytes) {
-                add_vec16(a->sum[q], ld_vec16(from + r * p->chunk_bytes + i));
+            if ((uint32_t)(q * 512 + lane() * 16) < bytes) {
+                add_vec16(a->sum[q], ld_vec16(from + q * 512));
             }
         }
+        from += p->chunk_bytes;
     }
 }
 
-TERN_DEVICE void pull_bulk(const struct puller *s)
+TERN_DEVICE void pull_bulk(const struct puller *s, const int groups)
 {
     const struct combine_args *p = s->p;
-    uint32_t units = p->num_tokens * s->chunks;
-    uint32_t first = (uint32_t)(bid() * nwarps() + warp());
-    uint32_t gap = (uint32_t)(nblk() * nwarps());
-    uint32_t steps = first < units ? ((units - first - 1) / gap + 1) * s->batches : 0;
     uint32_t ahead = p->num_stages - 1;
     if (lane() == 0) {
         for (uint32_t i = 0; i < p->num_stages; i++) {
@@ -196,30 +211,37 @@ TERN_DEVICE void pull_bulk(const struct puller *s)
         fence_mbar_init();
     }
     sync_warp();
-    for (uint32_t n = 0; n < ahead && n < steps; n++) {
-        load_batch(s, first + n / s->batches * gap, n % s->batches, n);
+    struct loader l;
+    l.token = first_of(s);
+    uint32_t t = l.token;
+    loader_begin_token(s, &l, groups);
+    for (uint32_t n = 0; n < ahead; n++) {
+        load_step(s, &l, n, groups);
     }
     struct accumulator a;
-    uint32_t stage = 0, parity = 0;
-    for (uint32_t n = 0; n < steps; n++) {
-        uint32_t unit = first + n / s->batches * gap;
-        uint32_t b = n % s->batches;
-        uint32_t next = n + ahead;
-        if (next < steps) {
-            load_batch(s, first + next / s->batches * gap, next % s->batches, stage == 0 ? ahead : stage - 1);
-        }
-        if (b == 0) {
-            begin_sum(s, &a, unit / s->chunks, unit % s->chunks);
+    uint32_t stage = 0, parity = 0, chunk = 0;
+    int first = 1;
+    while (t < p->num_tokens) {
+        load_step(s, &l, stage == 0 ? ahead : stage - 1, groups);
+        if (first) {
+            begin_sum(s, &a, t, chunk);
         }
         while (!mbar_test(s->bars + stage, parity)) {
             spin();
         }
         sync_warp();
-        add_batch(s, &a, unit, b, stage);
-        if (b == s->batches - 1) {
-            end_sum(s, &a, unit / s->chunks, unit % s->chunks);
+        uint64_t note = s->bars[p->num_stages + stage];
+        add_rows(s, &a, (uint32_t)(note >> 1), chunk_size(s, chunk), stage);
+        first = (int)(note & 1);
+        if (first) {
+            end_sum(s, &a, t, chunk);
+            chunk++;
         }
-        /* These reads of the stage come before the bulk loads that will overwrite it. */
+        if (chunk == s->chunks) {
+            chunk = 0;
+            t += gap_of(s);
+        }
+        /* These reads of the stage and its note come before what the loader puts there next. */
         fence_proxy_async();
         sync_warp();
         stage = stage == ahead ? 0 : stage + 1;
@@ -231,8 +253,7 @@ TERN_DEVICE void pull_plain(const struct puller *s)
 {
     const struct combine_args *p = s->p;
     uint32_t units = p->num_tokens * s->chunks;
-    uint32_t gap = (uint32_t)(nblk() * nwarps());
-    for (uint32_t unit = (uint32_t)(bid() * nwarps() + warp()); unit < units; unit += gap) {
+    for (uint32_t unit = first_of(s); unit < units; unit += gap_of(s)) {
         uint32_t t = unit / s->chunks;
         uint32_t chunk = unit % s->chunks;
         struct accumulator a;
@@ -258,21 +279,53 @@ TERN_DEVICE void pull_plain(const struct puller *s)
     }
 }
 
-/* The top-k weights of one token; lane k has choice k. */
-TERN_DEVICE void pull_weights(const struct puller *s, uint32_t t)
+/* Weights of up to this many ranks are on their way at once; each is a remote load of some microseconds. */
+enum { WEIGHTS_AT_ONCE = 8 };
+
+/* Adds the weights of targets begin .. begin + WEIGHTS_AT_ONCE - 1 of choice k of token t, in order. */
+TERN_DEVICE float add_weights(const struct puller *s, uint32_t t, uint32_t k, uint32_t begin, uint32_t end,
+                              float sum)
 {
     const struct combine_args *p = s->p;
     const struct place *from = place_table() + COMBINE_WEIGHTS * p->f.num_ranks;
-    for (uint32_t k = (uint32_t)lane(); k < p->topk; k += 32) {
-        float sum = 0.0f;
-        for (uint32_t i = p->layout == 0 ? 0 : k; i < (p->layout == 0 ? s->map.num_targets : k + 1); i++) {
-            struct target g = target_of(&s->map, t, i);
-            if (g.rank >= 0 && from[g.rank].base) {
-                const float *row = (const float *)(from[g.rank].base + g.row * from[g.rank].stride);
-                sum += row[p->layout == 0 ? k : 0];
-            }
+    float value[WEIGHTS_AT_ONCE];
+    int there[WEIGHTS_AT_ONCE];
+    TERN_UNROLL
+    for (int i = 0; i < WEIGHTS_AT_ONCE; i++) {
+        struct target g = {-1, 0};
+        if (begin + (uint32_t)i < end) {
+            g = target_of(&s->map, t, begin + (uint32_t)i);
         }
-        p->out_weights[(uint64_t)t * p->topk + k] = sum;
+        there[i] = g.rank >= 0 && from[g.rank].base;
+        value[i] = 0.0f;
+        if (there[i]) {
+            const float *row = (const float *)(from[g.rank].base + g.row * from[g.rank].stride);
+            value[i] = row[p->layout == 0 ? k : 0];
+        }
+    }
+    TERN_UNROLL
+    for (int i = 0; i < WEIGHTS_AT_ONCE; i++) {
+        sum = there[i] ? sum + value[i] : sum;
+    }
+    return sum;
+}
+
+/* One warp of each block pulls top-k weights while the others pull rows: a lane takes one choice of one
+ * token. */
+TERN_DEVICE void pull_weights(const struct puller *s)
+{
+    const struct combine_args *p = s->p;
+    uint64_t choices = (uint64_t)p->num_tokens * p->topk;
+    for (uint64_t c = (uint64_t)bid() * 32 + (uint32_t)lane(); c < choices; c += (uint64_t)nblk() * 32) {
+        uint32_t t = (uint32_t)(c / p->topk);
+        uint32_t k = (uint32_t)(c % p->topk);
+        uint32_t begin = p->layout == 0 ? 0 : k;
+        uint32_t end = p->layout == 0 ? s->map.num_targets : k + 1;
+        float sum = 0.0f;
+        for (uint32_t i = begin; i < end; i += WEIGHTS_AT_ONCE) {
+            sum = add_weights(s, t, k, i, end, sum);
+        }
+        p->out_weights[c] = sum;
     }
 }
 
@@ -289,14 +342,14 @@ TERN_DEVICE void combine_body(const struct combine_args *p, const int bulk)
         }
         place_fill(&p->f, epoch, COMBINE_COLUMNS);
         struct puller s = puller_of(p);
-        if (bulk) {
-            pull_bulk(&s);
+        if ((uint32_t)warp() >= p->num_pullers) {
+            pull_weights(&s);
+        } else if (bulk && s.map.num_targets <= 32) {
+            pull_bulk(&s, 1);
+        } else if (bulk) {
+            pull_bulk(&s, PULL_MAX_GROUPS);
         } else {
             pull_plain(&s);
-        }
-        uint32_t gap = (uint32_t)(nblk() * nwarps());
-        for (uint32_t t = (uint32_t)(bid() * nwarps() + warp()); p->out_weights && t < p->num_tokens; t += gap) {
-            pull_weights(&s, t);
         }
     }
     op_leave(&p->f, epoch);

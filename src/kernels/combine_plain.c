@@ -4,7 +4,4 @@
 #include "kernels/kernels.h"
 #include "kernels/combine_body.h"
 
-TERN_KERNEL(combine_plain, struct combine_args, p)
-{
-    combine_body(p, 0);
-}
+TERN_KERNEL(combine_plain, struct combine_args, p) { combine_body(p, 0); }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows between a caller's tensors and staging windows, for tensors that are in no window. How many rows is read on
- * the device, so that static shapes need no host. */
+ * Rows between a caller's tensors and staging windows, for tensors that are in no window. How many rows is
+ * read on the device, so that static shapes need no host. */
 #include "kernels/ep_args.h"
 #include "kernels/kernels.h"
 #include "simt/simt.h"

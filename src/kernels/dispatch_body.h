@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Dispatch, "place once": every warp takes tokens in turn, brings a token's payloads into shared memory once and
- * sends them from there to each target's final row. No queue, no credit, nobody at the receiver. The bodies
- * take `bulk` as a constant: asynchronous bulk copies through a ring of stages, or loads and stores.
+ * Dispatch, "place once": every warp takes tokens in turn, brings a token's payloads into shared memory once
+ * and sends them from there to each target's final row. No queue, no credit, nobody at the receiver. The
+ * bodies take `bulk` as a constant: asynchronous bulk copies through a ring of stages, or loads and stores.
  *
  * Shared memory: | place table | stages of warp 0, 1, ... | barriers of warp 0, 1, ... |
  * A stage holds one token: its payload columns one after the other, each 16-byte aligned, then cast scales.
@@ -184,8 +184,8 @@ TERN_DEVICE void send_odd(const struct sender *s, const char *stage, struct targ
     }
 }
 
-/* Sends a finished stage to all targets of token t. In rank layout lanes start at a rank that differs from token to
- * token, so that peers are interleaved and no link sees every warp at once. */
+/* Sends a finished stage to all targets of token t. In rank layout lanes start at a rank that differs from
+ * token to token, so that peers are interleaved and no link sees every warp at once. */
 TERN_DEVICE void send_token(const struct sender *s, uint32_t t, uint32_t stage, const int bulk)
 {
     const struct dispatch_args *p = s->p;
@@ -268,7 +268,8 @@ TERN_DEVICE void fill_row(const struct dispatch_args *p, int64_t row)
     }
 }
 
-/* This rank's own rows that no peer writes: zeros between experts' groups, -1 in the ids past the last row. */
+/* This rank's own rows that no peer writes: zeros between experts' groups, -1 in the ids past the last row.
+ */
 TERN_DEVICE void fill_padding(const struct sender *s)
 {
     const struct dispatch_args *p = s->p;

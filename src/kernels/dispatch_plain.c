@@ -4,7 +4,4 @@
 #include "kernels/kernels.h"
 #include "kernels/dispatch_body.h"
 
-TERN_KERNEL(dispatch_plain, struct dispatch_args, p)
-{
-    dispatch_body(p, 0);
-}
+TERN_KERNEL(dispatch_plain, struct dispatch_args, p) { dispatch_body(p, 0); }

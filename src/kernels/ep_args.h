@@ -31,7 +31,7 @@ enum {
 };
 
 /* Where a column of a rank's output lies: an offset in one of its two heaps, or nowhere. */
-#define PLACE_NONE UINT64_MAX
+#define PLACE_NONE      UINT64_MAX
 #define PLACE_USER_HEAP (1ull << 63)
 
 struct ep_place {
@@ -48,9 +48,9 @@ struct ep_message {
 
 #define ABORT_WORD(culprit, reporter, status)                                                                \
     ((uint64_t)(uint32_t)(-(status)) << 32 | (uint64_t)((reporter) + 1) << 16 | (uint64_t)((culprit) + 1))
-#define ABORT_CULPRIT(word) ((int)((word)&0xffffu) - 1)
+#define ABORT_CULPRIT(word)  ((int)((word)&0xffffu) - 1)
 #define ABORT_REPORTER(word) ((int)((word) >> 16 & 0xffffu) - 1)
-#define ABORT_STATUS(word) (-(int)((word) >> 32))
+#define ABORT_STATUS(word)   (-(int)((word) >> 32))
 
 /* An ep_place of one rank, as this rank addresses it; base NULL: not wanted there. */
 struct place {
@@ -60,8 +60,8 @@ struct place {
 
 /* The columns of a combine's message. */
 enum { COMBINE_ROWS = 0, COMBINE_WEIGHTS = 1, COMBINE_COLUMNS = 2 };
-/* Bytes of a row that a warp sums at once: 64 a lane. */
-enum { COMBINE_CHUNK = 2048 };
+/* Bytes of a row that a warp sums at once: 32 a lane. */
+enum { COMBINE_CHUNK = 1024 };
 
 /* This rank's own device memory; only its kernels touch it, one operation at a time. */
 struct ep_state {
@@ -136,10 +136,10 @@ struct column_in {
 
 /* How a staged column leaves. */
 struct column_out {
-    uint32_t column;       /* in ep_message */
+    uint32_t column; /* in ep_message */
     uint32_t row_bytes;
     uint32_t stage_offset;
-    uint32_t whole;        /* a multiple of 16 bytes */
+    uint32_t whole; /* a multiple of 16 bytes */
 };
 
 struct dispatch_args {
@@ -148,10 +148,10 @@ struct dispatch_args {
     const float *weights;
     uint32_t num_tokens, topk, num_experts, layout;
     uint32_t idx_bytes, cast, zero_padding, num_in, num_out;
-    uint32_t fill_ids;       /* this rank wants -1 in the ids of rows that nobody sends */
-    uint32_t scale_bytes;    /* of a row, with a cast */
+    uint32_t fill_ids;    /* this rank wants -1 in the ids of rows that nobody sends */
+    uint32_t scale_bytes; /* of a row, with a cast */
     uint32_t stage_bytes, num_stages, table_bytes; /* shared memory: table, stages a warp, barriers */
-    uint32_t column_bytes[EP_MAX_COLUMNS]; /* of a row, for padding; 0: not an output */
+    uint32_t column_bytes[EP_MAX_COLUMNS];         /* of a row, for padding; 0: not an output */
     struct column_in in[EP_MAX_IN];
     struct column_out out[EP_MAX_PAYLOADS + 1];
 };
@@ -165,7 +165,7 @@ struct combine_args {
     const char *bias[2];
     uint32_t num_tokens, topk, num_experts, layout;
     uint32_t row_bytes, chunk_bytes, batch_rows, num_stages, table_bytes;
-    uint32_t reserved;
+    uint32_t num_pullers; /* warps of a block that pull rows; one more pulls weights, if wanted */
 };
 
 /* Rows between a caller's tensors and staging. */
@@ -180,8 +180,9 @@ struct copy_args {
     const int32_t *num_rows;
     const int32_t *expert_counts, *expert_offsets;
     uint64_t capacity;
-    uint32_t num_groups; /* experts whose rows are together, each group with padding behind it; 0: one, none */
-    uint32_t padding;    /* copy the padding too */
+    uint32_t
+        num_groups;   /* experts whose rows are together, each group with padding behind it; 0: one, none */
+    uint32_t padding; /* copy the padding too */
     uint32_t num_columns, reserved;
     struct copy_column columns[EP_MAX_COLUMNS];
 };

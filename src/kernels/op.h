@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The frame of every operation: announce (tell the peers where this rank's outputs are), await (all have), work, leave
- * (tell them that it is finished, and wait for theirs). A wait that passes its deadline writes one record, tells
- * every peer, and makes the kernel leave; nothing traps.
+ * The frame of every operation: announce (tell the peers where this rank's outputs are), await (all have),
+ * work, leave (tell them that it is finished, and wait for theirs). A wait that passes its deadline writes
+ * one record, tells every peer, and makes the kernel leave; nothing traps.
  *
  *   rank s                                        rank d
  *   message -> d's window, st.release ready[s]    ld.acquire ready[s], reads message
@@ -25,7 +25,8 @@ TERN_DEVICE uint64_t *op_word(const struct op_frame *f, int rank, uint64_t offse
 
 TERN_DEVICE struct ep_message *op_message(const struct op_frame *f, int rank, uint64_t epoch, int from)
 {
-    return (struct ep_message *)(f->ep_bases[rank] + f->message_offset) + (epoch & 1) * (uint64_t)f->num_ranks + from;
+    return (struct ep_message *)(f->ep_bases[rank] + f->message_offset) +
+           (epoch & 1) * (uint64_t)f->num_ranks + from;
 }
 
 /* The count row that `from` sends to `rank`: [num_ranks] pairs a destination, then [num_experts] choices. */
@@ -49,7 +50,8 @@ struct op_note {
 };
 
 /* By the one thread that has the claim to r. */
-TERN_DEVICE void op_fill_record(const struct op_frame *f, struct ep_record *r, const struct op_note *n, uint64_t written)
+TERN_DEVICE void op_fill_record(const struct op_frame *f, struct ep_record *r, const struct op_note *n,
+                                uint64_t written)
 {
     r->status = n->status;
     r->operation = f->operation;
@@ -65,7 +67,8 @@ TERN_DEVICE void op_fill_record(const struct op_frame *f, struct ep_record *r, c
     r->elapsed_ns = n->elapsed_ns;
     r->late[0] = n->late_low;
     r->late[1] = n->late_high;
-    /* Pairs with the acquire in read_record (ep_fault.c): the host reads the rest only after it sees this word. */
+    /* Pairs with the acquire in read_record (ep_fault.c): the host reads the rest only after it sees this
+     * word. */
     st_release_sys_u64(&r->written, written);
 }
 
@@ -116,14 +119,16 @@ TERN_DEVICE int op_wait(const struct op_frame *f, uint64_t offset, int peer, uin
         if (n % 64 == 63) {
             uint64_t now = clock_ns();
             begin = begin ? begin : now;
-            struct op_note note = {OP_STATUS_TIMEOUT, awaited, peer, f->rank, value, value, seen, now - begin, 0, 0};
+            struct op_note note = {OP_STATUS_TIMEOUT, awaited, peer, f->rank, value, value, seen,
+                                   now - begin,       0,       0};
             if (op_aborted(f)) {
                 op_hear(f, &note);
                 return 0;
             }
             if (note.elapsed_ns > f->timeout_ns) {
                 for (int s = 0; s < f->num_ranks; s++) {
-                    uint64_t bit = (uint64_t)(ld_relaxed_sys_u64(op_word(f, f->rank, offset, s)) < value) << (s & 63);
+                    uint64_t bit = (uint64_t)(ld_relaxed_sys_u64(op_word(f, f->rank, offset, s)) < value)
+                                   << (s & 63);
                     note.late_low |= s < 64 ? bit : 0;
                     note.late_high |= s < 64 ? 0 : bit;
                 }
@@ -138,12 +143,10 @@ TERN_DEVICE int op_wait(const struct op_frame *f, uint64_t offset, int peer, uin
 }
 
 /* The epoch of this operation. Every block reads it before the last block raises it in op_leave. */
-TERN_DEVICE uint64_t op_epoch(const struct op_frame *f)
-{
-    return f->state->epoch + 1;
-}
+TERN_DEVICE uint64_t op_epoch(const struct op_frame *f) { return f->state->epoch + 1; }
 
-/* Threads of one block: this rank is in; its message, and all that the block wrote to peers so far, precede. */
+/* Threads of one block: this rank is in; its message, and all that the block wrote to peers so far, precede.
+ */
 TERN_DEVICE void op_announce(const struct op_frame *f, uint64_t epoch)
 {
     for (int d = tid(); d < f->num_ranks; d += nthr()) {
@@ -171,8 +174,8 @@ TERN_DEVICE int op_await(const struct op_frame *f, uint64_t epoch)
         } else {
             uint64_t theirs = op_message(f, f->rank, epoch, s)->signature;
             if (theirs != f->message.signature) {
-                struct op_note note = {OP_STATUS_MISMATCH, OP_AWAIT_MATCH, s, f->rank, epoch, f->message.signature,
-                                       theirs, 0, 0, 0};
+                struct op_note note = {OP_STATUS_MISMATCH,   OP_AWAIT_MATCH, s, f->rank, epoch,
+                                       f->message.signature, theirs,         0, 0,       0};
                 op_fault(f, &note);
                 failed = 1;
             }
@@ -188,9 +191,9 @@ TERN_DEVICE void op_leave(const struct op_frame *f, uint64_t epoch)
     int last = 0;
     sync_block();
     if (tid() == 0) {
-        /* Blocks chain through this atomic, which pairs with itself in the other blocks: each one's writes, in
-         * memory of any rank, precede the last block's done signals. The fences pair with each other across
-         * blocks; they are of system scope because some of those writes went to peers. */
+        /* Blocks chain through this atomic, which pairs with itself in the other blocks: each one's writes,
+         * in memory of any rank, precede the last block's done signals. The fences pair with each other
+         * across blocks; they are of system scope because some of those writes went to peers. */
         fence_acqrel_sys();
         last = atom_add_acqrel_gpu_u32(&f->state->blocks_done, 1) == (uint32_t)nblk() - 1;
         fence_acqrel_sys(); /* pairs with the fence above in earlier blocks */

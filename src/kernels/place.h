@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where rows live: the table of every rank's outputs in shared memory, made once an operation from the messages,
- * and the targets of one token. A target is a (rank, row): in rank layout the token's row at each rank that owns
- * one of its experts, in expert layout the row of each choice. Lane i looks after target i. */
+ * Where rows live: the table of every rank's outputs in shared memory, made once an operation from the
+ * messages, and the targets of one token. A target is a (rank, row): in rank layout the token's row at each
+ * rank that owns one of its experts, in expert layout the row of each choice. Lane i looks after target i. */
 #ifndef TERN_PLACE_H
 #define TERN_PLACE_H
 
 #include "kernels/op.h"
 
 /* table[c * num_ranks + rank] for the columns in use, then capacities[rank]. */
-TERN_DEVICE struct place *place_table(void)
-{
-    return (struct place *)shared_memory();
-}
+TERN_DEVICE struct place *place_table(void) { return (struct place *)shared_memory(); }
 
 TERN_DEVICE uint64_t *place_capacities(int num_columns, int num_ranks)
 {
@@ -24,7 +21,8 @@ TERN_DEVICE char *place_address(const struct op_frame *f, int rank, uint64_t off
     if (offset == PLACE_NONE) {
         return 0;
     }
-    return offset & PLACE_USER_HEAP ? f->user_bases[rank] + (offset & ~PLACE_USER_HEAP) : f->ep_bases[rank] + offset;
+    return offset & PLACE_USER_HEAP ? f->user_bases[rank] + (offset & ~PLACE_USER_HEAP)
+                                    : f->ep_bases[rank] + offset;
 }
 
 /* All threads of the block, after op_await: columns[c] of every message into row c of the table. */

@@ -5,10 +5,9 @@
  *   count    every warp owns a run of consecutive tokens and counts its (token, rank) pairs and its choices
  *            an expert
  *   publish  totals over warps go to every peer, then the ready signal; warps keep their exclusive prefix
- *   assign   each (token, rank), or each choice, gets its slot: prefix of its warp plus its place in the warp's
- *            run. Meanwhile the peers' counts arrive
- *   settle   with every rank's counts: where this rank's slots begin at every destination, and what this rank
- *            receives; the host gets its copy last
+ *   assign   each (token, rank), or each choice, gets its slot: prefix of its warp plus its place in the
+ * warp's run. Meanwhile the peers' counts arrive settle   with every rank's counts: where this rank's slots
+ * begin at every destination, and what this rank receives; the host gets its copy last
  *
  * Slots follow token order (then choice order), whatever the number of warps: the output is deterministic.
  *
@@ -57,8 +56,8 @@ TERN_DEVICE int32_t read_id(const struct route_args *p, uint64_t epoch, uint64_t
     if (id < -1 || id >= (int64_t)p->num_experts) {
         /* Pairs with itself in other threads: the first one writes the record. */
         if (atom_add_acqrel_gpu_u32(&p->f.state->bad_ids, 1) == 0) {
-            struct op_note note = {OP_STATUS_INVALID, OP_AWAIT_EXPERT_ID, p->f.rank, p->f.rank, epoch, i, (uint64_t)id,
-                                   0, 0, 0};
+            struct op_note note = {
+                OP_STATUS_INVALID, OP_AWAIT_EXPERT_ID, p->f.rank, p->f.rank, epoch, i, (uint64_t)id, 0, 0, 0};
             op_fill_record(&p->f, p->bad_id, &note, p->ticket);
         }
         return -1;
@@ -104,7 +103,8 @@ TERN_DEVICE void count(const struct route_args *p, uint64_t epoch)
     sync_block();
 }
 
-/* Column c of pairs (c < R) or choices: exclusive prefix over warps in place; the total goes to every peer. */
+/* Column c of pairs (c < R) or choices: exclusive prefix over warps in place; the total goes to every peer.
+ */
 TERN_DEVICE void publish(const struct route_args *p, uint64_t epoch)
 {
     int num_ranks = p->f.num_ranks;
@@ -112,7 +112,8 @@ TERN_DEVICE void publish(const struct route_args *p, uint64_t epoch)
     for (uint32_t c = (uint32_t)tid(); c < columns; c += (uint32_t)nthr()) {
         uint32_t sum = 0;
         for (int w = 0; w < nwarps(); w++) {
-            uint32_t *at = c < (uint32_t)num_ranks ? warp_pairs(p, w) + c : warp_choices(p, w) + (c - (uint32_t)num_ranks);
+            uint32_t *at = c < (uint32_t)num_ranks ? warp_pairs(p, w) + c
+                                                   : warp_choices(p, w) + (c - (uint32_t)num_ranks);
             uint32_t n = *at;
             *at = sum;
             sum += n;

@@ -15,9 +15,9 @@ struct machine;
 
 /* One kernel launch. `kernel` comes from kernels/kernels.h; args are copied before launch returns. */
 struct launch {
-    int kernel;          /* enum terni_kernel */
+    int kernel; /* enum terni_kernel */
     int num_blocks;
-    int num_threads;     /* a block; a multiple of 32 */
+    int num_threads; /* a block; a multiple of 32 */
     uint32_t shared_bytes;
     const void *args;
     uint32_t args_bytes; /* at most 4000 */
@@ -25,7 +25,7 @@ struct launch {
 
 /* Memory that other ranks can map. Exactly one owner; importers hold their own struct. */
 struct share {
-    char *base;      /* as this rank addresses it */
+    char *base; /* as this rank addresses it */
     uint64_t bytes;
     int fd;          /* of an exportable allocation made or imported here, else -1 */
     uint64_t opaque; /* implementation's */
@@ -33,14 +33,14 @@ struct share {
 
 struct machine_info {
     enum tern_machine kind;
-    int device;            /* cuda ordinal; 0 on cpu */
-    char name[96];         /* of the device */
-    char driver[32];       /* driver and runtime version, "" on cpu */
-    unsigned char uuid[16];/* of the device; equal for ranks that share one (cpu: of the executor) */
+    int device;             /* cuda ordinal; 0 on cpu */
+    char name[96];          /* of the device */
+    char driver[32];        /* driver and runtime version, "" on cpu */
+    unsigned char uuid[16]; /* of the device; equal for ranks that share one (cpu: of the executor) */
     int num_sms;
     uint32_t max_shared_bytes; /* dynamic shared memory of one block */
-    int has_bulk;          /* asynchronous bulk copies */
-    int compute_capability;/* 90 for sm_90; 0 on cpu */
+    int has_bulk;              /* asynchronous bulk copies */
+    int compute_capability;    /* 90 for sm_90; 0 on cpu */
     uint64_t memory_bytes;
 };
 
@@ -61,10 +61,12 @@ struct machine_ops {
     /* Before this rank addresses in-process memory of a rank on `device` (info.device). */
     enum tern_status (*peer_enable)(struct machine *m, int device);
     /* Owner or importer. A share of share_alloc may also be freed through the machine of another rank of this
-     * process, on the same or another device, after the owner's machine has closed: the last who maps it does. */
+     * process, on the same or another device, after the owner's machine has closed: the last who maps it
+     * does. */
     void (*share_free)(struct machine *m, struct share *share);
 
-    enum tern_status (*copy)(struct machine *m, void *dst, const void *src, size_t bytes, struct tern_stream *s);
+    enum tern_status (*copy)(struct machine *m, void *dst, const void *src, size_t bytes,
+                             struct tern_stream *s);
     enum tern_status (*fill)(struct machine *m, void *dst, int byte, size_t bytes, struct tern_stream *s);
     enum tern_status (*launch)(struct machine *m, const struct launch *launch, struct tern_stream *s);
 
@@ -78,16 +80,19 @@ struct machine_ops {
     enum tern_status (*event_record)(struct machine *m, struct tern_event *e, struct tern_stream *s);
     enum tern_status (*event_wait)(struct machine *m, struct tern_event *e, struct tern_stream *s);
     enum tern_status (*event_synchronize)(struct machine *m, struct tern_event *e); /* host waits */
-    enum tern_status (*event_elapsed)(struct machine *m, struct tern_event *a, struct tern_event *b, float *ms);
+    enum tern_status (*event_elapsed)(struct machine *m, struct tern_event *a, struct tern_event *b,
+                                      float *ms);
 
     enum tern_status (*graph_begin)(struct machine *m, struct tern_stream *s);
     enum tern_status (*graph_end)(struct machine *m, struct tern_stream *s, struct tern_graph **g);
     enum tern_status (*graph_launch)(struct machine *m, struct tern_graph *g, struct tern_stream *s);
     void (*graph_close)(struct machine *m, struct tern_graph *g);
 
-    /* Host waits until *word == value, where a kernel writes the word in host_alloc memory with a system-scope
-     * release. TERN_TIMEOUT (without a sentence) if deadline_ns of terni_clock_ns passes first. */
-    enum tern_status (*wait_word)(struct machine *m, const uint64_t *word, uint64_t value, uint64_t deadline_ns);
+    /* Host waits until *word == value, where a kernel writes the word in host_alloc memory with a
+     * system-scope release. TERN_TIMEOUT (without a sentence) if deadline_ns of terni_clock_ns passes first.
+     */
+    enum tern_status (*wait_word)(struct machine *m, const uint64_t *word, uint64_t value,
+                                  uint64_t deadline_ns);
 };
 
 struct machine {
@@ -107,7 +112,7 @@ const char *terni_cuda_describe(void);
  * lives until the last machine on it closes. */
 struct executor;
 enum tern_status terni_executor_open(uint64_t seed, struct executor **x);
-void terni_executor_release(struct executor *x); /* the opener's own reference */
+void terni_executor_release(struct executor *x);                         /* the opener's own reference */
 enum tern_status terni_cpu_open(struct executor *x, struct machine **m); /* takes a reference */
 
 #endif

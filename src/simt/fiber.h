@@ -10,18 +10,15 @@
 
 #define TERN_DEVICE static inline __attribute__((always_inline, unused))
 #define TERN_UNROLL
-#define TERN_POPC(x) __builtin_popcount(x)
-#define TERN_FFS(x) __builtin_ffs((int)(x))
+#define TERN_POPC(x)  __builtin_popcount(x)
+#define TERN_FFS(x)   __builtin_ffs((int)(x))
 #define TERN_RESTRICT __restrict__
 #define TERN_HAS_BULK 1
 
 #define TERN_KERNEL(name, type, p)                                                                           \
     static void name##_body(const type *p);                                                                  \
     void tern_cpu_##name(const void *args);                                                                  \
-    void tern_cpu_##name(const void *args)                                                                   \
-    {                                                                                                        \
-        name##_body((const type *)args);                                                                     \
-    }                                                                                                        \
+    void tern_cpu_##name(const void *args) { name##_body((const type *)args); }                              \
     static void name##_body(const type *p)
 
 /* The part of a fiber that kernels read. The executor's own struct begins with it. */
@@ -31,13 +28,13 @@ struct simt_thread {
 };
 extern _Thread_local struct simt_thread *simt_self __attribute__((tls_model("initial-exec")));
 
-#define tid() (simt_self->tid)
-#define bid() (simt_self->bid)
-#define nthr() (simt_self->nthr)
-#define nblk() (simt_self->nblk)
-#define lane() (simt_self->tid & 31)
-#define warp() (simt_self->tid >> 5)
-#define nwarps() (simt_self->nthr >> 5)
+#define tid()           (simt_self->tid)
+#define bid()           (simt_self->bid)
+#define nthr()          (simt_self->nthr)
+#define nblk()          (simt_self->nblk)
+#define lane()          (simt_self->tid & 31)
+#define warp()          (simt_self->tid >> 5)
+#define nwarps()        (simt_self->nthr >> 5)
 #define shared_memory() (simt_self->shared)
 
 /* Blocking, in the executor. A barrier orders the accesses of those it joins. */
@@ -92,7 +89,10 @@ TERN_DEVICE float shfl_xor_f32(float v, int mask) { return shfl_f32(v, lane() ^ 
 #define TERN_ORDER_RELEASE __ATOMIC_RELEASE
 #endif
 
-TERN_DEVICE uint32_t atom_add_cta_u32(uint32_t *p, uint32_t v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+TERN_DEVICE uint32_t atom_add_cta_u32(uint32_t *p, uint32_t v)
+{
+    return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+}
 
 TERN_DEVICE uint32_t atom_add_acqrel_gpu_u32(uint32_t *p, uint32_t v)
 {
@@ -107,7 +107,10 @@ TERN_DEVICE uint32_t atom_cas_acqrel_gpu_u32(uint32_t *p, uint32_t expected, uin
     return expected;
 }
 
-TERN_DEVICE uint64_t atom_add_relaxed_gpu_u64(uint64_t *p, uint64_t v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+TERN_DEVICE uint64_t atom_add_relaxed_gpu_u64(uint64_t *p, uint64_t v)
+{
+    return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+}
 
 TERN_DEVICE uint64_t ld_acquire_sys_u64(const uint64_t *p)
 {

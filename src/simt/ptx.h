@@ -9,10 +9,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 
-#define TERN_DEVICE static __device__ __forceinline__
-#define TERN_UNROLL _Pragma("unroll")
-#define TERN_POPC(x) __popc(x)
-#define TERN_FFS(x) __ffs((int)(x))
+#define TERN_DEVICE   static __device__ __forceinline__
+#define TERN_UNROLL   _Pragma("unroll")
+#define TERN_POPC(x)  __popc(x)
+#define TERN_FFS(x)   __ffs((int)(x))
 #define TERN_RESTRICT __restrict__
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -175,7 +175,10 @@ TERN_DEVICE void fence_proxy_async(void) { asm volatile("fence.proxy.async;" : :
 
 TERN_DEVICE void mbar_init(uint64_t *bar, uint32_t count)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(shared_address(bar)), "r"(count) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+                 :
+                 : "r"(shared_address(bar)), "r"(count)
+                 : "memory");
 }
 
 TERN_DEVICE void fence_mbar_init(void)
@@ -224,7 +227,7 @@ TERN_DEVICE void bulk_commit(void) { asm volatile("cp.async.bulk.commit_group;" 
 
 /* The count is an immediate operand: callers pass constants. */
 #define bulk_wait_read(n) asm volatile("cp.async.bulk.wait_group.read %0;" : : "n"(n) : "memory")
-#define bulk_wait(n) asm volatile("cp.async.bulk.wait_group %0;" : : "n"(n) : "memory")
+#define bulk_wait(n)      asm volatile("cp.async.bulk.wait_group %0;" : : "n"(n) : "memory")
 
 #else
 
@@ -233,12 +236,16 @@ TERN_DEVICE void fence_proxy_async(void) {}
 TERN_DEVICE void mbar_init(uint64_t *, uint32_t) { __trap(); }
 TERN_DEVICE void fence_mbar_init(void) {}
 TERN_DEVICE void mbar_expect(uint64_t *, uint32_t) { __trap(); }
-TERN_DEVICE int mbar_test(uint64_t *, uint32_t) { __trap(); return 1; }
+TERN_DEVICE int mbar_test(uint64_t *, uint32_t)
+{
+    __trap();
+    return 1;
+}
 TERN_DEVICE void bulk_load(void *, const void *, uint32_t, uint64_t *) { __trap(); }
 TERN_DEVICE void bulk_store(void *, const void *, uint32_t) { __trap(); }
 TERN_DEVICE void bulk_commit(void) {}
 #define bulk_wait_read(n) ((void)(n))
-#define bulk_wait(n) ((void)(n))
+#define bulk_wait(n)      ((void)(n))
 
 #endif
 #endif

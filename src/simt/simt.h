@@ -31,15 +31,14 @@
  *   void     bulk_load(shared, global, bytes, bar)    asynchronous; 16-byte aligned, multiple of 16
  *   void     bulk_store(global, shared, bytes)        asynchronous, joins this thread's open group
  *   void     bulk_commit()                            closes the group
- *   void     bulk_wait_read(n) bulk_wait(n)           until at most n of this thread's latest groups have unread
- *                                                     sources / are unfinished; n a constant from 0 to 7. After
- *                                                     bulk_wait the writes are visible to this thread
- *   uint64_t clock_ns()                               of the device; only differences mean anything
- *   void     spin()                                   inside every loop that waits for another thread
- *   uint32_t cvt_bf16x2(float lo, float hi)           round to nearest even, NaN becomes 0x7fff
- *   uint32_t cvt_e4m3x4(a, b, c, d)                   saturating, nearest even; a in the low byte
- *   struct vec16 ld_vec16(p)  void st_vec16(p, v)     16 bytes, aligned
- *   struct vec16 ld_stream_vec16(p)                   the same, read once: does not linger in L1
+ *   void     bulk_wait_read(n) bulk_wait(n)           until at most n of this thread's latest groups have
+ * unread sources / are unfinished; n a constant from 0 to 7. After bulk_wait the writes are visible to this
+ * thread uint64_t clock_ns()                               of the device; only differences mean anything void
+ * spin()                                   inside every loop that waits for another thread uint32_t
+ * cvt_bf16x2(float lo, float hi)           round to nearest even, NaN becomes 0x7fff uint32_t cvt_e4m3x4(a,
+ * b, c, d)                   saturating, nearest even; a in the low byte struct vec16 ld_vec16(p)  void
+ * st_vec16(p, v)     16 bytes, aligned struct vec16 ld_stream_vec16(p)                   the same, read once:
+ * does not linger in L1
  *
  * Qualifiers: TERN_DEVICE (inline function), TERN_KERNEL(name, struct args, p) { body }, TERN_UNROLL. */
 #ifndef TERN_SIMT_H
@@ -59,19 +58,10 @@ struct vec16 {
 #endif
 
 /* A warp-wide count of lanes before this one in a mask. */
-TERN_DEVICE int popc_before(uint32_t mask, int lane_idx)
-{
-    return TERN_POPC(mask & ((1u << lane_idx) - 1u));
-}
+TERN_DEVICE int popc_before(uint32_t mask, int lane_idx) { return TERN_POPC(mask & ((1u << lane_idx) - 1u)); }
 
-TERN_DEVICE float bf16_lo(uint32_t pair)
-{
-    return bits_f32(pair << 16);
-}
+TERN_DEVICE float bf16_lo(uint32_t pair) { return bits_f32(pair << 16); }
 
-TERN_DEVICE float bf16_hi(uint32_t pair)
-{
-    return bits_f32(pair & 0xffff0000u);
-}
+TERN_DEVICE float bf16_hi(uint32_t pair) { return bits_f32(pair & 0xffff0000u); }
 
 #endif
