@@ -43,7 +43,9 @@ static void draw_shape(struct ep_case *c, const struct ep_limits *limits, struct
     struct batch_shape *s = &c->shape;
 
     s->num_experts = (uint32_t)c->num_ranks * rng_between(r, 1, 8);
-    s->topk = rng_one_in(r, 3) ? rng_between(r, 1, 16) : rng_between(r, 1, 8);
+    s->topk = rng_one_in(r, 40) ? rng_between(r, 17, TERN_MAX_TOPK)
+              : rng_one_in(r, 3) ? rng_between(r, 1, 16)
+                                 : rng_between(r, 1, 8);
     s->idx_bytes = rng_one_in(r, 2) ? 4 : 8;
     s->layout = rng_one_in(r, 2) ? TERN_LAYOUT_RANK : TERN_LAYOUT_EXPERT;
     s->alignment = s->layout == TERN_LAYOUT_EXPERT ? alignments[rng_below(r, 4)] : 0;

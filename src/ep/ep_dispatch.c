@@ -249,7 +249,8 @@ enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_d
     k.f.message.signature = sign(route, a, num_out);
     uint32_t table =
         (uint32_t)align_up(ep->shape.num_ranks * (EP_MAX_COLUMNS * sizeof(struct place) + 8), 128);
-    TERN_TRY(terni_tuning_dispatch(&ep->machine->info, bulk, k.stage_bytes, table, &g));
+    TERN_TRY(
+        terni_tuning_dispatch(&ep->machine->info, bulk, a->cast != TERN_CAST_NONE, k.stage_bytes, table, &g));
     k.num_stages = g.num_stages;
     k.table_bytes = g.table_bytes;
     terni_staging_begin(&staging, ep, route, a->out_rows, a->zero_padding != 0, 0);

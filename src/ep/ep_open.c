@@ -146,6 +146,7 @@ static struct route_memory route_memory_at(const struct tern_ep *ep, int slot)
     struct route_memory m;
     m.token_rows = (int32_t *)(at + l->token_rows);
     m.ids = (int32_t *)(at + l->ids);
+    m.rank_sets = (struct ep_rank_set *)(at + l->rank_sets);
     m.bases = (int32_t *)(at + l->bases);
     m.rank_offsets = (int32_t *)(at + l->rank_offsets);
     m.expert_counts = (int32_t *)(at + l->expert_counts);

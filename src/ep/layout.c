@@ -99,6 +99,7 @@ static void layout_route(const struct ep_shape *s, struct route_layout *l)
     uint64_t at = 0;
     l->token_rows = take(&at, (uint64_t)s->max_tokens * larger(s->num_ranks, s->max_topk) * sizeof(int32_t));
     l->ids = take(&at, (uint64_t)s->max_tokens * s->max_topk * sizeof(int32_t));
+    l->rank_sets = take(&at, (uint64_t)s->max_tokens * sizeof(struct ep_rank_set));
     l->bases = take(&at, larger(s->num_ranks, s->num_experts) * sizeof(int32_t));
     l->rank_offsets = take(&at, (s->num_ranks + 1ull) * sizeof(int32_t));
     l->expert_counts = take(&at, s->experts_a_rank * sizeof(int32_t));

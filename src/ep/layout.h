@@ -17,7 +17,8 @@ struct ep_shape {
 
 /* Offsets of one route's arrays, from the start of its slot. */
 struct route_layout {
-    uint64_t token_rows, ids, bases, rank_offsets, expert_counts, expert_offsets, num_rows, overflow;
+    uint64_t token_rows, ids, rank_sets, bases, rank_offsets, expert_counts, expert_offsets, num_rows,
+        overflow;
     uint64_t bytes;
 };
 struct route_host_layout {

@@ -1,17 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * See tuning.h. On GPUs shared memory decides: a warp needs its ring of stages, and as many warps as fit keep
- * the links busy. On the cpu machine every thread is a fiber to be switched to, so that few are best. */
+ * the links busy. On the cpu machine every thread is a fiber to be switched to, so that few are best.
+ * docs/performance.md has the measurements behind the numbers. */
 #include "ep/tuning.h"
 
+#include "kernels/ep_args.h"
+
 enum {
-    GPU_WARPS = 16, /* combine may add one for weights */
     CPU_WARPS = 2,
-    DISPATCH_STAGES =
-        4, /* three tokens in flight a warp; anchors: 3 warps x 4 stages of 14336 B fill the wire at 8 SMs */
-    COMBINE_WARPS = 12, /* adding waits on latency, so that many warps come before deep rings */
+    GPU_WARPS = 16, /* combine may add one for weights */
+    ROUTE_WARPS = 32,
+    ROUTE_TOKENS = 8,    /* fewest a warp */
+    DISPATCH_STAGES = 4, /* three tokens in flight a warp */
+    CAST_STAGES = 2,     /* casting waits on arithmetic: warps come before deep rings */
     COMBINE_STAGES = 4,
-    BARRIER_BYTES = 16 /* of a stage: the mbarrier, and a word beside it */
+    COMBINE_WARPS = 12, /* adding waits on latency: likewise */
+    DISPATCH_STAGE = 8, /* bytes beside a stage: its mbarrier */
+    COMBINE_STAGE = 16, /* its mbarrier and its note */
+    DISPATCH_WARP = 512 /* bytes beside a warp's stages: the list of a token's targets */
+};
+
+/* What a warp takes of shared memory. */
+struct appetite {
+    const char *what;
+    uint32_t stages, fewest; /* wanted, and the least that works */
+    uint32_t stage_bytes, warp_bytes;
 };
 
 static uint32_t most_warps(const struct machine_info *info)
@@ -28,10 +42,10 @@ int terni_tuning_blocks(uint32_t sms, uint32_t fallback, int most)
 enum tern_status terni_tuning_route(const struct machine_info *info, uint32_t num_ranks, uint32_t num_experts,
                                     uint32_t num_tokens, struct geometry *g)
 {
-    uint32_t row = (num_ranks + num_experts) * 4;
+    uint32_t row = (num_ranks + num_experts) * 4 + ROUTE_BUFFER_BYTES;
     uint32_t settle = num_experts * 8;
-    uint32_t warps = info->kind == TERN_MACHINE_CPU ? CPU_WARPS : GPU_WARPS;
-    while (warps > 1 && (warps * row > info->max_shared_bytes || (warps - 1) * 32 >= num_tokens)) {
+    uint32_t warps = info->kind == TERN_MACHINE_CPU ? CPU_WARPS : ROUTE_WARPS;
+    while (warps > 1 && (warps * row > info->max_shared_bytes || (warps - 1) * ROUTE_TOKENS >= num_tokens)) {
         warps--;
     }
     g->num_blocks = 1;
@@ -47,38 +61,46 @@ enum tern_status terni_tuning_route(const struct machine_info *info, uint32_t nu
     return TERN_OK;
 }
 
-static enum tern_status fit(const struct machine_info *info, const char *what, uint32_t stages,
-                            uint32_t fewest, uint32_t warps, uint32_t stage_bytes, struct geometry *g)
+/* As many of `warps` as fit with the stages that they want; with fewer stages if not even one does. */
+static enum tern_status fit(const struct machine_info *info, const struct appetite *a, uint32_t warps,
+                            struct geometry *g)
 {
-    uint32_t room = info->max_shared_bytes > g->table_bytes ? info->max_shared_bytes - g->table_bytes : 0;
-    uint64_t a_stage = (uint64_t)stage_bytes + BARRIER_BYTES;
-    while (stages > fewest && stages * a_stage > room) {
+    uint64_t room = info->max_shared_bytes > g->table_bytes ? info->max_shared_bytes - g->table_bytes : 0;
+    uint32_t stages = a->stages;
+    while (stages > a->fewest && (uint64_t)stages * a->stage_bytes + a->warp_bytes > room) {
         stages--;
     }
-    if (stages * a_stage > room) {
-        return TERN_FAIL(TERN_UNSUPPORTED,
-                         "%s of %u bytes a row: %u stages need %llu bytes of shared memory; %s has %u", what,
-                         stage_bytes, stages, (unsigned long long)(stages * a_stage), info->name, room);
+    uint64_t a_warp = (uint64_t)stages * a->stage_bytes + a->warp_bytes;
+    if (a_warp > room) {
+        return TERN_FAIL(
+            TERN_UNSUPPORTED,
+            "%s needs %llu bytes of shared memory for %u rows at once; %s has %llu: rows are too long",
+            a->what, (unsigned long long)a_warp, stages, info->name, (unsigned long long)room);
     }
-    if (warps * stages * a_stage > room) {
-        warps = (uint32_t)(room / (stages * a_stage));
-    }
+    warps = warps * a_warp > room ? (uint32_t)(room / a_warp) : warps;
     g->num_stages = stages;
     g->num_threads = (int)warps * 32;
-    g->shared_bytes = g->table_bytes + (uint32_t)(warps * stages * a_stage);
+    g->shared_bytes = g->table_bytes + (uint32_t)(warps * a_warp);
     return TERN_OK;
 }
 
-enum tern_status terni_tuning_dispatch(const struct machine_info *info, int bulk, uint32_t stage_bytes,
-                                       uint32_t table_bytes, struct geometry *g)
+enum tern_status terni_tuning_dispatch(const struct machine_info *info, int bulk, int cast,
+                                       uint32_t stage_bytes, uint32_t table_bytes, struct geometry *g)
 {
+    struct appetite a = {"dispatch", DISPATCH_STAGES, 2, stage_bytes + DISPATCH_STAGE, DISPATCH_WARP};
+    if (!bulk) {
+        a.stages = a.fewest = 1;
+    } else if (cast) {
+        a.stages = CAST_STAGES;
+    }
     g->table_bytes = table_bytes;
-    return fit(info, "dispatch", bulk ? DISPATCH_STAGES : 1, bulk ? 2 : 1, most_warps(info), stage_bytes, g);
+    return fit(info, &a, most_warps(info), g);
 }
 
 enum tern_status terni_tuning_combine(const struct machine_info *info, int bulk, uint32_t stage_bytes,
                                       uint32_t table_bytes, struct geometry *g)
 {
+    struct appetite a = {"combine", COMBINE_STAGES, 2, stage_bytes + COMBINE_STAGE, 0};
     g->table_bytes = table_bytes;
     if (!bulk) {
         g->num_stages = 1;
@@ -86,10 +108,9 @@ enum tern_status terni_tuning_combine(const struct machine_info *info, int bulk,
         g->shared_bytes = table_bytes;
         return TERN_OK;
     }
-    uint32_t room = info->max_shared_bytes > table_bytes ? info->max_shared_bytes - table_bytes : 0;
-    uint32_t stages = COMBINE_STAGES;
-    while (stages > 2 && (uint64_t)COMBINE_WARPS * stages * (stage_bytes + BARRIER_BYTES) > room) {
-        stages--;
+    while (a.stages > 2 &&
+           (uint64_t)COMBINE_WARPS * a.stages * a.stage_bytes + table_bytes > info->max_shared_bytes) {
+        a.stages--;
     }
-    return fit(info, "combine", stages, 2, most_warps(info), stage_bytes, g);
+    return fit(info, &a, most_warps(info), g);
 }

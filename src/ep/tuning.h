@@ -20,8 +20,8 @@ struct tern_comm;
 enum tern_status terni_tuning_route(const struct machine_info *info, uint32_t num_ranks, uint32_t num_experts,
                                     uint32_t num_tokens, struct geometry *g);
 /* stage_bytes: of one token. */
-enum tern_status terni_tuning_dispatch(const struct machine_info *info, int bulk, uint32_t stage_bytes,
-                                       uint32_t table_bytes, struct geometry *g);
+enum tern_status terni_tuning_dispatch(const struct machine_info *info, int bulk, int cast,
+                                       uint32_t stage_bytes, uint32_t table_bytes, struct geometry *g);
 /* stage_bytes: of one batch of chunks; 0 for the plain variant. */
 enum tern_status terni_tuning_combine(const struct machine_info *info, int bulk, uint32_t stage_bytes,
                                       uint32_t table_bytes, struct geometry *g);

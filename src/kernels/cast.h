@@ -50,39 +50,55 @@ TERN_DEVICE struct block_scale block_scale_of(float amax, uint32_t cast)
     return s;
 }
 
-/* `row` holds `channels` BF16 values (a multiple of 8) and receives the FP8 bytes; `scales` receives
- * scale_bytes. Half a warp works on a block of 128 channels, 8 a lane, so 32 lanes read 512 bytes and write
- * 256 a step: the write never reaches bytes that are yet to be read. */
+enum { CAST_AT_ONCE = 4 }; /* independent blocks a lane works on, to hide the latency of each */
+
+/* Writes one lane's 8 channels, and its block's scale by the block's first lane. */
+TERN_DEVICE void cast_store(char *row, char *scales, uint32_t c, struct vec16 v, struct block_scale s,
+                            uint32_t cast)
+{
+    uint32_t *out = (uint32_t *)(row + c);
+    out[0] = cvt_e4m3x4(bf16_lo(v.w[0]) * s.factor, bf16_hi(v.w[0]) * s.factor, bf16_lo(v.w[1]) * s.factor,
+                        bf16_hi(v.w[1]) * s.factor);
+    out[1] = cvt_e4m3x4(bf16_lo(v.w[2]) * s.factor, bf16_hi(v.w[2]) * s.factor, bf16_lo(v.w[3]) * s.factor,
+                        bf16_hi(v.w[3]) * s.factor);
+    if ((lane() & 15) == 0 && cast == CAST_FP8_UE8M0) {
+        scales[c / 128] = (char)s.stored;
+    } else if ((lane() & 15) == 0) {
+        ((uint32_t *)scales)[c / 128] = s.stored;
+    }
+}
+
+/* `row` holds `channels` BF16 values (a multiple of 16) and receives the FP8 bytes; `scales` receives
+ * scale_bytes. Half a warp works on a block of 128 channels, 8 a lane. A step reads its 2048 bytes before it
+ * writes 1024, so a write never reaches bytes that are yet to be read. */
 TERN_DEVICE void cast_row(char *row, char *scales, uint32_t channels, uint32_t scale_bytes, uint32_t cast)
 {
-    if (cast == CAST_FP8_UE8M0) {
-        for (uint32_t i = (uint32_t)lane(); i < scale_bytes; i += 32) {
-            scales[i] = 0;
-        }
+    for (uint32_t i = (uint32_t)lane(); cast == CAST_FP8_UE8M0 && i < scale_bytes; i += 32) {
+        scales[i] = 0;
     }
-    for (uint32_t c0 = 0; c0 < channels; c0 += 256) {
-        uint32_t c = c0 + (uint32_t)lane() * 8;
-        struct vec16 v = {{0, 0, 0, 0}};
-        if (c < channels) {
-            v = ld_vec16(row + (size_t)c * 2);
+    for (uint32_t c0 = (uint32_t)lane() * 8; c0 - (uint32_t)lane() * 8 < channels; c0 += CAST_AT_ONCE * 256) {
+        struct vec16 v[CAST_AT_ONCE];
+        float amax[CAST_AT_ONCE];
+        TERN_UNROLL
+        for (int a = 0; a < CAST_AT_ONCE; a++) {
+            uint32_t c = c0 + (uint32_t)a * 256;
+            struct vec16 zero = {{0, 0, 0, 0}};
+            v[a] = c < channels ? ld_vec16(row + (size_t)c * 2) : zero;
+            amax[a] = amax_vec16(v[a]);
         }
-        float amax = amax_vec16(v);
         TERN_UNROLL
         for (int step = 8; step > 0; step >>= 1) {
-            amax = abs_max(amax, shfl_xor_f32(amax, step));
+            TERN_UNROLL
+            for (int a = 0; a < CAST_AT_ONCE; a++) {
+                amax[a] = abs_max(amax[a], shfl_xor_f32(amax[a], step));
+            }
         }
-        struct block_scale s = block_scale_of(amax, cast);
         sync_warp();
-        if (c < channels) {
-            uint32_t *out = (uint32_t *)(row + c);
-            out[0] = cvt_e4m3x4(bf16_lo(v.w[0]) * s.factor, bf16_hi(v.w[0]) * s.factor,
-                                bf16_lo(v.w[1]) * s.factor, bf16_hi(v.w[1]) * s.factor);
-            out[1] = cvt_e4m3x4(bf16_lo(v.w[2]) * s.factor, bf16_hi(v.w[2]) * s.factor,
-                                bf16_lo(v.w[3]) * s.factor, bf16_hi(v.w[3]) * s.factor);
-            if ((lane() & 15) == 0 && cast == CAST_FP8_UE8M0) {
-                scales[c / 128] = (char)s.stored;
-            } else if ((lane() & 15) == 0) {
-                ((uint32_t *)scales)[c / 128] = s.stored;
+        TERN_UNROLL
+        for (int a = 0; a < CAST_AT_ONCE; a++) {
+            uint32_t c = c0 + (uint32_t)a * 256;
+            if (c < channels) {
+                cast_store(row, scales, c, v[a], block_scale_of(amax[a], cast), cast);
             }
         }
         sync_warp();

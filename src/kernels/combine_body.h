@@ -333,7 +333,7 @@ TERN_DEVICE void combine_body(const struct combine_args *p, const int bulk)
 {
     uint64_t epoch = op_epoch(&p->f);
     if (bid() == 0) {
-        op_announce(&p->f, epoch);
+        op_announce(&p->f, epoch, COMBINE_COLUMNS);
     }
     if (op_await(&p->f, epoch)) {
         if (bulk) {

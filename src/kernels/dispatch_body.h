@@ -4,8 +4,10 @@
  * and sends them from there to each target's final row. No queue, no credit, nobody at the receiver. The
  * bodies take `bulk` as a constant: asynchronous bulk copies through a ring of stages, or loads and stores.
  *
- * Shared memory: | place table | stages of warp 0, 1, ... | barriers of warp 0, 1, ... |
- * A stage holds one token: its payload columns one after the other, each 16-byte aligned, then cast scales.
+ * Shared memory: | place table | stages of warp 0, 1, ... | barriers of warp 0, 1, ... | lists of warp 0, 1,
+ * ... | A stage holds one token: its payload columns one after the other, each 16-byte aligned, then cast
+ * scales. A list holds the targets of the token that is being sent, so that lanes can take (target, choice)
+ * pairs.
  *
  * Bulk pipeline of a warp with S stages: token j is loaded into stage j % S. Before token j + S - 1 goes into
  * stage (j - 1) % S, every lane has waited until its copies of token j - 1 have read that stage. */
@@ -15,13 +17,23 @@
 #include "kernels/cast.h"
 #include "kernels/place.h"
 
+/* A target on a warp's list. */
+struct listed {
+    int32_t rank, row;
+    uint32_t choice; /* of the token; expert layout */
+    uint32_t reserved;
+};
+
 /* One warp's view of its pipeline. */
 struct sender {
     const struct dispatch_args *p;
     struct target_map map;
     char *stages;
     uint64_t *bars;
+    struct listed *list;
     uint32_t touched; /* lanes read or write stages themselves, so that bulk copies need a proxy fence */
+    uint32_t odd;     /* some column cannot leave as a bulk copy */
+    uint32_t meta;    /* somebody wants ids, weights or sources */
 };
 
 TERN_DEVICE struct sender sender_of(const struct dispatch_args *p, int num_columns)
@@ -40,12 +52,21 @@ TERN_DEVICE struct sender sender_of(const struct dispatch_args *p, int num_colum
     s.stages = shared_memory() + p->table_bytes + (uint32_t)warp() * stages_bytes;
     s.bars = (uint64_t *)(shared_memory() + p->table_bytes + (uint32_t)nwarps() * stages_bytes) +
              (uint32_t)warp() * p->num_stages;
-    s.touched = p->cast != CAST_NONE;
+    s.list =
+        (struct listed *)(shared_memory() + p->table_bytes +
+                          (uint32_t)nwarps() * (stages_bytes + p->num_stages * (uint32_t)sizeof(uint64_t))) +
+        warp() * 32;
+    s.odd = 0;
+    s.meta = 0;
+    for (uint32_t c = 0; c < p->num_out; c++) {
+        s.odd |= !p->out[c].whole;
+    }
+    s.touched = p->cast != CAST_NONE || s.odd;
     for (uint32_t c = 0; c < p->num_in; c++) {
         s.touched |= !p->in[c].whole;
     }
-    for (uint32_t c = 0; c < p->num_out; c++) {
-        s.touched |= !p->out[c].whole;
+    for (int i = EP_COL_IDS * p->f.num_ranks; i < EP_MAX_COLUMNS * p->f.num_ranks; i++) {
+        s.meta |= place_table()[i].base != 0;
     }
     return s;
 }
@@ -126,37 +147,45 @@ TERN_DEVICE void finish_stage(const struct sender *s, uint32_t stage, uint32_t p
     }
 }
 
-/* Ids, weights and source of token t for one target; lane k has choice k. */
-TERN_DEVICE void send_meta(const struct sender *s, uint32_t t, uint32_t i, struct target g)
+/* Rank layout: choice k of token t for one target, local or not. */
+TERN_DEVICE void send_choice(const struct sender *s, uint32_t t, uint32_t k, struct listed g)
 {
     const struct dispatch_args *p = s->p;
     int num_ranks = p->f.num_ranks;
-    const struct place *table = place_table();
-    struct place ids = table[EP_COL_IDS * num_ranks + g.rank];
-    struct place weights = table[EP_COL_WEIGHTS * num_ranks + g.rank];
-    struct place source = table[EP_COL_SOURCE * num_ranks + g.rank];
-    if (p->layout == 0) {
-        int32_t first = g.rank * (int32_t)s->map.experts_a_rank;
-        for (uint32_t k = (uint32_t)lane(); k < p->topk; k += 32) {
-            int32_t id = p->route.ids[(uint64_t)t * p->topk + k];
-            int local = id >= first && id < first + (int32_t)s->map.experts_a_rank;
-            char *at = ids.base + g.row * ids.stride + (uint64_t)k * p->idx_bytes;
-            if (ids.base && p->idx_bytes == 8) {
-                *(int64_t *)at = local ? id - first : -1;
-            } else if (ids.base) {
-                *(int32_t *)at = local ? id - first : -1;
-            }
-            if (weights.base && p->weights) {
-                ((float *)(weights.base + g.row * weights.stride))[k] =
-                    local ? p->weights[(uint64_t)t * p->topk + k] : 0.0f;
-            }
-        }
-    } else if (weights.base && p->weights && lane() == 0) {
-        *(float *)(weights.base + g.row * weights.stride) = p->weights[(uint64_t)t * p->topk + i];
+    struct place ids = place_table()[EP_COL_IDS * num_ranks + g.rank];
+    struct place weights = place_table()[EP_COL_WEIGHTS * num_ranks + g.rank];
+    int32_t first = g.rank * (int32_t)s->map.experts_a_rank;
+    int32_t id = p->route.ids[(uint64_t)t * p->topk + k];
+    int local = id >= first && id < first + (int32_t)s->map.experts_a_rank;
+    char *at = ids.base + g.row * ids.stride + (uint64_t)k * p->idx_bytes;
+    if (ids.base && p->idx_bytes == 8) {
+        *(int64_t *)at = local ? id - first : -1;
+    } else if (ids.base) {
+        *(int32_t *)at = local ? id - first : -1;
     }
-    if (source.base && lane() == 0) {
-        uint64_t both = (uint64_t)t << 32 | (uint32_t)p->f.rank;
-        *(uint64_t *)(source.base + g.row * source.stride) = both;
+    if (weights.base && p->weights) {
+        ((float *)(weights.base + g.row * weights.stride))[k] =
+            local ? p->weights[(uint64_t)t * p->topk + k] : 0.0f;
+    }
+}
+
+/* Ids, weights and sources of token t for the listed targets. All lanes. */
+TERN_DEVICE void send_meta(const struct sender *s, uint32_t t, uint32_t num_listed)
+{
+    const struct dispatch_args *p = s->p;
+    for (uint32_t i = (uint32_t)lane(); p->layout == 0 && i < num_listed * p->topk; i += 32) {
+        send_choice(s, t, i % p->topk, s->list[i / p->topk]);
+    }
+    if ((uint32_t)lane() < num_listed) {
+        struct listed g = s->list[lane()];
+        struct place weights = place_table()[EP_COL_WEIGHTS * p->f.num_ranks + g.rank];
+        struct place source = place_table()[EP_COL_SOURCE * p->f.num_ranks + g.rank];
+        if (p->layout != 0 && weights.base && p->weights) {
+            *(float *)(weights.base + g.row * weights.stride) = p->weights[(uint64_t)t * p->topk + g.choice];
+        }
+        if (source.base) {
+            *(uint64_t *)(source.base + g.row * source.stride) = (uint64_t)t << 32 | (uint32_t)p->f.rank;
+        }
     }
 }
 
@@ -173,7 +202,7 @@ TERN_DEVICE void send_whole(const struct sender *s, const char *stage, struct ta
 }
 
 /* Sends the columns of a target that bulk copies cannot take. All lanes, one target. */
-TERN_DEVICE void send_odd(const struct sender *s, const char *stage, struct target g, const int bulk)
+TERN_DEVICE void send_odd(const struct sender *s, const char *stage, struct listed g, const int bulk)
 {
     const struct dispatch_args *p = s->p;
     for (uint32_t c = 0; c < p->num_out; c++) {
@@ -199,13 +228,19 @@ TERN_DEVICE void send_token(const struct sender *s, uint32_t t, uint32_t stage, 
         if (bulk && g.rank >= 0) {
             send_whole(s, at, g);
         }
-        for (uint32_t left = warp_ballot(g.rank >= 0); left; left &= left - 1) {
-            int src = TERN_FFS(left) - 1;
-            struct target one;
-            one.rank = (int)shfl_u32((uint32_t)g.rank, src);
-            one.row = (int64_t)shfl_u64((uint64_t)g.row, src);
-            send_odd(s, at, one, bulk);
-            send_meta(s, t, shfl_u32(turned, src), one);
+        if (!bulk || s->odd || s->meta) {
+            uint32_t hits = warp_ballot(g.rank >= 0);
+            uint32_t num_listed = (uint32_t)TERN_POPC(hits);
+            if (g.rank >= 0) {
+                struct listed l = {g.rank, (int32_t)g.row, turned, 0};
+                s->list[popc_before(hits, lane())] = l;
+            }
+            sync_warp();
+            for (uint32_t j = 0; (!bulk || s->odd) && j < num_listed; j++) {
+                send_odd(s, at, s->list[j], bulk);
+            }
+            send_meta(s, t, num_listed);
+            sync_warp();
         }
     }
 }
@@ -298,7 +333,7 @@ TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
 {
     uint64_t epoch = op_epoch(&p->f);
     if (bid() == 0) {
-        op_announce(&p->f, epoch);
+        op_announce(&p->f, epoch, EP_MAX_COLUMNS);
     }
     if (op_await(&p->f, epoch)) {
         if (bulk) {

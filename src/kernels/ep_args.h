@@ -94,16 +94,25 @@ struct op_frame {
     struct ep_message message;
 };
 
+/* Ranks that a token's ids name. */
+struct ep_rank_set {
+    uint64_t low, high; /* ranks 0..63 and 64..127 */
+};
+
+/* Bytes of shared memory beside a warp's counters in the route kernel. */
+enum { ROUTE_BUFFER_BYTES = 32 * 9 * 4 };
+
 /* A route's device memory, pointers into one slot (ep/layout.c). R ranks, E experts, L = E / R, K ids. */
 struct route_memory {
-    int32_t *token_rows;     /* [tokens][R] or [tokens][K]: slot before base, or -1 */
-    int32_t *ids;            /* [tokens][K], -1 for every invalid id */
-    int32_t *bases;          /* [R] or [E] */
-    int32_t *rank_offsets;   /* [R + 1] */
-    int32_t *expert_counts;  /* [L] */
-    int32_t *expert_offsets; /* [L + 1] */
-    int32_t *num_rows;       /* [1] */
-    uint64_t *overflow;      /* [1] */
+    int32_t *token_rows;           /* [tokens][R] or [tokens][K]: slot before base, or -1 */
+    int32_t *ids;                  /* [tokens][K], -1 for every invalid id */
+    struct ep_rank_set *rank_sets; /* [tokens] */
+    int32_t *bases;                /* [R] or [E] */
+    int32_t *rank_offsets;         /* [R + 1] */
+    int32_t *expert_counts;        /* [L] */
+    int32_t *expert_offsets;       /* [L + 1] */
+    int32_t *num_rows;             /* [1] */
+    uint64_t *overflow;            /* [1] */
 };
 
 /* The host's copy, in host-visible memory. */

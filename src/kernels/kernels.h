@@ -7,7 +7,7 @@
 #define TERN_KERNELS_H
 
 #define TERN_KERNEL_LIST(X)                                                                                  \
-    X(route, struct route_args, 512)                                                                         \
+    X(route, struct route_args, 1024)                                                                        \
     X(dispatch_bulk, struct dispatch_args, 512)                                                              \
     X(dispatch_plain, struct dispatch_args, 512)                                                             \
     X(combine_bulk, struct combine_args, 544)                                                                \

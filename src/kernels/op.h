@@ -145,14 +145,16 @@ TERN_DEVICE int op_wait(const struct op_frame *f, uint64_t offset, int peer, uin
 /* The epoch of this operation. Every block reads it before the last block raises it in op_leave. */
 TERN_DEVICE uint64_t op_epoch(const struct op_frame *f) { return f->state->epoch + 1; }
 
-/* Threads of one block: this rank is in; its message, and all that the block wrote to peers so far, precede.
- */
-TERN_DEVICE void op_announce(const struct op_frame *f, uint64_t epoch)
+/* Threads of one block: this rank is in; its message of so many columns, and all that the block wrote to
+ * peers so far, precede. */
+TERN_DEVICE void op_announce(const struct op_frame *f, uint64_t epoch, int num_columns)
 {
+    int words =
+        (int)(offsetof(struct ep_message, columns) / 8) + num_columns * (int)(sizeof(struct ep_place) / 8);
     for (int d = tid(); d < f->num_ranks; d += nthr()) {
         const uint64_t *from = (const uint64_t *)&f->message;
         uint64_t *to = (uint64_t *)op_message(f, d, epoch, f->rank);
-        for (size_t i = 0; i < sizeof(struct ep_message) / sizeof(uint64_t); i++) {
+        for (int i = 0; i < words; i++) {
             to[i] = from[i];
         }
         /* Pairs with the acquire in op_wait(READY): without it the peer may read an older message. */
