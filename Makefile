@@ -51,6 +51,9 @@ ifneq ($(CUDA),0)
 NVCC ?= $(shell command -v nvcc || command -v /usr/local/cuda/bin/nvcc)
 CUDA_STATE := no (no nvcc on PATH or in /usr/local/cuda)
 ifneq ($(NVCC),)
+ifeq ($(shell command -v $(NVCC)),)
+CUDA_STATE := no (there is no program $(NVCC))
+else
 CUDA_ROOT := $(patsubst %/bin/,%,$(dir $(realpath $(shell command -v $(NVCC)))))
 CUDA_INCLUDE := $(patsubst %/cuda_runtime_api.h,%,$(firstword \
     $(wildcard $(CUDA_ROOT)/include/cuda_runtime_api.h $(CUDA_ROOT)/targets/*/include/cuda_runtime_api.h)))
@@ -63,6 +66,7 @@ CUDA_STATE := no ($(NVCC) needs a C++ compiler, and there is no $(CXX))
 else
 HAVE_CUDA := 1
 CUDA_STATE := $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p') ($(NVCC))
+endif
 endif
 endif
 endif
@@ -99,7 +103,8 @@ TOOLS    := $(patsubst tools/%.c,$(B)/bin/%,$(subst _,-,$(TOOL_MAIN)))
 BENCH    := $(if $(wildcard bench/main.c),$(B)/bin/tern-bench)
 EXAMPLES := $(patsubst examples/%.c,$(B)/examples/%,$(EXAMPLE_SRC))
 TESTS    := $(patsubst test/%.c,$(B)/test/%,$(TEST_MAIN))
-SCRIPTS  := $(filter-out test/tsan_awake.sh,$(wildcard test/*.sh))
+# These two have targets of their own: check-tsan and check-memcheck.
+SCRIPTS  := $(filter-out test/tsan_awake.sh test/memcheck.sh,$(wildcard test/*.sh))
 SHARED   := $(B)/libtern.so.$(VERSION)
 STATIC   := $(B)/libtern.a
 HELP_LIB := $(B)/libhelp.a
@@ -144,7 +149,7 @@ link = $(CC) $(CFLAGS) $(SANITIZE) $(LDFLAGS)
 
 # ---- Rules -------------------------------------------------------------------------------------------------
 
-.PHONY: all lib report check check-programs check-asan check-tsan check-gpu demo bench install uninstall \
+.PHONY: all lib report check check-programs check-asan check-tsan check-gpu check-memcheck demo bench install uninstall \
     clean help format-check FORCE
 
 all: report $(if $(SANITIZE),,lib) $(STATIC) $(TOOLS) $(BENCH) $(EXAMPLES)
@@ -223,23 +228,29 @@ $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
 
 .SECONDARY:
 
-# Programs that are wrong on purpose, for test/tsan_awake.sh: real kernels whose release stores are relaxed,
-# and kernels of simt_test with that and with a missing fence.
+# Programs that are wrong on purpose, for test/tsan_awake.sh: real kernels in which all release stores, or one of
+# them alone (ready, done), are relaxed, and kernels of simt_test with that and with a missing fence.
 ifeq ($(VARIANT),tsan)
-AWAKE := $(addprefix $(B)/awake/,ep_relaxed simt_relaxed simt_no_fence)
-relaxed_obj = $(patsubst %.c,$(OBJ)/relaxed/%.o,$(1))
-EP_OBJ := $(call c_obj,$(wildcard test/ep_random_test.c)) $(call relaxed_obj,$(KERNELS))
+AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done simt_relaxed simt_no_fence)
 SIMT_OBJ := $(call c_obj,$(wildcard test/simt_test.c))
 
 $(OBJ)/relaxed/%.o: EXTRA = -DTERN_WEAKEN_RELEASE
+$(OBJ)/ready/%.o: EXTRA = -DTERN_WEAKEN_READY
+$(OBJ)/done/%.o: EXTRA = -DTERN_WEAKEN_DONE
 $(OBJ)/no_fence/%.o: EXTRA = -DTERN_TEST_NO_PROXY_FENCE
-$(OBJ)/relaxed/%.o: %.c $(B)/.compile
-	$(compile_c)
-$(OBJ)/no_fence/%.o: %.c $(B)/.compile
-	$(compile_c)
 
-$(B)/awake/ep_relaxed: $(EP_OBJ) $(HELP_LIB) $(STATIC)
-	$(call program,$(filter %.o,$^) $(HELP_LIB))
+# $(call wrong,name): objects of that name; $(call wrong_ep,name): ep_random_test with kernels of that name.
+define wrong
+$(OBJ)/$(1)/%.o: %.c $(B)/.compile
+	$$(compile_c)
+endef
+define wrong_ep
+$(B)/awake/ep_$(1): $(call c_obj,$(wildcard test/ep_random_test.c)) \
+    $(patsubst %.c,$(OBJ)/$(1)/%.o,$(KERNELS)) $(HELP_LIB) $(STATIC)
+	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
+endef
+$(foreach name,relaxed ready done no_fence,$(eval $(call wrong,$(name))))
+$(foreach name,relaxed ready done,$(eval $(call wrong_ep,$(name))))
 $(B)/awake/simt_relaxed: $(SIMT_OBJ) $(OBJ)/relaxed/test/simt_kernels.o $(HELP_LIB) $(STATIC)
 	$(call program,$(filter %.o,$^) $(HELP_LIB))
 $(B)/awake/simt_no_fence: $(SIMT_OBJ) $(OBJ)/no_fence/test/simt_kernels.o $(HELP_LIB) $(STATIC)
@@ -257,7 +268,8 @@ TEST_TIMEOUT ?= 540
 TEST_JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 
 test_environment = TERN_TEST_SCALE='$(or $(TERN_TEST_SCALE),$(SCALE_$(VARIANT)))' TERN_BUILD='$(B)' \
-    CC='$(CC)' CXX='$(CXX)' MAKE='$(MAKE)' TERN_VARIANT='$(VARIANT)' TERN_CUDA='$(HAVE_CUDA)'
+    CC='$(CC)' CXX='$(CXX)' MAKE='$(MAKE)' TERN_VARIANT='$(VARIANT)' TERN_CUDA='$(HAVE_CUDA)' \
+    TERN_CUDA_LIBDIR='$(if $(CUDART),$(patsubst %/,%,$(dir $(CUDART))))'
 
 check: report all $(TESTS)
 	@$(test_environment) test/run -j $(TEST_JOBS) -t $(TEST_TIMEOUT) $(TESTS) $(SCRIPTS)
@@ -271,9 +283,18 @@ check-asan:
 check-tsan:
 	@$(MAKE) --no-print-directory VARIANT=tsan CUDA=0 check-programs
 
+# A line of tern-info for each usable device follows the one that says what became of CUDA.
+need_gpu = $(B)/bin/tern-info 2> /dev/null | sed '1,/^machine cuda/d' | grep -q '^ *device' || \
+    { echo 'make $@: there is no GPU here that Tern can use; tern-info says why' >&2; exit 2; }
+
 # The programs that run kernels of the library, one after the other, on the GPUs of this machine.
 check-gpu: report all $(TESTS)
+	@$(need_gpu)
 	@$(test_environment) TERN_MACHINE=cuda test/run -j 1 -t $(TEST_TIMEOUT) $(filter $(B)/test/ep_%,$(TESTS)) test/examples.sh
+
+# The kernels under compute-sanitizer, which finds accesses outside memory. Skips by name what is missing.
+check-memcheck: report $(TOOLS) $(TESTS)
+	@$(test_environment) test/memcheck.sh
 
 demo: report $(BENCH)
 	@$(B)/bin/tern-bench demo
@@ -287,26 +308,33 @@ bench: report $(BENCH)
 LIBDIR     ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 BINDIR     ?= $(PREFIX)/bin
+# tern-bench looks for its data in ../share/tern/data beside its own folder.
+DATADIR    := $(PREFIX)/share/tern/data
+DOCDIR     ?= $(PREFIX)/share/doc/tern
 CMAKEDIR   := $(LIBDIR)/cmake/Tern
 PCDIR      := $(LIBDIR)/pkgconfig
 INSTALL    ?= install
 INCLUDE_FROM_LIB = $(shell realpath -m --relative-to=$(LIBDIR) $(INCLUDEDIR))
-CMAKE_LIBS = $(patsubst -l%,%,$(CUDA_LIBS) $(TERN_LIBS))
+CMAKE_LIBS = $(patsubst -l%,%,$(TERN_LIBS))
 empty :=
 space := $(empty) $(empty)
 fill = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|g' \
     -e 's|@VERSION@|$(VERSION)|g' -e 's|@MAJOR@|$(MAJOR)|g' \
-    -e 's|@PRIVATE_LIBS@|$(CUDA_LIBS) $(TERN_LIBS)|g' \
+    -e '$(if $(HAVE_CUDA),s|@CUDA_ONLY@||,/@CUDA_ONLY@/d)' -e 's|@HAVE_CUDA@|$(or $(HAVE_CUDA),0)|g' \
+    -e 's|@PRIVATE_LIBS@|$(if $(HAVE_CUDA),-L$${cuda_libdir} -lcudart_static )$(TERN_LIBS)|g' \
     -e 's|@INCLUDE_FROM_LIB@|$(INCLUDE_FROM_LIB)|g' -e 's|@CMAKE_LIBS@|$(subst $(space),;,$(CMAKE_LIBS))|g'
 
 install: all
-	$(Q)$(INSTALL) -d $(addprefix $(DESTDIR),$(LIBDIR) $(INCLUDEDIR)/tern $(BINDIR) $(CMAKEDIR) $(PCDIR))
+	$(Q)$(INSTALL) -d $(addprefix $(DESTDIR),$(LIBDIR) $(INCLUDEDIR)/tern $(BINDIR) $(CMAKEDIR) $(PCDIR) \
+	    $(DOCDIR) $(DATADIR))
 	$(Q)$(INSTALL) -m 644 include/tern/*.h $(DESTDIR)$(INCLUDEDIR)/tern
 	$(Q)$(INSTALL) -m 755 $(SHARED) $(DESTDIR)$(LIBDIR)
 	$(Q)ln -sf $(notdir $(SHARED)) $(DESTDIR)$(LIBDIR)/libtern.so.$(MAJOR)
 	$(Q)ln -sf $(notdir $(SHARED)) $(DESTDIR)$(LIBDIR)/libtern.so
 	$(Q)$(INSTALL) -m 644 $(STATIC) $(DESTDIR)$(LIBDIR)
 	$(Q)$(INSTALL) -m 755 $(TOOLS) $(BENCH) $(DESTDIR)$(BINDIR)
+	$(Q)$(INSTALL) -m 644 LICENSE NOTICE $(DESTDIR)$(DOCDIR)
+	$(Q)$(INSTALL) -m 644 data/README.md data/*.npy $(DESTDIR)$(DATADIR)
 	$(Q)$(fill) tern.pc.in > $(DESTDIR)$(PCDIR)/tern.pc
 	$(Q)$(fill) cmake/TernConfig.cmake.in > $(DESTDIR)$(CMAKEDIR)/TernConfig.cmake
 	$(Q)$(fill) cmake/TernConfigVersion.cmake.in > $(DESTDIR)$(CMAKEDIR)/TernConfigVersion.cmake
@@ -315,7 +343,7 @@ install: all
 uninstall:
 	$(Q)rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libtern.a libtern.so libtern.so.$(MAJOR) libtern.so.$(VERSION)) \
 	    $(addprefix $(DESTDIR)$(BINDIR)/,$(notdir $(TOOLS) $(BENCH))) $(DESTDIR)$(PCDIR)/tern.pc
-	$(Q)rm -rf $(DESTDIR)$(INCLUDEDIR)/tern $(DESTDIR)$(CMAKEDIR)
+	$(Q)rm -rf $(addprefix $(DESTDIR),$(INCLUDEDIR)/tern $(CMAKEDIR) $(DOCDIR) $(PREFIX)/share/tern)
 
 clean:
 	$(Q)rm -rf build
@@ -333,6 +361,7 @@ help:
 	'make check-asan     the test programs under AddressSanitizer and UndefinedBehaviorSanitizer' \
 	'make check-tsan     the test programs under ThreadSanitizer, and a proof that it is awake' \
 	'make check-gpu      the test programs on the GPUs of this machine' \
+	'make check-memcheck two of them under compute-sanitizer' \
 	'make bench          limits of the machine, then dispatch and combine beside them' \
 	'make install        into $$(DESTDIR)$$(PREFIX); make uninstall removes it' \
 	'make format-check   what clang-format would change' \

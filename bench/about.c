@@ -15,8 +15,13 @@ enum tern_status about_note(struct report *report, const struct party *party)
     uint32_t version = tern_version();
     TERN_TRY(report_note(report, "tern", "%u.%u.%u, commit %s", version >> 16, version >> 8 & 255,
                          version & 255, TERN_COMMIT));
-    TERN_TRY(report_note(report, "machine", "%s, %s", party->machine == TERN_MACHINE_CPU ? "cpu" : "cuda",
+    TERN_TRY(report_note(report, "machine", "%s%s", party->machine == TERN_MACHINE_CPU ? "" : "cuda, ",
                          info->name));
+    if (party->machine == TERN_MACHINE_CPU) {
+        TERN_TRY(report_note(report, "caution",
+                             "on the cpu machine fibers copy memory: the figures say nothing "
+                             "of GPUs"));
+    }
     if (info->driver[0] != 0) {
         TERN_TRY(report_note(report, "driver", "%s", info->driver));
     }

@@ -140,7 +140,7 @@ static void name_row(const struct shape *s, struct cell *row, int op)
 }
 
 static enum tern_status add_row(struct report *report, const struct shape *s, int op,
-                                const struct timing *timing, double wire_gb_s, const uint64_t *num_wrong)
+                                const struct timing *timing, double wire_gb_s, const struct tally *tallies)
 {
     struct traffic t = traffic_of(&s->routing);
     struct cell *row = report_row(report);
@@ -154,7 +154,7 @@ static enum tern_status add_row(struct report *report, const struct shape *s, in
     row[COL_P99].number = timing->alone[op].p99;
     if (op < NUM_OPERATIONS) {
         row[COL_ROW].number = timing->in_a_row[op];
-        row[COL_WRONG].number = s->options->check ? (double)num_wrong[op] : NAN;
+        row[COL_WRONG].number = s->options->check ? (double)tallies[op].wrong : NAN;
     }
     if ((op == OP_DISPATCH || op == OP_COMBINE) && us > 0) {
         double each = bytes / s->routing.num_ranks / us / 1e3;
@@ -168,27 +168,30 @@ static enum tern_status add_row(struct report *report, const struct shape *s, in
 }
 
 static enum tern_status run_shape(struct bench *b, struct report *report, double wire_gb_s,
-                                  uint64_t *num_wrong)
+                                  struct tally *tally)
 {
-    uint64_t wrong[NUM_OPERATIONS] = {0, 0, 0};
+    struct tally tallies[NUM_OPERATIONS] = {{0, 0}, {0, 0}, {0, 0}};
     struct timing timing;
     enum tern_status status;
     int op;
     TERN_TRY(bench_open(b));
     status = bench_time(b, &timing);
     if (status == TERN_OK && b->shape.options->check) {
-        status = bench_check(b, wrong);
+        status = bench_check(b, tallies);
     }
     for (op = 0; status == TERN_OK && op <= NUM_OPERATIONS; op++) {
-        status = add_row(report, &b->shape, op, &timing, wire_gb_s, wrong);
-        *num_wrong += op < NUM_OPERATIONS ? wrong[op] : 0;
+        status = add_row(report, &b->shape, op, &timing, wire_gb_s, tallies);
+        if (op < NUM_OPERATIONS) {
+            tally->wrong += tallies[op].wrong;
+            tally->compared += tallies[op].compared;
+        }
     }
     bench_close(b);
     return status;
 }
 
 enum tern_status ep_rows(const struct options *o, struct report *report, struct party *party,
-                         double wire_gb_s, uint64_t *num_wrong)
+                         double wire_gb_s, struct tally *tally)
 {
     struct progress progress;
     struct bench *b = (struct bench *)calloc(1, sizeof(*b));
@@ -203,7 +206,7 @@ enum tern_status ep_rows(const struct options *o, struct report *report, struct 
     for (k = 0; status == TERN_OK && k < o->tokens.num; k++) {
         status = shape_open(&b->shape, o, party->num_ranks, o->tokens.values[k]);
         if (status == TERN_OK) {
-            status = run_shape(b, report, wire_gb_s, num_wrong);
+            status = run_shape(b, report, wire_gb_s, tally);
             shape_close(&b->shape);
         }
     }
@@ -235,17 +238,18 @@ static enum tern_status note_shape(struct report *report, const struct options *
 }
 
 static enum tern_status run_open(const struct options *o, struct report *report, struct party *party,
-                                 uint64_t *num_wrong)
+                                 struct tally *tally)
 {
     double wire = 0;
     TERN_TRY(about_note(report, party));
     TERN_TRY(wire_measure(party, o->seed, &wire));
     TERN_TRY(note_shape(report, o, party, wire));
     report_head(report);
-    return ep_rows(o, report, party, wire, num_wrong);
+    TERN_TRY(ep_rows(o, report, party, wire, tally));
+    return report_result(report, "elements", tally);
 }
 
-enum tern_status ep_run(const struct options *options, struct report *report, uint64_t *num_wrong)
+enum tern_status ep_run(const struct options *options, struct report *report, struct tally *tally)
 {
     struct options o = *options;
     struct party party;
@@ -254,12 +258,12 @@ enum tern_status ep_run(const struct options *options, struct report *report, ui
     report->kind = "ep";
     ep_columns(report);
     TERN_TRY(party_init(&party, &o));
-    report->quiet = party.first != 0;
+    TERN_TRY(report_begin(report, party.first != 0, o.json));
     TERN_TRY(ep_settle(&o, &party));
     TERN_TRY(ep_heap_bytes(&o, &party, &shapes));
     wire = wire_heap_bytes(party.num_ranks, wire_default_bytes(party.machine, party.num_ranks, 1));
     TERN_TRY(party_open(&party, shapes > wire ? shapes : wire));
-    status = run_open(&o, report, &party, num_wrong);
+    status = run_open(&o, report, &party, tally);
     party_close(&party);
     return status;
 }

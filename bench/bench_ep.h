@@ -7,6 +7,7 @@
 
 #include "party.h"
 #include "progress.h"
+#include "report.h"
 #include "routing.h"
 #include "stats.h"
 
@@ -97,22 +98,22 @@ uint32_t cast_of(const struct options *options); /* enum tern_cast */
 
 /* COLLECTIVE. */
 enum tern_status bench_time(struct bench *b, struct timing *timing);
-/* COLLECTIVE. Runs dispatch and combine once into poisoned outputs and counts the elements, over all ranks,
- * that differ from the reference; route counts those of the counts. */
-enum tern_status bench_check(struct bench *b, uint64_t num_wrong[NUM_OPERATIONS]);
+/* COLLECTIVE. Runs dispatch and combine once into poisoned outputs and compares every element, over all
+ * ranks, with the reference; route compares those of the counts. */
+enum tern_status bench_check(struct bench *b, struct tally tallies[NUM_OPERATIONS]);
 
 /* ---- bench_ep.c ---- */
 
-struct report;
-enum tern_status ep_run(const struct options *options, struct report *report, uint64_t *num_wrong);
+enum tern_status ep_run(const struct options *options, struct report *report, struct tally *tally);
 /* The parts of ep_run, for a run of several option sets on one machine (demo.c). */
 void ep_columns(struct report *report);
 /* Fills in what the options leave to the machine. */
 enum tern_status ep_settle(struct options *options, const struct party *party);
 /* Window memory for every shape of the options. */
 enum tern_status ep_heap_bytes(const struct options *options, const struct party *party, uint64_t *bytes);
-/* COLLECTIVE. Times and checks every shape of the options and adds its rows. wire_gb_s 0: not measured. */
+/* COLLECTIVE. Times and checks every shape of the options, adds its rows to the report and what was compared
+ * to the tally. wire_gb_s 0: not measured. */
 enum tern_status ep_rows(const struct options *options, struct report *report, struct party *party,
-                         double wire_gb_s, uint64_t *num_wrong);
+                         double wire_gb_s, struct tally *tally);
 
 #endif

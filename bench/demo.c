@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The main job: eight ranks dispatch the tokens of a real router (data/) to their experts and combine the
- * results; every element is compared with the reference. A balanced and a skewed layer, both output layouts,
+ * results; every element is compared with the reference. Two layers, both output layouts,
  * and the cast to FP8 on the way. With GPUs the shape is a large model's; without, it is small enough for
  * seconds. */
 #include "demo.h"
@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { PATH_BYTES = 4096 };
 
@@ -29,12 +30,40 @@ struct demo {
     char ids[PATH_BYTES], weights[PATH_BYTES];
 };
 
-static enum tern_status settle_parts(struct demo *d, const struct options *options)
+/* Whether the routing files are there; their paths. */
+static int look_in(struct demo *d, const char *folder)
 {
-    const char *folder = options->data != NULL ? options->data : "data";
-    int cpu = d->party.machine == TERN_MACHINE_CPU, i;
     snprintf(d->ids, PATH_BYTES, "%s/routing_topk_idx.npy", folder);
     snprintf(d->weights, PATH_BYTES, "%s/routing_topk_weights.npy", folder);
+    return access(d->ids, R_OK) == 0 && access(d->weights, R_OK) == 0;
+}
+
+/* The folder that was asked for; else "data" here, as in a source tree; else where `make install` put it,
+ * which is found from the program, so that an installed tree can be moved. */
+static enum tern_status find_data(struct demo *d, const char *asked)
+{
+    char path[PATH_BYTES];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 64);
+    if (look_in(d, asked != NULL ? asked : "data")) {
+        return TERN_OK;
+    }
+    if (asked == NULL && length > 0) {
+        path[length] = 0;
+        snprintf(strrchr(path, '/'), 64, "/../share/tern/data");
+        if (look_in(d, path)) {
+            return TERN_OK;
+        }
+        look_in(d, "data"); /* the name that is told */
+    }
+    return TERN_FAIL(TERN_SYSTEM_ERROR,
+                     "cannot read %s and the file of weights beside it; --data DIR names their folder",
+                     d->ids);
+}
+
+static enum tern_status settle_parts(struct demo *d, const struct options *options)
+{
+    int cpu = d->party.machine == TERN_MACHINE_CPU, i;
+    TERN_TRY(find_data(d, options->data));
     for (i = 0; i < (int)NUM_PARTS; i++) {
         struct options *o = &d->options[i];
         *o = *options;
@@ -55,24 +84,23 @@ static enum tern_status settle_parts(struct demo *d, const struct options *optio
     return TERN_OK;
 }
 
-static enum tern_status run_parts(struct demo *d, struct report *report, uint64_t *num_wrong)
+static enum tern_status run_parts(struct demo *d, struct report *report, struct tally *tally)
 {
     double wire = 0;
     int i;
     TERN_TRY(about_note(report, &d->party));
-    TERN_TRY(report_note(report, "routing", "%s, layers 0 (balanced) and 1 (skewed)", d->ids));
+    TERN_TRY(report_note(report, "routing", "%s, layers 0 and 1", d->ids));
     TERN_TRY(wire_measure(&d->party, d->options[0].seed, &wire));
     TERN_TRY(report_note(report, "wire", "%.3f GB/s a rank, best all-to-all of this run", wire));
     TERN_TRY(report_note(report, "#wrong", "elements that differ from the reference, bit for bit"));
     report_head(report);
     for (i = 0; i < (int)NUM_PARTS; i++) {
-        TERN_TRY(ep_rows(&d->options[i], report, &d->party, wire, num_wrong));
+        TERN_TRY(ep_rows(&d->options[i], report, &d->party, wire, tally));
     }
-    TERN_TRY(report_note(report, "result", "%llu wrong", (unsigned long long)*num_wrong));
-    return TERN_OK;
+    return report_result(report, "elements", tally);
 }
 
-enum tern_status demo_run(const struct options *options, struct report *report, uint64_t *num_wrong)
+enum tern_status demo_run(const struct options *options, struct report *report, struct tally *tally)
 {
     struct demo d;
     uint64_t most, bytes = 0;
@@ -82,7 +110,7 @@ enum tern_status demo_run(const struct options *options, struct report *report, 
     report->kind = "demo";
     ep_columns(report);
     TERN_TRY(party_init(&d.party, options));
-    report->quiet = d.party.first != 0;
+    TERN_TRY(report_begin(report, d.party.first != 0, options->json));
     TERN_TRY(settle_parts(&d, options));
     most = wire_heap_bytes(d.party.num_ranks, wire_default_bytes(d.party.machine, d.party.num_ranks, 1));
     for (i = 0; i < (int)NUM_PARTS; i++) {
@@ -90,7 +118,7 @@ enum tern_status demo_run(const struct options *options, struct report *report, 
         most = bytes > most ? bytes : most;
     }
     TERN_TRY(party_open(&d.party, most));
-    status = run_parts(&d, report, num_wrong);
+    status = run_parts(&d, report, tally);
     party_close(&d.party);
     return status;
 }

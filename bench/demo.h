@@ -7,6 +7,6 @@
 #include "options.h"
 #include "report.h"
 
-enum tern_status demo_run(const struct options *options, struct report *report, uint64_t *num_wrong);
+enum tern_status demo_run(const struct options *options, struct report *report, struct tally *tally);
 
 #endif

@@ -15,7 +15,7 @@ enum { POISON = 0xa5, CORRUPT_BIT = 0x10 };
 struct check {
     struct bench *b;
     uint8_t *cast; /* cast only: [num_ranks, tokens] rows of E4M3 and then their scales */
-    uint64_t wrong[TERN_MAX_RANKS][NUM_OPERATIONS]; /* [num_local] */
+    struct tally tallies[TERN_MAX_RANKS][NUM_OPERATIONS]; /* [num_local] */
 };
 
 /* Working memory of one rank's thread. */
@@ -184,7 +184,7 @@ static uint64_t count_wrong(const char *seen, const char *wanted, uint32_t bytes
 }
 
 static enum tern_status compare_buffer(struct check *c, struct scratch *x, int i, enum buffer b,
-                                       uint64_t *wrong)
+                                       struct tally *tally)
 {
     struct seat *seat = &c->b->seats[i];
     const struct shape *s = &c->b->shape;
@@ -198,7 +198,9 @@ static enum tern_status compare_buffer(struct check *c, struct scratch *x, int i
         TERN_TRY(tern_stream_synchronize(seat->comm, seat->stream));
         for (k = 0; k < num; k++) {
             make_row(c, x, seat->rank, b, begin + k);
-            *wrong += count_wrong((char *)x->seen + k * bytes, (char *)x->wanted, bytes, element_bytes(s, b));
+            tally->wrong +=
+                count_wrong((char *)x->seen + k * bytes, (char *)x->wanted, bytes, element_bytes(s, b));
+            tally->compared += bytes / element_bytes(s, b);
         }
     }
     return TERN_OK;
@@ -220,7 +222,7 @@ static enum tern_status compare_rank(void *user, int i)
                  ? TERN_OK
                  : TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for rows of %u channels", hidden);
     for (k = 0; status == TERN_OK && k < (int)NUM_OUTPUTS; k++) {
-        status = compare_buffer(c, &x, i, outputs[k].buffer, &c->wrong[i][outputs[k].operation]);
+        status = compare_buffer(c, &x, i, outputs[k].buffer, &c->tallies[i][outputs[k].operation]);
     }
     free(x.sum);
     free(x.expert);
@@ -229,17 +231,19 @@ static enum tern_status compare_rank(void *user, int i)
     return status;
 }
 
-static uint64_t count_wrong_counts(const struct ref_route *r, const struct tern_route_counts *seen,
-                                   uint32_t ranks, uint32_t experts)
+static void check_counts(const struct ref_route *r, const struct tern_route_counts *seen, uint32_t ranks,
+                         uint32_t experts, struct tally *tally)
 {
     uint64_t wrong = (seen->num_rows != r->num_rows) + (seen->num_tokens != r->num_tokens);
+    tally->compared += 2 + ranks + experts;
     wrong += count_wrong((const char *)seen->rank_counts, (const char *)r->rank_counts, 4 * ranks, 4);
     wrong += count_wrong((const char *)seen->expert_counts, (const char *)r->expert_counts, 4 * experts, 4);
     if (r->expert_offsets != NULL) {
         wrong += count_wrong((const char *)seen->expert_offsets, (const char *)r->expert_offsets,
                              4 * experts + 4, 4);
+        tally->compared += experts + 1;
     }
-    return wrong;
+    tally->wrong += wrong;
 }
 
 static enum tern_status compare_counts(struct check *c)
@@ -253,8 +257,8 @@ static enum tern_status compare_counts(struct check *c)
         struct seat *seat = &c->b->seats[i];
         struct tern_route_counts seen = TERN_ROUTE_COUNTS_INIT;
         TERN_TRY(tern_route_wait(seat->route, &seen));
-        c->wrong[i][OP_ROUTE] += count_wrong_counts(&g->routes[seat->rank], &seen, (uint32_t)g->num_ranks,
-                                                    g->experts / (uint32_t)g->num_ranks);
+        check_counts(&g->routes[seat->rank], &seen, (uint32_t)g->num_ranks,
+                     g->experts / (uint32_t)g->num_ranks, &c->tallies[i][OP_ROUTE]);
     }
     return TERN_OK;
 }
@@ -310,9 +314,9 @@ static enum tern_status corrupt(struct bench *b)
     return tern_stream_synchronize(seat->comm, seat->stream);
 }
 
-static enum tern_status check_all(struct check *c, uint64_t num_wrong[NUM_OPERATIONS])
+static enum tern_status check_all(struct check *c, struct tally tallies[NUM_OPERATIONS])
 {
-    uint64_t all[TERN_MAX_RANKS][NUM_OPERATIONS];
+    struct tally all[TERN_MAX_RANKS][NUM_OPERATIONS];
     int r, op;
     TERN_TRY(poison(c->b));
     TERN_TRY(compare_counts(c));
@@ -322,17 +326,18 @@ static enum tern_status check_all(struct check *c, uint64_t num_wrong[NUM_OPERAT
         TERN_TRY(party_each(c->b->party->num_ranks, cast_rank, c));
     }
     TERN_TRY(party_each(c->b->party->num_local, compare_rank, c));
-    TERN_TRY(party_gather(c->b->party, c->wrong, all, sizeof(all[0])));
+    TERN_TRY(party_gather(c->b->party, c->tallies, all, sizeof(all[0])));
     for (op = 0; op < NUM_OPERATIONS; op++) {
-        num_wrong[op] = 0;
+        memset(&tallies[op], 0, sizeof(tallies[op]));
         for (r = 0; r < c->b->party->num_ranks; r++) {
-            num_wrong[op] += all[r][op];
+            tallies[op].wrong += all[r][op].wrong;
+            tallies[op].compared += all[r][op].compared;
         }
     }
     return TERN_OK;
 }
 
-enum tern_status bench_check(struct bench *b, uint64_t num_wrong[NUM_OPERATIONS])
+enum tern_status bench_check(struct bench *b, struct tally tallies[NUM_OPERATIONS])
 {
     struct check c;
     enum tern_status status;
@@ -347,7 +352,7 @@ enum tern_status bench_check(struct bench *b, uint64_t num_wrong[NUM_OPERATIONS]
                              (unsigned long long)bytes);
         }
     }
-    status = check_all(&c, num_wrong);
+    status = check_all(&c, tallies);
     free(c.cast);
     return status;
 }

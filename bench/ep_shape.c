@@ -12,8 +12,30 @@ enum { SLACK_BYTES = 4 << 20 };
 
 uint32_t cast_of(const struct options *o) { return o->dtype == DTYPE_CAST ? TERN_CAST_FP8 : TERN_CAST_NONE; }
 
+static struct tern_ep_config config_of(const struct shape *s)
+{
+    struct tern_ep_config config = TERN_EP_CONFIG_INIT;
+    config.num_experts = s->routing.experts;
+    config.max_topk = s->routing.topk;
+    config.max_tokens = s->routing.tokens != 0 ? s->routing.tokens : 1;
+    config.max_row_bytes = 2 * s->hidden; /* combine's rows; dispatch's are no larger */
+    config.num_sms = s->sms;
+    config.transfer = s->options->transfer;
+    config.staging_bytes = s->options->tensor ? shape_heap_bytes(s) + SLACK_BYTES : TERN_STAGING_NONE;
+    return config;
+}
+
+/* What the library would refuse is refused before memory is taken for it. */
+static enum tern_status check_config(const struct shape *s)
+{
+    struct tern_ep_config config = config_of(s);
+    struct tern_ep_sizes sizes = TERN_EP_SIZES_INIT;
+    return tern_ep_get_sizes(&config, s->routing.num_ranks, &sizes);
+}
+
 enum tern_status shape_open(struct shape *s, const struct options *o, int num_ranks, uint32_t tokens)
 {
+    enum tern_status status;
     memset(s, 0, sizeof(*s));
     s->options = o;
     s->hidden = o->hidden;
@@ -23,7 +45,12 @@ enum tern_status shape_open(struct shape *s, const struct options *o, int num_ra
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--hidden %u makes rows of %u bytes, not a multiple of 16",
                          o->hidden, s->row_bytes);
     }
-    return routing_open(o, num_ranks, tokens, &s->routing);
+    TERN_TRY(routing_open(o, num_ranks, tokens, &s->routing));
+    status = check_config(s);
+    if (status != TERN_OK) {
+        shape_close(s);
+    }
+    return status;
 }
 
 void shape_close(struct shape *s) { routing_close(&s->routing); }
@@ -98,17 +125,9 @@ uint64_t shape_heap_bytes(const struct shape *s)
 
 static enum tern_status open_eps(struct bench *b)
 {
-    const struct shape *s = &b->shape;
-    struct tern_ep_config config = TERN_EP_CONFIG_INIT;
+    struct tern_ep_config config = config_of(&b->shape);
     struct tern_ep *eps[TERN_MAX_RANKS];
     int i;
-    config.num_experts = s->routing.experts;
-    config.max_topk = s->routing.topk;
-    config.max_tokens = s->routing.tokens != 0 ? s->routing.tokens : 1;
-    config.max_row_bytes = 2 * s->hidden; /* combine's rows; dispatch's are no larger */
-    config.num_sms = s->sms;
-    config.transfer = s->options->transfer;
-    config.staging_bytes = s->options->tensor ? shape_heap_bytes(s) + SLACK_BYTES : TERN_STAGING_NONE;
     if (b->party->in_process) {
         TERN_TRY(tern_ep_open_all(b->party->num_ranks, b->party->comms, &config, eps));
     } else {

@@ -8,8 +8,10 @@
 
 #include <errno.h>
 #include <math.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { FORMAT = 1 };
 
@@ -57,6 +59,23 @@ static void put_row(FILE *f, const struct report *r, const struct cell *row)
         }
     }
     fprintf(f, "}");
+}
+
+enum tern_status report_json_try(const char *path)
+{
+    int is_new = 0, fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) {
+        fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        is_new = fd >= 0;
+    }
+    if (fd < 0) {
+        return TERN_FAIL(TERN_SYSTEM_ERROR, "--json: cannot write %s: %s", path, strerror(errno));
+    }
+    close(fd);
+    if (is_new) {
+        unlink(path);
+    }
+    return TERN_OK;
 }
 
 enum tern_status report_json(const struct report *r, const char *path)

@@ -17,7 +17,7 @@ enum { EXIT_WRONG = 1, EXIT_FAILED = 2 };
 static const struct subcommand {
     const char *name;
     enum command command;
-    enum tern_status (*run)(const struct options *options, struct report *report, uint64_t *num_wrong);
+    enum tern_status (*run)(const struct options *options, struct report *report, struct tally *tally);
 } subcommands[] = {
     {"ep", COMMAND_EP, ep_run},
     {"wire", COMMAND_WIRE, wire_run},
@@ -32,11 +32,39 @@ static int print_failure(void)
     return EXIT_FAILED;
 }
 
+static int print_version(void)
+{
+    printf("tern-bench %d.%d.%d\n", TERN_VERSION_MAJOR, TERN_VERSION_MINOR, TERN_VERSION_PATCH);
+    return EXIT_SUCCESS;
+}
+
+static int is_help(const char *word)
+{
+    return strcmp(word, "help") == 0 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+/* Where an option is expected, a question counts before anything else is read. Returns whether it was one. */
+static int answer(const struct subcommand *sub, int num_words, char **words)
+{
+    int i;
+    for (i = 0; i < num_words; i += 2) {
+        if (is_help(words[i])) {
+            options_help(sub->command);
+            return 1;
+        }
+        if (strcmp(words[i], "--version") == 0) {
+            print_version();
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static int run(const struct subcommand *sub, int num_words, char **words)
 {
     struct options options;
     struct report *report;
-    uint64_t num_wrong = 0;
+    struct tally tally = {0, 0};
     enum tern_status status = options_parse(sub->command, num_words, words, &options);
     if (status != TERN_OK) {
         return print_failure();
@@ -46,7 +74,7 @@ static int run(const struct subcommand *sub, int num_words, char **words)
         fprintf(stderr, "tern-bench: no memory for the report\n");
         return EXIT_FAILED;
     }
-    status = sub->run(&options, report, &num_wrong);
+    status = sub->run(&options, report, &tally);
     if (status == TERN_OK && options.json != NULL && !report->quiet) {
         status = report_json(report, options.json);
     }
@@ -54,8 +82,8 @@ static int run(const struct subcommand *sub, int num_words, char **words)
     if (status != TERN_OK) {
         return print_failure();
     }
-    if (num_wrong != 0) {
-        fprintf(stderr, "tern-bench: %llu wrong\n", (unsigned long long)num_wrong);
+    if (tally.wrong != 0) {
+        fprintf(stderr, "tern-bench: %llu wrong\n", (unsigned long long)tally.wrong);
         return EXIT_WRONG;
     }
     return EXIT_SUCCESS;
@@ -65,17 +93,21 @@ int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "help";
     int i;
-    /* Ranks that share a GPU need a hardware queue for each stream: two streams in one queue would run one after
-     * the other, and the first may wait for the second. Read by the driver when it starts. */
+    /* Ranks that share a GPU need a hardware queue for each stream: two streams in one queue would run one
+     * after the other, and the first may wait for the second. Read by the driver when it starts. */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     for (i = 0; i < (int)NUM_SUBCOMMANDS; i++) {
         if (strcmp(name, subcommands[i].name) == 0) {
-            return run(&subcommands[i], argc - 2, argv + 2);
+            return answer(&subcommands[i], argc - 2, argv + 2) ? EXIT_SUCCESS
+                                                               : run(&subcommands[i], argc - 2, argv + 2);
         }
     }
-    if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
-        options_help();
+    if (is_help(name)) {
+        options_help(COMMAND_ALL);
         return argc > 1 ? EXIT_SUCCESS : EXIT_FAILED;
+    }
+    if (strcmp(name, "--version") == 0) {
+        return print_version();
     }
     fprintf(stderr, "tern-bench: no subcommand '%s'; there are ep, wire, demo and help\n", name);
     return EXIT_FAILED;

@@ -20,16 +20,17 @@ struct row {
 };
 
 #define AT(field) offsetof(struct options, field)
-enum { EP = COMMAND_EP, WIRE = COMMAND_WIRE, DEMO = COMMAND_DEMO, ALL = EP | WIRE | DEMO };
+enum { EP = COMMAND_EP, WIRE = COMMAND_WIRE, DEMO = COMMAND_DEMO, ALL = COMMAND_ALL };
 
 static const struct row rows[] = {
     {"--machine", CHOICE, ALL, AT(machine), 0, 0, 0, "auto|cpu|cuda",
      "auto: TERN_MACHINE, else cuda if a GPU is there"},
     {"--ranks", NUMBER, ALL, AT(ranks), 1, TERN_MAX_RANKS, 0, "N", "default 8; under tern-run what it says"},
     {"--tokens", SWEEP, EP, AT(tokens), 0, 1u << 20, 0, "N[,N..]", "tokens a rank; default 4096, cpu 64"},
-    {"--hidden", NUMBER, EP, AT(hidden), 8, 65536, 0, "N", "channels a token; default 7168, cpu 512"},
+    {"--hidden", NUMBER, EP, AT(hidden), 8, 1u << 20, 0, "N", "channels a token; default 7168, cpu 512"},
     {"--topk", NUMBER, EP, AT(topk), 1, TERN_MAX_TOPK, 0, "N", "experts a token; default 8, or the file's"},
-    {"--experts", NUMBER, EP, AT(experts), 1, 1u << 16, 0, "N", "of all ranks; default 256, or the file's"},
+    {"--experts", NUMBER, EP, AT(experts), 1, MAX_EXPERTS, 0, "N",
+     "of all ranks; default 256, or the file's"},
     {"--sms", NUMBER, EP | DEMO, AT(sms), 1, 1024, 0, "N",
      "processors an operation takes; default 24, or what a rank may use"},
     {"--dtype", CHOICE, EP, AT(dtype), 0, 0, DTYPE_BF16, "bf16|fp8|cast",
@@ -43,7 +44,9 @@ static const struct row rows[] = {
      "top-k weights for a routing file; default: drawn"},
     {"--layer", NUMBER, EP, AT(layer), 0, 1u << 16, 0, "N", "of the routing file; default 0"},
     {"--seed", NUMBER, EP | WIRE | DEMO, AT(seed), 0, UINT32_MAX, 1, "N", "of routing and rows; default 1"},
-    {"--iters", NUMBER, ALL, AT(iters), 1, 100000, 0, "N", "timed iterations; default 50, cpu 5"},
+    {"--iters", NUMBER, EP, AT(iters), 1, 100000, 0, "N", "timed iterations; default 50, cpu 5"},
+    {"--iters", NUMBER, DEMO, AT(iters), 1, 100000, 0, "N", "timed iterations; default 20, cpu 2"},
+    {"--iters", NUMBER, WIRE, AT(iters), 1, WIRE_MAX_SAMPLES, 0, "N", "samples a test; default 10, cpu 3"},
     {"--warmup", NUMBER, EP, AT(warmup), 1, 1000, 0, "N", "iterations before; default 5, cpu 1"},
     {"--out", CHOICE, EP, AT(tensor), 0, 0, 0, "window|tensor",
      "where outputs lie: where peers write, or one more copy away"},
@@ -52,10 +55,11 @@ static const struct row rows[] = {
     {"--transfer", CHOICE, EP, AT(transfer), 0, 0, 0, "auto|bulk|plain", "bulk copies, or loads and stores"},
     {"--check", CHOICE, EP | WIRE, AT(check), 0, 0, 1, "0|1",
      "compare every element with the reference; default 1"},
-    {"--corrupt", CHOICE, EP, AT(corrupt), 0, 0, 0, "none|dispatch|combine",
+    {"--corrupt", CHOICE, EP | DEMO, AT(corrupt), 0, 0, 0, "none|dispatch|combine",
      "flip one bit of that output, to see that the check sees it"},
     {"--json", TEXT, ALL, AT(json), 0, 0, 0, "FILE", "write the same as JSON"},
-    {"--data", TEXT, DEMO, AT(data), 0, 0, 0, "DIR", "folder of the routing files; default data"},
+    {"--data", TEXT, DEMO, AT(data), 0, 0, 0, "DIR",
+     "folder of the routing files; default data, else the installed one"},
 };
 
 enum { NUM_ROWS = sizeof(rows) / sizeof(rows[0]) };
@@ -140,11 +144,12 @@ static enum tern_status read_value(const struct row *row, const char *text, stru
     return TERN_OK;
 }
 
-static const struct row *find(const char *name)
+/* The option as any of these subcommands takes it. */
+static const struct row *find(const char *name, unsigned commands)
 {
     int i;
     for (i = 0; i < (int)NUM_ROWS; i++) {
-        if (strcmp(rows[i].name, name) == 0) {
+        if ((rows[i].commands & commands) != 0 && strcmp(rows[i].name, name) == 0) {
             return &rows[i];
         }
     }
@@ -163,8 +168,8 @@ enum tern_status options_parse(enum command command, int num_words, char **words
         }
     }
     for (i = 0; i < num_words; i += 2) {
-        const struct row *row = find(words[i]);
-        if (row == NULL || (row->commands & command) == 0) {
+        const struct row *row = find(words[i], command);
+        if (row == NULL) {
             return TERN_FAIL(TERN_INVALID_ARGUMENT, "no option %s here; see tern-bench help", words[i]);
         }
         if (i + 1 == num_words) {
@@ -179,7 +184,7 @@ enum tern_status options_parse(enum command command, int num_words, char **words
     return TERN_OK;
 }
 
-void options_help(void)
+void options_help(enum command command)
 {
     static const struct {
         enum command command;
@@ -191,6 +196,9 @@ void options_help(void)
     };
     int p, i;
     for (p = 0; p < (int)(sizeof(parts) / sizeof(parts[0])); p++) {
+        if ((parts[p].command & command) == 0) {
+            continue;
+        }
         printf("%s\n", parts[p].usage);
         for (i = 0; i < (int)NUM_ROWS; i++) {
             if ((rows[i].commands & parts[p].command) != 0) {
@@ -199,7 +207,8 @@ void options_help(void)
         }
         printf("\n");
     }
-    printf("tern-bench help                    this text\n\n"
+    printf("tern-bench [ep|wire|demo] --help   this text\n"
+           "tern-bench --version               the version\n\n"
            "One process drives all ranks; under `tern-run -n N tern-bench ...` each process is one rank.\n"
            "The exit status is 1 if an element is wrong and 2 if something failed.\n");
 }
@@ -208,7 +217,7 @@ const char *options_word(const char *option, uint32_t value)
 {
     static _Thread_local char text[24];
     size_t length;
-    const char *word = word_at(find(option)->words, value, &length);
+    const char *word = word_at(find(option, COMMAND_ALL)->words, value, &length);
     snprintf(text, sizeof(text), "%.*s", (int)length, word != NULL ? word : "");
     return text;
 }

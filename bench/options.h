@@ -7,10 +7,15 @@
 
 #include "core/core.h"
 
-enum command { COMMAND_EP = 1, COMMAND_WIRE = 2, COMMAND_DEMO = 4 };
+enum command {
+    COMMAND_EP = 1,
+    COMMAND_WIRE = 2,
+    COMMAND_DEMO = 4,
+    COMMAND_ALL = COMMAND_EP | COMMAND_WIRE | COMMAND_DEMO
+};
 enum dtype { DTYPE_BF16, DTYPE_FP8, DTYPE_CAST };
 enum corrupt { CORRUPT_NONE, CORRUPT_DISPATCH, CORRUPT_COMBINE };
-enum { MAX_SWEEP = 16 };
+enum { MAX_SWEEP = 16, MAX_EXPERTS = 1 << 14, WIRE_MAX_SAMPLES = 1000 };
 
 struct sweep {
     uint32_t num;
@@ -46,8 +51,8 @@ struct options {
 
 /* Reads the words after the subcommand. TERN_INVALID_ARGUMENT names the option and the value. */
 enum tern_status options_parse(enum command command, int num_words, char **words, struct options *options);
-/* Prints usage and every option of every subcommand. */
-void options_help(void);
+/* Prints usage and every option of the subcommand, or of all. */
+void options_help(enum command command);
 /* The word for a value of a choice option, as the header and the JSON give it. */
 const char *options_word(const char *option, uint32_t value);
 

@@ -22,6 +22,11 @@ struct cell {
     char text[REPORT_TEXT];
 };
 
+/* Elements that were compared with what they should be, and those that differ. */
+struct tally {
+    uint64_t wrong, compared;
+};
+
 struct report {
     const char *kind; /* "ep", "wire", "demo" */
     int quiet;        /* keep everything, print nothing: ranks other than 0 */
@@ -35,6 +40,9 @@ struct report {
     struct cell rows[REPORT_MAX_ROWS][REPORT_MAX_COLUMNS];
 };
 
+/* Before anything that takes time: `quiet` as in the struct; a JSON file that could not be written at the end
+ * (NULL: none is wanted) is refused now. */
+enum tern_status report_begin(struct report *r, int quiet, const char *json_path);
 /* Prints "# key: text" and keeps it. */
 enum tern_status report_note(struct report *r, const char *key, const char *format, ...) TERN_PRINTF(3, 4);
 /* Prints the head of the table. */
@@ -43,6 +51,10 @@ void report_head(const struct report *r);
 struct cell *report_row(struct report *r);
 /* Prints the row made last. */
 void report_print_row(const struct report *r);
+/* The closing note: "0 of 12 elements wrong: ok". */
+enum tern_status report_result(struct report *r, const char *elements, const struct tally *tally);
+/* TERN_SYSTEM_ERROR if the file cannot be written; leaves it, or its absence, as it is. */
+enum tern_status report_json_try(const char *path);
 /* Writes all notes and rows to a file as JSON. */
 enum tern_status report_json(const struct report *r, const char *path);
 

@@ -41,7 +41,7 @@ static enum tern_status file_experts(const char *path, const struct npy *ids, ui
     uint64_t i;
     for (i = 0; i < ids->count; i++) {
         int64_t id = npy_get_int(ids, i);
-        if (id < -1 || id >= 1 << 16) {
+        if (id < -1 || id >= MAX_EXPERTS) {
             return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s: element %llu is %lld, which is no expert", path,
                              (unsigned long long)i, (long long)id);
         }

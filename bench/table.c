@@ -9,6 +9,21 @@
 #include <stdio.h>
 #include <string.h>
 
+enum tern_status report_begin(struct report *r, int quiet, const char *json_path)
+{
+    r->quiet = quiet;
+    return json_path != NULL && !quiet ? report_json_try(json_path) : TERN_OK;
+}
+
+enum tern_status report_result(struct report *r, const char *elements, const struct tally *tally)
+{
+    if (tally->compared == 0) {
+        return report_note(r, "result", "no %s compared", elements);
+    }
+    return report_note(r, "result", "%llu of %llu %s wrong: %s", (unsigned long long)tally->wrong,
+                       (unsigned long long)tally->compared, elements, tally->wrong == 0 ? "ok" : "FAILED");
+}
+
 enum tern_status report_note(struct report *r, const char *key, const char *format, ...)
 {
     va_list list;

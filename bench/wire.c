@@ -27,17 +27,17 @@ struct run {
     struct wire wire;
     struct progress progress;
     int samples, repeats;
-    uint64_t wrong; /* bytes, all tests */
-    uint32_t done;  /* probes */
+    struct tally tally; /* bytes, all tests */
+    uint32_t done;      /* probes */
 };
 
 static const char *const names[] = {"store", "push", "pull", "engine", "local"};
 static const int sm_counts[] = {4, 8, 16, 24, 32, 64, 1 << 30};
-enum { NUM_COUNTS = sizeof(sm_counts) / sizeof(sm_counts[0]), MAX_SAMPLES = 1000 };
+enum { NUM_COUNTS = sizeof(sm_counts) / sizeof(sm_counts[0]) };
 
 static enum tern_status run_probe(struct run *run, const struct probe *probe, int check)
 {
-    double us[MAX_SAMPLES], bytes = (double)wire_round_bytes(&run->wire, probe->mover);
+    double us[WIRE_MAX_SAMPLES], bytes = (double)wire_round_bytes(&run->wire, probe->mover);
     struct stats s;
     struct cell *row;
     progress_step(&run->progress, names[probe->mover], run->done++, 30);
@@ -63,7 +63,8 @@ static enum tern_status run_probe(struct run *run, const struct probe *probe, in
         uint64_t wrong = 0;
         TERN_TRY(wire_verify(&run->wire, probe, &wrong));
         row[COL_WRONG].number = (double)wrong;
-        run->wrong += wrong;
+        run->tally.wrong += wrong;
+        run->tally.compared += (uint64_t)run->party.num_ranks * wire_round_bytes(&run->wire, probe->mover);
     }
     progress_clear(&run->progress);
     report_print_row(run->report);
@@ -126,10 +127,11 @@ static enum tern_status run_all(struct run *run)
     TERN_TRY(run_counts(run, MOVE_PULL, 7168));
     TERN_TRY(run_probe(run, &engine, 0));
     TERN_TRY(run_probe(run, &local, 0));
-    return run_ping(run);
+    TERN_TRY(run_ping(run));
+    return report_result(run->report, "bytes", &run->tally);
 }
 
-enum tern_status wire_run(const struct options *options, struct report *report, uint64_t *num_wrong)
+enum tern_status wire_run(const struct options *options, struct report *report, struct tally *tally)
 {
     struct run run;
     enum tern_status status;
@@ -141,10 +143,9 @@ enum tern_status wire_run(const struct options *options, struct report *report, 
     report->columns = columns;
     report->num_columns = NUM_COLS;
     TERN_TRY(party_init(&run.party, options));
-    report->quiet = run.party.first != 0;
+    TERN_TRY(report_begin(report, run.party.first != 0, options->json));
     progress_init(&run.progress, report->quiet);
     run.samples = options->iters != 0 ? (int)options->iters : run.party.machine == TERN_MACHINE_CPU ? 3 : 10;
-    run.samples = run.samples < MAX_SAMPLES ? run.samples : MAX_SAMPLES;
     run.repeats = run.party.machine == TERN_MACHINE_CPU ? 1 : 8;
     bytes = wire_default_bytes(run.party.machine, run.party.num_ranks, 0);
     TERN_TRY(party_open(&run.party, wire_heap_bytes(run.party.num_ranks, bytes)));
@@ -155,6 +156,6 @@ enum tern_status wire_run(const struct options *options, struct report *report, 
         wire_close(&run.wire);
     }
     party_close(&run.party);
-    *num_wrong = run.wrong;
+    *tally = run.tally;
     return status;
 }

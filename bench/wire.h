@@ -7,6 +7,7 @@
 #define TERN_BENCH_WIRE_H
 
 #include "party.h"
+#include "report.h"
 
 enum mover {
     MOVE_STORE,  /* all-to-all by 16-byte stores */
@@ -64,7 +65,6 @@ enum tern_status wire_best(struct wire *w, double *gb_s);
 enum tern_status wire_measure(struct party *party, uint32_t seed, double *gb_s);
 
 /* The subcommand. */
-struct report;
-enum tern_status wire_run(const struct options *options, struct report *report, uint64_t *num_wrong);
+enum tern_status wire_run(const struct options *options, struct report *report, struct tally *tally);
 
 #endif

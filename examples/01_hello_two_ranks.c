@@ -82,24 +82,15 @@ static int check(struct rank *r, int me)
 int main(void)
 {
     struct tern_ep_config config = TERN_EP_CONFIG_INIT;
-    struct tern_comm *comms[RANKS] = {NULL, NULL};
-    struct tern_ep *eps[RANKS] = {NULL, NULL};
+    struct tern_comm *comms[RANKS];
+    struct tern_ep *eps[RANKS];
     struct rank ranks[RANKS];
-    struct tern_id id;
-    int first = 0, size = RANKS, here = RANKS, good = 1;
+    int first, here, good = 1;
     config.num_experts = 2;
     config.max_topk = 1;
     config.max_tokens = 1;
     config.max_row_bytes = ROW_BYTES;
-    if (getenv("TERN_ID") != NULL) { /* under tern-run this process is one rank */
-        must(tern_id_from_environment(&id, &first, &size));
-        here = 1;
-        must(tern_comm_open(&id, first, size, NULL, &comms[0]));
-        must(tern_ep_open(comms[0], &config, &eps[0]));
-    } else {
-        must(tern_comm_open_all(RANKS, NULL, comms));
-        must(tern_ep_open_all(RANKS, comms, &config, eps));
-    }
+    here = open_ranks(RANKS, &config, comms, eps, &first);
     for (int i = 0; i < here; i++) {
         ranks[i].comm = comms[i];
         ranks[i].ep = eps[i];
@@ -112,7 +103,7 @@ int main(void)
         good &= check(&ranks[i], first + i);
     }
     if (first == 0) {
-        printf("hello from %d ranks: the tokens %s\n", size, good ? "met and came home" : "were lost");
+        printf("hello from %d ranks: the tokens %s\n", RANKS, good ? "met and came home" : "were lost");
     }
     for (int i = 0; i < here; i++) {
         tern_route_close(ranks[i].route);

@@ -89,8 +89,9 @@ static int compare(struct rank *r, int step, int *num_rows)
     uint16_t sums[TOKENS][HIDDEN];
     int32_t rows;
     int wrong = 0;
+    must(tern_stream_synchronize(r->comm,
+                                 r->stream)); /* the EP object knows nothing of the graph's launches */
     must(tern_ep_synchronize(r->ep));
-    must(tern_stream_synchronize(r->comm, r->stream));
     copy(r->comm, sums, r->sums.data, sizeof(sums));
     copy(r->comm, &rows, r->view.num_rows, sizeof(rows));
     *num_rows += rows;

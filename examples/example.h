@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every example needs and none is about: stop on a failure, take memory, move it, BF16. */
+ * What every example needs and none is about: stop on a failure, open ranks, take memory, move it, BF16. */
 #ifndef TERN_EXAMPLE_H
 #define TERN_EXAMPLE_H
 
@@ -17,6 +17,31 @@ static inline void must(enum tern_status status)
         fprintf(stderr, "%s: %s\n", tern_status_string(status), tern_last_error());
         exit(1);
     }
+}
+
+/* Opens num_ranks ranks with an EP object each. Returns how many this process drives: all of them, or under
+ * tern-run one, rank *first. Another number of ranks than the example's is refused by rank 0 for all. */
+static inline int open_ranks(int num_ranks, const struct tern_ep_config *config, struct tern_comm **comms,
+                             struct tern_ep **eps, int *first)
+{
+    struct tern_id id;
+    int started;
+    *first = 0;
+    if (getenv("TERN_ID") == NULL) {
+        must(tern_comm_open_all(num_ranks, NULL, comms));
+        must(tern_ep_open_all(num_ranks, comms, config, eps));
+        return num_ranks;
+    }
+    must(tern_id_from_environment(&id, first, &started));
+    if (started != num_ranks) {
+        if (*first == 0) {
+            fprintf(stderr, "this example has %d ranks, and tern-run started %d\n", num_ranks, started);
+        }
+        exit(1);
+    }
+    must(tern_comm_open(&id, *first, num_ranks, NULL, comms));
+    must(tern_ep_open(comms[0], config, eps));
+    return 1;
 }
 
 static inline void *take(struct tern_comm *comm, enum tern_memory kind, size_t bytes)

@@ -64,6 +64,12 @@ else
     not_ok "under tern-run one rank prints for all"
 fi
 
+if grep -qE '^# result +0 of [1-9][0-9]* elements wrong: ok$' "$scratch/out"; then
+    ok "the result says how many elements were compared"
+else
+    not_ok "the result says how many elements were compared"
+fi
+
 # A check that cannot fail proves nothing.
 for operation in dispatch combine; do
     if run 1 "$bench" ep --ranks 2 --experts 4 --topk 2 --tokens 8 --hidden 64 --iters 1 --corrupt $operation &&
@@ -142,4 +148,41 @@ refused "uint8" ep --routing $ids --weights $ids
 refused "--sms 1000" ep --ranks 4 --sms 1000
 refused "--corrupt dispatch" ep --corrupt dispatch --check 0
 refused "no/such" demo --data no/such
+refused "--data DIR" demo --data no/such
+refused "--experts 16385" ep --experts 16385
+refused "--iters 1001" wire --iters 1001
+refused "max_row_bytes is 2097152" ep --ranks 2 --tokens 8 --hidden 1048576
+refused "no/such/x.json" ep --json no/such/x.json
+
+# answers WORD ARGUMENT...: exit status 0, and WORD in what is printed
+answers()
+{
+    word=$1
+    shift
+    if run 0 "$bench" "$@" && grep -qF -- "$word" "$scratch/out"; then
+        ok "tern-bench $* answers"
+    else
+        not_ok "tern-bench $* answers (expected: $word)"
+    fi
+}
+answers "default 50, cpu 5" ep --help
+answers "default 10, cpu 3" wire --help
+answers "default 20, cpu 2" demo --help
+answers "--data" help
+for command in "" ep wire demo; do
+    answers "tern-bench $(sed -n 's/^#define TERN_VERSION_[MP][A-Z]* *//p' include/tern/tern.h | paste -sd.)" $command --version
+done
+
+# invalid VARIABLE VALUE: tern-info says so
+invalid()
+{
+    if run 1 env "$1=$2" "$build/bin/tern-info" && grep -qF "$1=$2" "$scratch/err"; then
+        ok "tern-info refuses $1=$2"
+    else
+        not_ok "tern-info refuses $1=$2"
+    fi
+}
+invalid TERN_TIMEOUT_MS abc
+invalid TERN_TIMEOUT_MS 0
+invalid TERN_MACHINE gpu
 finish

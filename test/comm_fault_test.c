@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -30,7 +31,9 @@ static int victim_body(int rank, struct procs_page *page, void *user)
     }
     snprintf(name, sizeof name, "rank %d closed", victim);
     REFUSES(tern_comm_barrier(comm), TERN_DISCONNECTED, name);
+    CHECK(strstr(tern_last_error(), "earlier") == NULL, "\"%s\" is told as it happens", tern_last_error());
     REFUSES(tern_comm_barrier(comm), TERN_DISCONNECTED, name);
+    REFUSES(tern_comm_barrier(comm), TERN_DISCONNECTED, "the communicator failed earlier: rank");
     CHECK(tern_status_recovery(TERN_DISCONNECTED) == TERN_RECOVER_GROUP, "recovery");
     tern_comm_close(comm);
     return 0;
@@ -76,11 +79,17 @@ static int late_at_open(struct test *t)
     return same_sentence(actors, 3, TERN_TIMEOUT, "rank 3 did not arrive within 300 ms");
 }
 
+static int refused_earlier(struct tern_comm *comm)
+{
+    REFUSES(tern_comm_barrier(comm), TERN_TIMEOUT, "the communicator failed earlier: rank 3");
+    return 0;
+}
+
 static int late_at_barrier_actor(struct actor *a)
 {
     struct tern_comm_config config = config_of(deadline_ms);
     struct tern_comm *comm = a->scene->comms[a->rank];
-    int late = a->scene->timeout_ms == 0 ? 0 : a->num_ranks - 1;
+    int late = a->scene->timeout_ms == 0 ? 0 : a->num_ranks - 1, result = 0;
     config.timeout_ms = 20000;
     if (comm == NULL) {
         OK(tern_comm_open(&a->scene->id, a->rank, a->num_ranks, &config, &comm));
@@ -92,8 +101,18 @@ static int late_at_barrier_actor(struct actor *a)
     }
     note_status(a, tern_comm_barrier(comm));
     pthread_barrier_wait(&a->scene->barrier);
+    for (int i = 0; i < 2 && late != 0 && result == 0; i++) {
+        result = refused_earlier(comm);
+    }
     tern_comm_close(comm);
-    return 0;
+    return result;
+}
+
+/* The late rank is told that it is the one. */
+static int same_but_for_late(const struct actor *actors)
+{
+    PASS(same_sentence(actors, 3, TERN_TIMEOUT, "rank 3 did not arrive within 300 ms"));
+    return same_sentence(actors + 3, 1, TERN_TIMEOUT, "rank 3 (this one) did not arrive within 300 ms");
 }
 
 static int late_at_barrier(struct test *t)
@@ -105,7 +124,7 @@ static int late_at_barrier(struct test *t)
     scene.timeout_ms = 1; /* the last rank is late */
     OK(tern_id_create("127.0.0.1", &scene.id));
     PASS(run_threads(&scene, actors, 4, late_at_barrier_actor));
-    return same_sentence(actors, 4, TERN_TIMEOUT, "rank 3 did not arrive within 300 ms");
+    return same_but_for_late(actors);
 }
 
 static int late_root_at_barrier(struct test *t)
@@ -129,7 +148,65 @@ static int late_on_board(struct test *t)
     scene.timeout_ms = 1;
     OK(tern_comm_open_all(4, &config, scene.comms));
     PASS(run_threads(&scene, actors, 4, late_at_barrier_actor));
-    return same_sentence(actors, 4, TERN_TIMEOUT, "rank 3 did not arrive within 300 ms");
+    return same_but_for_late(actors);
+}
+
+/* ---- One rank alone fails ---- */
+
+/* Rank 1 has descriptors left for its connection, its window and the socket where it receives those of the
+ * others, but not for a socket to send its own: it fails in the last step, and all are told. */
+static int few_descriptors_body(int rank, struct procs_page *page, void *user)
+{
+    struct tern_comm_config config = config_of(2000);
+    struct tern_comm *comm = NULL;
+    struct rlimit limit;
+    (void)user;
+    if (rank == 1) {
+        int next = dup(0);
+        close(next);
+        CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0, "getrlimit");
+        limit.rlim_cur = (rlim_t)next + 3;
+        CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit to %d", next + 3);
+    }
+    REFUSES(tern_comm_open(&page->id, rank, 3, &config, &comm), TERN_SYSTEM_ERROR, "rank 1: no unix socket");
+    CHECK(comm == NULL, "the output of a failure is untouched");
+    return 0;
+}
+
+static int few_descriptors(struct test *t)
+{
+    (void)t;
+    return procs_run(3, -1, 30, few_descriptors_body, NULL);
+}
+
+static int judgement(struct test *t)
+{
+    struct tern_comm_config config = config_of(20000);
+    struct tern_comm *comms[3];
+    (void)t;
+    OK(tern_comm_open_all(3, &config, comms));
+    for (int r = 0; r < 3; r++) {
+        OK(terni_comm_judge_post(comms[r], TERN_OK));
+    }
+    for (int r = 0; r < 3; r++) {
+        OK(terni_comm_judge_wait(comms[r]));
+    }
+    OK(terni_comm_judge_post(comms[0], TERN_FAIL(TERN_TIMEOUT, "rank 2 did not arrive within 5 ms")));
+    OK(terni_comm_judge_post(comms[1], TERN_OK));
+    OK(terni_comm_judge_post(comms[2], TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d bytes", 12)));
+    for (int r = 0; r < 3; r++) {
+        REFUSES(terni_comm_judge_wait(comms[r]), TERN_OUT_OF_MEMORY, "rank 2: no memory for 12 bytes");
+    }
+    OK(terni_comm_judge_post(comms[0], TERN_FAIL(TERN_TIMEOUT, "rank 2 did not arrive within 5 ms")));
+    OK(terni_comm_judge_post(comms[1], TERN_OK));
+    OK(terni_comm_judge_post(comms[2], TERN_OK));
+    REFUSES(terni_comm_judge_wait(comms[0]), TERN_TIMEOUT, "rank 2 did not arrive");
+    REFUSES(terni_comm_judge_wait(comms[1]), TERN_TIMEOUT, "rank 2 did not arrive");
+    REFUSES(terni_comm_judge_wait(comms[2]), TERN_TIMEOUT, "rank 2 (this one) did not arrive");
+    for (int r = 0; r < 3; r++) {
+        tern_comm_close(comms[r]);
+    }
+    return 0;
 }
 
 /* ---- Strangers ---- */
@@ -325,6 +402,8 @@ int main(int argc, char **argv)
     /* Processes first: their parent must not have started a machine. */
     test_run(&t, "killed_rank", killed_rank);
     test_run(&t, "killed_root", killed_root);
+    test_run(&t, "few_descriptors", few_descriptors);
+    test_run(&t, "judgement", judgement);
     test_run(&t, "late_at_open", late_at_open);
     test_run(&t, "late_at_barrier", late_at_barrier);
     test_run(&t, "late_root_at_barrier", late_root_at_barrier);

@@ -7,6 +7,7 @@
 #include "support.h"
 
 #include <arpa/inet.h>
+#include <netdb.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,6 +67,84 @@ static int log_levels(struct test *t)
     CHECK(h.count == 2, "trace is below info");
     unsetenv("TERN_LOG");
     tern_log_set(NULL, NULL);
+    return 0;
+}
+
+/* Both lines on standard error, and the second choice of the same bad word, which is silent. */
+static int log_of_bad_level(struct test *t)
+{
+    char text[1024] = "";
+    FILE *file = tmpfile();
+    int saved = dup(2);
+    size_t bytes;
+    (void)t;
+    CHECK(file != NULL && saved >= 0, "a file to write standard error to");
+    fflush(stderr);
+    dup2(fileno(file), 2);
+    setenv("TERN_LOG", "loud", 1);
+    tern_log_set(NULL, NULL);
+    tern_log_set(NULL, NULL);
+    TERN_LOG(TERN_LOG_WARN, "told at warn");
+    TERN_LOG(TERN_LOG_INFO, "not told");
+    unsetenv("TERN_LOG");
+    tern_log_set(NULL, NULL);
+    fflush(stderr);
+    dup2(saved, 2);
+    close(saved);
+    rewind(file);
+    bytes = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    CHECK(bytes > 0 && strstr(text, "TERN_LOG=loud is none of") != NULL, "\"%s\"", text);
+    CHECK(strstr(strstr(text, "loud") + 1, "loud") == NULL, "once: \"%s\"", text);
+    CHECK(strstr(text, "told at warn") != NULL && strstr(text, "not told") == NULL, "\"%s\"", text);
+    return 0;
+}
+
+static int log_of_good_run(struct test *t)
+{
+    struct tern_comm_config config = TERN_COMM_CONFIG_INIT;
+    struct tern_comm *comms[2];
+    struct heard h = {0, TERN_LOG_ERROR, ""};
+    enum tern_status status;
+    (void)t;
+    config.heap_bytes = 1 << 20;
+    config.timeout_ms = 20000;
+    setenv("TERN_LOG", "info", 1);
+    tern_log_set(hear, &h);
+    status = tern_comm_open_all(2, &config, comms);
+    unsetenv("TERN_LOG");
+    tern_log_set(NULL, NULL);
+    OK(status);
+    tern_comm_close(comms[0]);
+    tern_comm_close(comms[1]);
+    CHECK(h.count == 2 && h.level == TERN_LOG_INFO, "a line a rank, not %d", h.count);
+    CHECK(strstr(h.text, "rank 1 of 2 opened: cpu (") != NULL && strstr(h.text, "domain 0 of 1") != NULL &&
+              strstr(h.text, "1048576 bytes; deadline 20000 ms") != NULL,
+          "\"%s\"", h.text);
+    return 0;
+}
+
+struct sized {
+    size_t size;
+    unsigned char rest[24];
+};
+
+static int checks(struct test *t)
+{
+    struct sized s = {sizeof s, {0}};
+    (void)t;
+    OK(terni_check_pointer("s", &s));
+    REFUSES(terni_check_pointer("s", NULL), TERN_INVALID_ARGUMENT, "s is NULL");
+    REFUSES(terni_check_struct("s", NULL, 16), TERN_INVALID_ARGUMENT, "s is NULL");
+    OK(terni_check_struct("s", &s, sizeof s));
+    OK(terni_check_struct("s", &s, 16));
+    REFUSES(terni_check_struct("s", &s, sizeof s + 8), TERN_INVALID_ARGUMENT, "s->size is 32");
+    REFUSES(terni_check_struct("s", &s, sizeof s + 8), TERN_INVALID_ARGUMENT, "use its _INIT macro");
+    s.rest[23] = 1;
+    OK(terni_check_struct("s", &s, sizeof s));
+    REFUSES(terni_check_struct("s", &s, 16), TERN_UNSUPPORTED, "byte 31 of s");
+    s.size = 31;
+    OK(terni_check_struct("s", &s, 16));
     return 0;
 }
 
@@ -168,7 +247,27 @@ static int ids_of_addresses(struct test *t)
     OK(terni_id_read(&b, &f, &where));
     terni_address_print(&where, text);
     CHECK(strcmp(text, "[::1]:4568") == 0 && (f.flags & TERN_ID_AGREED), "read back %s", text);
-    OK(tern_id_from_address("localhost:4569/job", &b));
+    return 0;
+}
+
+/* A host may be given by name where this root can resolve one: without /etc/hosts not even localhost. */
+static int ids_of_names(struct test *t)
+{
+    struct addrinfo hints, *found = NULL;
+    struct tern_id id;
+    struct id_fields f;
+    struct address where;
+    int error;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    error = getaddrinfo("localhost", NULL, &hints, &found);
+    if (error != 0) {
+        return test_skip(t, "localhost does not resolve here: %s", gai_strerror(error));
+    }
+    freeaddrinfo(found);
+    OK(tern_id_from_address("localhost:4569/job", &id));
+    OK(terni_id_read(&id, &f, &where));
+    CHECK(f.port == 4569, "port %u", (unsigned)f.port);
     return 0;
 }
 
@@ -324,9 +423,19 @@ static int late_sentences(struct test *t)
     is_late[5] = 1;
     terni_late_print(is_late, 8, 250, s);
     CHECK(strcmp(s, "ranks 3, 5 did not arrive within 250 ms") == 0, "%s", s);
+    terni_late_mark(s, 4);
+    CHECK(strcmp(s, "ranks 3, 5 did not arrive within 250 ms") == 0, "rank 4 is not late: %s", s);
+    terni_late_mark(s, 250);
+    CHECK(strstr(s, "this") == NULL, "rank 250 is not late: %s", s);
+    terni_late_mark(s, 5);
+    CHECK(strcmp(s, "ranks 3, 5 (this one) did not arrive within 250 ms") == 0, "%s", s);
     memset(is_late, 1, sizeof is_late);
     terni_late_print(is_late, TERN_MAX_BOOT_RANKS, UINT32_MAX, s);
     CHECK(strstr(s, "14, 15 and 4080 more did not arrive within 4294967295 ms") != NULL, "%s", s);
+    terni_late_mark(s, 4080);
+    CHECK(strstr(s, "this") == NULL, "4080 is no rank here: %s", s);
+    terni_late_mark(s, 0);
+    CHECK(strncmp(s, "ranks 0 (this one), 1, ", 23) == 0 && strstr(s, "4294967295 ms") != NULL, "%s", s);
     return 0;
 }
 
@@ -337,9 +446,13 @@ int main(int argc, char **argv)
     setenv("TERN_MACHINE", "cpu", 1);
     test_run(&t, "status_texts", status_texts);
     test_run(&t, "log_levels", log_levels);
+    test_run(&t, "log_of_bad_level", log_of_bad_level);
+    test_run(&t, "log_of_good_run", log_of_good_run);
+    test_run(&t, "checks", checks);
     test_run(&t, "environment", environment);
     test_run(&t, "ids_and_text", ids_and_text);
     test_run(&t, "ids_of_addresses", ids_of_addresses);
+    test_run(&t, "ids_of_names", ids_of_names);
     test_run(&t, "ids_of_environment", ids_of_environment);
     test_run(&t, "carver_random", carver_random);
     test_run(&t, "carver_limits", carver_limits);

@@ -218,9 +218,9 @@ static int heaps_and_order(struct test *t)
     tern_comm_close(comms[0]);
     CHECK(heaps[2]->bases[0][0] == 0, "the part of rank 0 lives on");
     terni_heap_close(heaps[2]);
-    comms[1]->num_children++;
+    terni_comm_adopt(comms[1]);
     tern_comm_close(comms[1]); /* refused */
-    comms[1]->num_children--;
+    terni_comm_disown(comms[1]);
     OK(tern_fill(comms[1], comms[1]->heap->bases[1], 3, 64, NULL));
     tern_comm_close(comms[2]);
     tern_comm_close(comms[1]);
@@ -280,6 +280,44 @@ static int memory_and_streams(struct test *t)
     return 0;
 }
 
+/* Objects of one communicator may live in several threads: their streams and their number must hold. */
+static int streams_actor(struct actor *a)
+{
+    struct tern_comm *comm = a->scene->comms[0];
+    struct tern_stream *streams[3];
+    char bytes[3][64];
+    for (int round = 0; round < 100; round++) {
+        terni_comm_adopt(comm);
+        for (int i = 0; i < 3; i++) {
+            OK(tern_stream_open(comm, &streams[i]));
+            OK(tern_fill(comm, bytes[i], round + i, sizeof bytes[i], streams[i]));
+        }
+        for (int i = 0; i < 3; i++) {
+            OK(tern_stream_synchronize(comm, streams[(i + round) % 3]));
+            tern_stream_close(comm, streams[(i + round) % 3]);
+        }
+        CHECK(bytes[0][0] == round && bytes[2][63] == round + 2, "round %d ran", round);
+        terni_comm_disown(comm);
+    }
+    return 0;
+}
+
+static int streams_of_threads(struct test *t)
+{
+    struct tern_comm_config config = config_of(20000);
+    struct actor actors[max_ranks];
+    struct scene scene;
+    int result, windows = num_windows();
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_comm_open_all(1, &config, scene.comms));
+    result = run_threads(&scene, actors, 4, streams_actor);
+    tern_comm_close(scene.comms[0]);
+    PASS(result);
+    CHECK(num_windows() == windows, "all children are gone, so that the communicator closes");
+    return 0;
+}
+
 static int bad_arguments(struct test *t)
 {
     struct tern_comm_config config = config_of(1000);
@@ -299,6 +337,7 @@ static int bad_arguments(struct test *t)
     REFUSES(tern_comm_open_all(1, &config, NULL), TERN_INVALID_ARGUMENT, "comms is NULL");
     config.size = 8;
     REFUSES(tern_comm_open_all(1, &config, comms), TERN_INVALID_ARGUMENT, "config->size is 8");
+    REFUSES(tern_comm_open_all(1, &config, comms), TERN_INVALID_ARGUMENT, "use its _INIT macro");
     longer.config.size = sizeof longer;
     REFUSES(tern_comm_open_all(1, &longer.config, comms), TERN_UNSUPPORTED, "is not zero");
     longer.more = 0;
@@ -325,6 +364,39 @@ static int leak_body(int process, struct procs_page *page, void *user)
     CHECK(num_fds() <= fds, "%d descriptors after, %d before", num_fds(), fds);
     CHECK(num_windows() == windows, "%d windows after, %d before", num_windows(), windows);
     return 0;
+}
+
+/* However many heaps are open, no descriptor is: a process may have hundreds of peers. */
+static int descriptors_body(int rank, struct procs_page *page, void *user)
+{
+    struct tern_comm_config config = config_of(20000);
+    struct tern_comm *comm;
+    struct heap *heaps[8];
+    int before = num_fds(), sockets = rank == 0 ? 3 : 1;
+    (void)user;
+    before -= rank == 0; /* the listener of the id, which opening uses up */
+    OK(tern_comm_open(&page->id, rank, 4, &config, &comm));
+    CHECK(num_fds() == before + sockets, "%d descriptors, %d before opening", num_fds(), before);
+    for (int i = 0; i < 8; i++) {
+        OK(terni_heap_begin(comm, 4096, &heaps[i]));
+        OK(terni_heap_end(comm, heaps[i]));
+        CHECK(num_fds() == before + sockets, "%d descriptors with %d heaps", num_fds(), i + 1);
+        heaps[i]->bases[(rank + 1) % 4][rank] = (char)(i + 1);
+    }
+    OK(tern_comm_barrier(comm));
+    for (int i = 0; i < 8; i++) {
+        CHECK(heaps[i]->bases[rank][(rank + 3) % 4] == i + 1, "the memory of heap %d is shared", i);
+        terni_heap_close(heaps[i]);
+    }
+    tern_comm_close(comm);
+    CHECK(num_fds() == before, "%d descriptors after, %d before", num_fds(), before);
+    return 0;
+}
+
+static int heaps_hold_no_descriptors(struct test *t)
+{
+    (void)t;
+    return procs_run(4, -1, 60, descriptors_body, NULL);
 }
 
 static int leaks_of_processes(struct test *t)
@@ -358,6 +430,7 @@ int main(int argc, char **argv)
     test_run(&t, "processes", processes);
     test_run(&t, "processes_of_threads", processes_of_threads);
     test_run(&t, "leaks_of_processes", leaks_of_processes);
+    test_run(&t, "heaps_hold_no_descriptors", heaps_hold_no_descriptors);
     test_run(&t, "threads_v4", threads_v4);
     test_run(&t, "threads_v6", threads_v6);
     test_run(&t, "agreed_address", agreed_address);
@@ -365,6 +438,7 @@ int main(int argc, char **argv)
     test_run(&t, "forced_domains", forced_domains);
     test_run(&t, "heaps_and_order", heaps_and_order);
     test_run(&t, "memory_and_streams", memory_and_streams);
+    test_run(&t, "streams_of_threads", streams_of_threads);
     test_run(&t, "bad_arguments", bad_arguments);
     test_run(&t, "leaks_of_threads", leaks_of_threads);
     return test_end(&t);

@@ -36,6 +36,24 @@ done
 
 run "01_hello_two_ranks as two processes" "$build/bin/tern-run" -n 2 "$build/examples/01_hello_two_ranks"
 
+run "02_moe_layer as four processes" "$build/bin/tern-run" -n 4 "$build/examples/02_moe_layer"
+
+# refuses COUNT NAME: another number of processes than the example has ranks
+refuses()
+{
+    timeout 120 "$build/bin/tern-run" -n "$1" "$build/examples/$2" > "$scratch/out" 2> "$scratch/err"
+    status=$?
+    if [ $status -eq 1 ] && [ ! -s "$scratch/out" ] && [ "$(grep -c "tern-run started $1" "$scratch/err")" -eq 1 ]; then
+        ok "$2 as $1 processes says why not, once"
+    else
+        sed 's/^/# /' "$scratch/out" "$scratch/err"
+        not_ok "$2 as $1 processes: status $status"
+    fi
+}
+refuses 3 01_hello_two_ranks
+refuses 1 01_hello_two_ranks
+refuses 2 02_moe_layer
+
 wc -l examples/[0-9]*.c | awk '$2 != "total" && $1 >= 150' > "$scratch/errors"
 check "every example has fewer than 150 lines" "$scratch/errors"
 finish

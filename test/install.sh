@@ -62,7 +62,8 @@ if have pkg-config; then
     # The private libraries name files outside the stage, which the sysroot option does not concern.
     unset PKG_CONFIG_SYSROOT_DIR
     try "a program links statically" ${CC:-gcc} "$scratch/use.c" "-I$stage$prefix/include" "$stage$prefix/lib/libtern.a" \
-        $(pkg-config --static --libs-only-other --libs-only-l tern | sed 's/-ltern\b//') -o "$scratch/use_static"
+        $(pkg-config --static --define-variable=cuda_libdir="${TERN_CUDA_LIBDIR:-}" --libs tern | sed 's/-ltern\b//') \
+        -o "$scratch/use_static"
     try "and runs" env -u LD_LIBRARY_PATH "$scratch/use_static"
 else
     skip "linking through pkg-config: there is no pkg-config"
@@ -81,7 +82,7 @@ add_executable(use_static use.c)
 target_link_libraries(use_static Tern::tern_static)
 END
     try "find_package(Tern) configures" cmake -S "$scratch/project" -B "$scratch/project/build" -DCMAKE_C_COMPILER="${CC:-gcc}" \
-        -DCMAKE_PREFIX_PATH="$stage$prefix"
+        -DCMAKE_PREFIX_PATH="$stage$prefix" -DTERN_CUDA_LIBDIR="${TERN_CUDA_LIBDIR:-}"
     try "and builds" cmake --build "$scratch/project/build"
     try "and runs" "$scratch/project/build/use"
     try "and runs linked statically" "$scratch/project/build/use_static"
@@ -96,6 +97,27 @@ for program in tern-run tern-info tern-bench; do
         not_ok "$program is not installed"
     fi
 done
+
+for file in share/doc/tern/LICENSE share/doc/tern/NOTICE share/tern/data/README.md; do
+    if cmp -s "${file#share/*tern/}" "$stage$prefix/$file"; then
+        ok "$file is installed"
+    else
+        not_ok "$file is not installed"
+    fi
+done
+# In a folder without data, so that only the installed ones are left.
+if (cd "$scratch" && TERN_MACHINE=cpu timeout 120 "$stage$prefix/bin/tern-bench" demo --iters 1 > "$scratch/log" 2>&1) &&
+    grep -q '^# result .*: ok$' "$scratch/log"; then
+    ok "the installed tern-bench finds its data: $(sed -n 's/^# routing *//p' "$scratch/log" | sed "s|$stage||")"
+else
+    sed 's/^/# /' "$scratch/log"
+    not_ok "the installed tern-bench finds its data"
+fi
+
+# Only where it goes to may be named, and where CUDA usually is.
+sed 's|/usr/local/cuda/lib64||' "$stage$prefix/lib/pkgconfig/tern.pc" "$stage$prefix"/lib/cmake/Tern/*.cmake |
+    grep -nE "(^|[^A-Za-z0-9_}.])/" | grep -v "=$prefix" | grep -v '/\.\.' > "$scratch/errors"
+check "no path of this machine in tern.pc and TernConfig" "$scratch/errors"
 
 run_make uninstall > "$scratch/log" 2>&1
 find "$stage" ! -type d > "$scratch/errors"

@@ -41,6 +41,9 @@ silent()
 
 reports "relaxed release stores in the kernels of route, dispatch and combine" src/kernels/ \
     "$build/awake/ep_relaxed" --case 1
+# One release alone, every other in place.
+reports "a relaxed store of ready alone" src/kernels/ "$build/awake/ep_ready" --case 1
+reports "a relaxed store of done alone" src/kernels/ "$build/awake/ep_done" --case 1
 reports "a flag raised by a relaxed store" simt_message "$build/awake/simt_relaxed" message
 reports "a bulk store without the proxy fence" simt_pipeline "$build/awake/simt_no_fence" pipeline
 silent "the right route, dispatch and combine" "$build/test/ep_random_test" --case 1

@@ -23,6 +23,17 @@ check "every source names its licence" "$scratch/errors"
 wc -l $sources | awk '$2 != "total" && $1 > 800' > "$scratch/errors"
 check "no source has more than 800 lines" "$scratch/errors"
 
+# Words in backticks that begin with a folder of this repository, or are documents of its root; a star stands for
+# any name.
+for file in $(echo "$files" | grep -E '\.md$'); do
+    awk '/^```/ { inside = !inside; next } !inside' "$file" | grep -oE '`[^`]+`' | tr -d '`' | tr ' ' '\n' |
+        grep -E '^((bench|cmake|data|docs|examples|include|src|test|tools|\.ci)/[A-Za-z0-9_./*-]*|[A-Z]+\.md|Makefile)$' |
+        sort -u | while read -r path; do
+        ls -d $path > /dev/null 2>&1 || echo "$file: $path"
+    done
+done > "$scratch/errors"
+check "paths in documents exist" "$scratch/errors"
+
 for file in $sources; do
     basename "$file"
 done | sort | uniq -d > "$scratch/errors"

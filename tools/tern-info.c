@@ -36,6 +36,52 @@ static int complain(const char *what, enum tern_status status)
     return 1;
 }
 
+static int is_one_of(enum terni_variable variable, const char *const *words)
+{
+    for (int i = 0; words[i] != NULL; i++) {
+        if (strcmp(terni_env(variable), words[i]) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Values that a program would be refused for; the variables of tern-run are judged by who opens with them. */
+static enum tern_status check_environment(void)
+{
+    static const char *const machines[] = {"auto", "cpu", "cuda", NULL};
+    static const char *const transfers[] = {"auto", "bulk", "plain", NULL};
+    static const char *const levels[] = {"error", "warn", "info", "trace", NULL};
+    static const struct {
+        enum terni_variable variable;
+        const char *const *words;
+    } choices[] = {{TERN_ENV_MACHINE, machines}, {TERN_ENV_TRANSFER, transfers}, {TERN_ENV_LOG, levels}};
+    static const struct {
+        enum terni_variable variable;
+        uint64_t min, max;
+    } numbers[] = {{TERN_ENV_TIMEOUT_MS, 1, UINT32_MAX},
+                   {TERN_ENV_CPU_SEED, 0, UINT64_MAX},
+                   {TERN_ENV_CPU_SMS, 1, UINT32_MAX},
+                   {TERN_ENV_DOMAIN_SIZE, 0, UINT32_MAX}};
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
+        if (!is_one_of(choices[i].variable, choices[i].words)) {
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s=%s is not a value of it: %s",
+                             terni_env_name(choices[i].variable), terni_env(choices[i].variable),
+                             terni_env_help(choices[i].variable));
+        }
+    }
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        uint64_t value;
+        TERN_TRY(terni_env_uint(numbers[i].variable, numbers[i].max, &value));
+        if (value < numbers[i].min) {
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s=%s is below the least allowed, %llu",
+                             terni_env_name(numbers[i].variable), terni_env(numbers[i].variable),
+                             (unsigned long long)numbers[i].min);
+        }
+    }
+    return TERN_OK;
+}
+
 static void print_environment(void)
 {
     for (int v = 0; v < TERN_ENV_COUNT; v++) {
@@ -50,9 +96,13 @@ static void print_environment(void)
 
 static void print_machine(const struct machine_info *info)
 {
-    printf("    device %d: %s, %d processors, %llu MiB, %u bytes of shared memory a block, bulk copies: %s\n",
-           info->device, info->name, info->num_sms, (unsigned long long)(info->memory_bytes >> 20),
-           info->max_shared_bytes, info->has_bulk ? "yes" : "no");
+    printf("    device %d: %s, ", info->device, info->name);
+    if (strstr(info->name, "processors") == NULL) { /* the cpu machine's name has their number */
+        printf("%d processors, ", info->num_sms);
+    }
+    printf("%llu MiB, %u bytes of shared memory a block, bulk copies: %s\n",
+           (unsigned long long)(info->memory_bytes >> 20), info->max_shared_bytes,
+           info->has_bulk ? "yes" : "no");
     if (info->driver[0] != '\0') {
         printf("    %s, compute capability %d\n", info->driver, info->compute_capability);
     }
@@ -136,6 +186,7 @@ static int print_communicator(void)
 
 int main(int argc, char **argv)
 {
+    enum tern_status status;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             fputs(manual, stdout);
@@ -152,6 +203,12 @@ int main(int argc, char **argv)
     }
     if (argc > 1) {
         print_environment();
+    }
+    status = check_environment();
+    if (status != TERN_OK) {
+        return complain("the environment is invalid", status);
+    }
+    if (argc > 1) {
         return 0;
     }
     return terni_env(TERN_ENV_ID)[0] != '\0' ? print_communicator() : print_host();

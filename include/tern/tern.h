@@ -19,19 +19,26 @@
  * rank needs streams of its own.
  *
  * Threads. An object may be used by one thread at a time; different objects may be used by different threads
- * at once. Calls marked COLLECTIVE must be made by every rank, in the same order on one object. No call
- * keeps a lock while it waits for a peer.
+ * at once, also EP objects of one communicator. Opening, resetting and closing EP objects, tern_alloc,
+ * tern_free and the host collectives are uses of the communicator. Calls marked COLLECTIVE must be made by
+ * every rank, in the same order on one object. No call keeps a lock while it waits for a peer. On cuda a call
+ * leaves the thread's current device as it was.
  *
  * Errors. Every call that can fail returns an enum tern_status: 0 is success. On failure outputs are
  * untouched, and tern_last_error() gives one sentence with the offending value. A negative status never
  * leaves an object half made.
  *
  * Structures. Every configuration and argument structure begins with its own size, must be initialised with
- * its _INIT macro (or be zeroed and have size set), and only ever grows at the end. A zero means "default"
- * in every field.
+ * its _INIT macro (or be zeroed and have size set), and only ever grows at the end; struct tern_rows, which
+ * stands in arrays, keeps its size for ever. Zero is the default of every optional field.
  *
- * Ownership. What an _open call returns is released by the matching _close, which accepts NULL. Pointers
- * given to a call that takes a stream must stay valid until the work issued there has finished.
+ * Ownership. What an _open call returns is released by the matching _close, which accepts NULL. Device
+ * pointers given to a call that takes a stream must stay valid until the work issued there has finished;
+ * structures and arrays of structures are read before the call returns.
+ *
+ * Deadlines. A host collective (opening, resetting, barrier, allgather) that misses its deadline ends the
+ * communicator: its later collectives fail with the same sentence; close it and open another. A kernel that
+ * misses its deadline ends its EP object only, which tern_ep_reset makes as new.
  */
 #ifndef TERN_TERN_H
 #define TERN_TERN_H
@@ -59,7 +66,8 @@ extern "C" {
 enum tern_recovery {
     TERN_RECOVER_NOTHING = 0, /* success */
     TERN_RECOVER_CALL = 1,    /* mend the arguments and call again; every object is as before */
-    TERN_RECOVER_GROUP = 2,   /* the operation is lost: tern_ep_reset, or close and open the object anew */
+    TERN_RECOVER_GROUP = 2,   /* the operation is lost: tern_ep_reset after a kernel's fault, else close and
+                                 open the communicator anew */
     TERN_RECOVER_PROCESS = 3  /* the device or the process is beyond repair */
 };
 
@@ -161,8 +169,9 @@ TERN_API enum tern_status tern_comm_open(const struct tern_id *id, int rank, int
  */
 TERN_API enum tern_status tern_comm_open_all(int num_ranks, const struct tern_comm_config *config,
                                              struct tern_comm **comms);
-/* Local. Waits for this rank's streams; memory that peers still map lives until they close. Everything
- * opened on the communicator must have been closed. */
+/* Local. Waits for the streams opened through it; work on any other stream, a GPU's default one among them,
+ * must have finished, and everything opened on the communicator must have been closed, else nothing happens
+ * but a line in the log. Memory that peers still map lives until they close. */
 TERN_API void tern_comm_close(struct tern_comm *comm);
 
 TERN_API int tern_comm_rank(const struct tern_comm *comm);
@@ -192,6 +201,8 @@ enum tern_memory {
 /* Local, blocking. Aligned to 256 bytes, contents undefined. TERN_OUT_OF_MEMORY names what is left. */
 TERN_API enum tern_status tern_alloc(struct tern_comm *comm, enum tern_memory kind, size_t bytes,
                                      void **memory);
+/* Device and host memory may make the device wait until running kernels have ended: where ranks share a GPU,
+ * not while a peer's operation waits for this rank. Windows do not. */
 TERN_API void tern_free(struct tern_comm *comm, void *memory);
 /* Ordered on `stream`; any direction between the kinds above. */
 TERN_API enum tern_status tern_copy(struct tern_comm *comm, void *dst, const void *src, size_t bytes,
@@ -216,7 +227,11 @@ TERN_API enum tern_status tern_event_elapsed(struct tern_comm *comm, struct tern
                                              struct tern_event *end, float *milliseconds);
 
 /* What is issued on `stream` between begin and end is captured, not run; each launch replays it. Allocation,
- * tern_route_wait and synchronisation are not allowed in between. On cuda this is a CUDA graph. */
+ * tern_route_wait and synchronisation are not allowed in between. On cuda this is a CUDA graph, and a capture
+ * that the caller began by other means serves as well. Operations of one EP object go to one stream of a
+ * capture. Every launch counts as operations of the objects in it: order launches against each other and
+ * against other calls on those objects; keep the routes in it open; and synchronise the streams it was
+ * launched on before tern_ep_synchronize, tern_ep_reset and tern_ep_close, which know nothing of it. */
 TERN_API enum tern_status tern_graph_begin(struct tern_comm *comm, struct tern_stream *stream);
 TERN_API enum tern_status tern_graph_end(struct tern_comm *comm, struct tern_stream *stream,
                                          struct tern_graph **graph);
@@ -248,17 +263,22 @@ enum tern_transfer {
 /* Every field must be equal on all ranks. */
 struct tern_ep_config {
     size_t size;
-    uint32_t num_experts;   /* of all ranks; a multiple of the number of ranks. Rank r owns the r-th share */
-    uint32_t max_topk;      /* ids a token, 1 to TERN_MAX_TOPK */
-    uint32_t max_tokens;    /* tokens a rank gives to one route */
-    uint32_t max_row_bytes; /* payload bytes of one row, all columns together, of dispatch or combine */
+    uint32_t num_experts; /* of all ranks, to 16384; a multiple of their number. Rank r owns the r-th share */
+    uint32_t max_topk;    /* ids a token, 1 to TERN_MAX_TOPK */
+    uint32_t max_tokens;  /* tokens a rank gives to one route, to 2^24; num_ranks * max_tokens * max_topk is
+                             below 2^31 */
+    uint32_t max_row_bytes; /* payload bytes of one row, all columns together, of dispatch or combine; bulk
+                               copies take rows to about 100 KiB on sm_90, plain ones to about 200 */
     uint32_t max_routes;    /* routes open at once; default 4 */
     uint32_t num_sms;       /* processors an operation takes unless its arguments say otherwise; default 24,
-                               capped by tern_comm_num_sms */
+                               capped by tern_comm_num_sms. Operations that may run at once (of several
+                               objects) must together fit it, or one may wait for processors that another
+                               holds while it waits for a peer */
     uint32_t timeout_ms;    /* default: the communicator's */
     uint32_t transfer;      /* enum tern_transfer; default: TERN_TRANSFER, else auto */
     uint64_t staging_bytes; /* window memory for callers' tensors that are in no window: default the worst
-                               case of one operation in rank layout, TERN_STAGING_NONE for none */
+                               case of one operation in rank layout, about num_ranks * max_tokens *
+                               max_row_bytes; TERN_STAGING_NONE for none, if every tensor is in a window */
 };
 #define TERN_EP_CONFIG_INIT                                                                                  \
     {                                                                                                        \
@@ -295,7 +315,8 @@ TERN_API enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **com
                                            const struct tern_ep_config *config, struct tern_ep **eps);
 /* Local. Waits for what this rank issued; closes routes left open. */
 TERN_API void tern_ep_close(struct tern_ep *ep);
-/* Blocks until all that was issued on this object has run; returns and keeps the object's fault, if any. */
+/* Blocks until all that was issued on this object, outside graphs, has run. Returns the object's fault, if
+ * any, every time; an expert id out of range, which ends nothing (it counts as -1), once. */
 TERN_API enum tern_status tern_ep_synchronize(struct tern_ep *ep);
 /* COLLECTIVE, blocking: after a fault, makes the object as new. All routes of it become invalid: close them.
  * Every rank must still be there. */
@@ -312,6 +333,7 @@ enum tern_awaited {
     TERN_AWAIT_READY = 1,    /* the peer has entered the operation */
     TERN_AWAIT_DONE = 2,     /* the peer has finished writing to, or reading from, this rank */
     TERN_AWAIT_MATCH = 3,    /* the peer entered another operation, or other payloads */
+    TERN_AWAIT_WEIGHTS = 5,  /* the peer wants top-k weights, and this rank was given none */
     TERN_AWAIT_EXPERT_ID = 4 /* an id outside -1 .. num_experts - 1: peer = this rank, expected = token *
                                 topk + k, seen = the id */
 };
@@ -330,14 +352,16 @@ struct tern_fault {
     uint64_t expected;   /* value of the awaited signal */
     uint64_t seen;       /* its value at the deadline */
     uint64_t elapsed_ns; /* waited so far */
-    uint64_t late[2];    /* bit r: rank r (r + 64 in the second word) had not arrived at the deadline */
+    uint64_t late[2];    /* bit r: rank r (r + 64 in the second word) had not arrived at the deadline; 0 if a
+                            peer told us */
 };
 #define TERN_FAULT_INIT                                                                                      \
     {                                                                                                        \
         sizeof(struct tern_fault), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0, 0 }                              \
     }
 
-/* Copies the object's first fault since it was opened or reset. TERN_BAD_STATE if there is none. */
+/* Copies the object's first fault since it was opened or reset, else an id out of range of one of its routes.
+ * TERN_BAD_STATE if there is none. Does not block and may be called while work runs. */
 TERN_API enum tern_status tern_fault_get(struct tern_ep *ep, struct tern_fault *fault);
 /* One sentence; returns the length it needs, like snprintf. Pure. */
 TERN_API int tern_fault_text(const struct tern_fault *fault, char *text, size_t text_bytes);
@@ -354,7 +378,8 @@ struct tern_route_args {
     size_t size;
     const void *topk_idx; /* device, [num_tokens, topk] dense; -1: no expert. Duplicates are legal. May be
                              NULL if num_tokens is 0. Read by the kernel, not kept */
-    uint32_t idx_bytes;   /* 4 (int32) or 8 (int64, the default); also the type of out_topk_idx */
+    uint32_t idx_bytes;   /* 4 (int32) or 8 (int64, the default); also the type of out_topk_idx; equal on
+                             all ranks */
     uint32_t num_tokens;  /* of this rank; 0 is normal; ranks may differ */
     uint32_t topk;        /* equal on all ranks */
     uint32_t layout;      /* enum tern_layout; equal on all ranks */
@@ -368,7 +393,8 @@ struct tern_route_args {
         sizeof(struct tern_route_args), NULL, 0, 0, 0, 0, 0, 0, NULL, NULL                                   \
     }
 
-/* Host copy of what a rank receives; all pointers belong to the route. */
+/* Host copy of what a rank receives; all pointers belong to the route and hold until its next run or close.
+ */
 struct tern_route_counts {
     size_t size;
     uint64_t num_rows;             /* rows the output needs, padding included */

@@ -8,13 +8,7 @@
 
 enum { max_allgather_bytes = 1 << 20 };
 
-static enum tern_status check_pointer(const char *name, const void *p)
-{
-    return p != NULL ? TERN_OK : TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is NULL", name);
-}
-
-/* The caller's configuration as this library knows it. A caller built against a longer structure is
- * understood if what this library does not know is zero, that is, default. */
+/* The caller's configuration as this library knows it. */
 static enum tern_status read_config(const struct tern_comm_config *config, struct tern_comm_config *known)
 {
     static const struct tern_comm_config defaults = TERN_COMM_CONFIG_INIT;
@@ -22,16 +16,7 @@ static enum tern_status read_config(const struct tern_comm_config *config, struc
         *known = defaults;
         return TERN_OK;
     }
-    if (config->size < sizeof *known) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "config->size is %zu; use TERN_COMM_CONFIG_INIT (%zu)",
-                         config->size, sizeof *known);
-    }
-    for (size_t i = sizeof *known; i < config->size; i++) {
-        if (((const unsigned char *)config)[i] != 0) {
-            return TERN_FAIL(TERN_UNSUPPORTED, "byte %zu of config is not zero; this library knows %zu bytes",
-                             i, sizeof *known);
-        }
-    }
+    TERN_TRY(terni_check_struct("config", config, sizeof *known));
     memcpy(known, config, sizeof *known);
     if (known->reserved != 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "config->reserved is %u, not 0", known->reserved);
@@ -43,22 +28,22 @@ static enum tern_status read_config(const struct tern_comm_config *config, struc
 
 enum tern_status tern_id_create(const char *interface, struct tern_id *id)
 {
-    TERN_TRY(check_pointer("id", id));
+    TERN_TRY(terni_check_pointer("id", id));
     return terni_id_create(interface, id);
 }
 
 enum tern_status tern_id_from_address(const char *address, struct tern_id *id)
 {
-    TERN_TRY(check_pointer("address", address));
-    TERN_TRY(check_pointer("id", id));
+    TERN_TRY(terni_check_pointer("address", address));
+    TERN_TRY(terni_check_pointer("id", id));
     return terni_id_from_address(address, id);
 }
 
 enum tern_status tern_id_from_environment(struct tern_id *id, int *rank, int *num_ranks)
 {
-    TERN_TRY(check_pointer("id", id));
-    TERN_TRY(check_pointer("rank", rank));
-    TERN_TRY(check_pointer("num_ranks", num_ranks));
+    TERN_TRY(terni_check_pointer("id", id));
+    TERN_TRY(terni_check_pointer("rank", rank));
+    TERN_TRY(terni_check_pointer("num_ranks", num_ranks));
     return terni_id_from_environment(id, rank, num_ranks);
 }
 
@@ -68,8 +53,8 @@ enum tern_status tern_comm_open(const struct tern_id *id, int rank, int num_rank
                                 const struct tern_comm_config *config, struct tern_comm **comm)
 {
     struct tern_comm_config known;
-    TERN_TRY(check_pointer("id", id));
-    TERN_TRY(check_pointer("comm", comm));
+    TERN_TRY(terni_check_pointer("id", id));
+    TERN_TRY(terni_check_pointer("comm", comm));
     TERN_TRY(read_config(config, &known));
     return terni_comm_open(id, rank, num_ranks, &known, comm);
 }
@@ -78,7 +63,7 @@ enum tern_status tern_comm_open_all(int num_ranks, const struct tern_comm_config
                                     struct tern_comm **comms)
 {
     struct tern_comm_config known;
-    TERN_TRY(check_pointer("comms", comms));
+    TERN_TRY(terni_check_pointer("comms", comms));
     TERN_TRY(read_config(config, &known));
     return terni_comm_open_all(num_ranks, &known, comms);
 }
@@ -113,20 +98,20 @@ int tern_comm_describe(const struct tern_comm *comm, char *text, size_t text_byt
 
 enum tern_status tern_comm_barrier(struct tern_comm *comm)
 {
-    TERN_TRY(check_pointer("comm", comm));
+    TERN_TRY(terni_check_pointer("comm", comm));
     return terni_comm_allgather(comm, NULL, NULL, 0);
 }
 
 enum tern_status tern_comm_allgather(struct tern_comm *comm, const void *send, void *recv, size_t bytes)
 {
-    TERN_TRY(check_pointer("comm", comm));
+    TERN_TRY(terni_check_pointer("comm", comm));
     if (bytes > max_allgather_bytes) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "an allgather of %zu bytes a rank; at most %d", bytes,
                          (int)max_allgather_bytes);
     }
     if (bytes > 0) {
-        TERN_TRY(check_pointer("send", send));
-        TERN_TRY(check_pointer("recv", recv));
+        TERN_TRY(terni_check_pointer("send", send));
+        TERN_TRY(terni_check_pointer("recv", recv));
     }
     return terni_comm_allgather(comm, send, recv, bytes);
 }
@@ -135,8 +120,8 @@ enum tern_status tern_comm_allgather(struct tern_comm *comm, const void *send, v
 
 enum tern_status tern_alloc(struct tern_comm *comm, enum tern_memory kind, size_t bytes, void **memory)
 {
-    TERN_TRY(check_pointer("comm", comm));
-    TERN_TRY(check_pointer("memory", memory));
+    TERN_TRY(terni_check_pointer("comm", comm));
+    TERN_TRY(terni_check_pointer("memory", memory));
     if (kind != TERN_MEMORY_WINDOW && kind != TERN_MEMORY_DEVICE && kind != TERN_MEMORY_HOST) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "kind %d is no enum tern_memory", (int)kind);
     }
@@ -153,22 +138,22 @@ void tern_free(struct tern_comm *comm, void *memory)
 enum tern_status tern_copy(struct tern_comm *comm, void *dst, const void *src, size_t bytes,
                            struct tern_stream *stream)
 {
-    TERN_TRY(check_pointer("comm", comm));
+    TERN_TRY(terni_check_pointer("comm", comm));
     if (bytes == 0) {
         return TERN_OK;
     }
-    TERN_TRY(check_pointer("dst", dst));
-    TERN_TRY(check_pointer("src", src));
+    TERN_TRY(terni_check_pointer("dst", dst));
+    TERN_TRY(terni_check_pointer("src", src));
     return comm->machine->ops->copy(comm->machine, dst, src, bytes, stream);
 }
 
 enum tern_status tern_fill(struct tern_comm *comm, void *dst, int byte, size_t bytes,
                            struct tern_stream *stream)
 {
-    TERN_TRY(check_pointer("comm", comm));
+    TERN_TRY(terni_check_pointer("comm", comm));
     if (bytes == 0) {
         return TERN_OK;
     }
-    TERN_TRY(check_pointer("dst", dst));
+    TERN_TRY(terni_check_pointer("dst", dst));
     return comm->machine->ops->fill(comm->machine, dst, byte, bytes, stream);
 }

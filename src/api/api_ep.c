@@ -3,31 +3,12 @@
  * The public calls of tern.h on EP objects and routes: arguments checked as far as the object need not be
  * asked, then one call down. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "ep/ep.h"
 
-static enum tern_status check_pointer(const char *name, const void *p)
-{
-    return p ? TERN_OK : TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is NULL", name);
-}
-
-/* A caller may have been built against a shorter or a longer structure; sizes before the first release's are
- * refused. */
-static enum tern_status check_size(const char *name, const void *p, size_t least)
-{
-    TERN_TRY(check_pointer(name, p));
-    size_t size = *(const size_t *)p;
-    if (size < least) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s->size is %zu; use its _INIT macro (%zu)", name, size,
-                         least);
-    }
-    return TERN_OK;
-}
-
 static enum tern_status check_route(const struct tern_route *route)
 {
-    TERN_TRY(check_pointer("route", route));
+    TERN_TRY(terni_check_pointer("route", route));
     if (route->slot < 0) {
         return TERN_FAIL(TERN_BAD_STATE, "the route is closed");
     }
@@ -38,13 +19,19 @@ static enum tern_status check_route(const struct tern_route *route)
     return TERN_OK;
 }
 
+static enum tern_status check_reserved(uint32_t reserved)
+{
+    return reserved == 0 ? TERN_OK
+                         : TERN_FAIL(TERN_INVALID_ARGUMENT, "args->reserved is %u, not 0", reserved);
+}
+
 enum tern_status tern_ep_get_sizes(const struct tern_ep_config *config, int num_ranks,
                                    struct tern_ep_sizes *sizes)
 {
     struct ep_shape shape;
     struct ep_layout layout;
-    TERN_TRY(check_size("config", config, sizeof(*config)));
-    TERN_TRY(check_size("sizes", sizes, sizeof(*sizes)));
+    TERN_TRY(terni_check_struct("config", config, sizeof(*config)));
+    TERN_TRY(terni_check_struct("sizes", sizes, sizeof(*sizes)));
     TERN_TRY(terni_shape_init(config, num_ranks, &shape));
     terni_layout_init(&shape, &layout);
     sizes->window_bytes = layout.window_bytes;
@@ -60,8 +47,8 @@ enum tern_status tern_ep_max_rows(const struct tern_ep_config *config, int num_r
 {
     struct ep_shape shape;
     uint64_t n = 0;
-    TERN_TRY(check_size("config", config, sizeof(*config)));
-    TERN_TRY(check_pointer("rows", rows));
+    TERN_TRY(terni_check_struct("config", config, sizeof(*config)));
+    TERN_TRY(terni_check_pointer("rows", rows));
     TERN_TRY(terni_shape_init(config, num_ranks, &shape));
     TERN_TRY(terni_shape_max_rows(&shape, layout, expert_alignment, &n));
     *rows = n;
@@ -71,11 +58,11 @@ enum tern_status tern_ep_max_rows(const struct tern_ep_config *config, int num_r
 enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **comms,
                                   const struct tern_ep_config *config, struct tern_ep **eps)
 {
-    TERN_TRY(check_pointer("comms", comms));
-    TERN_TRY(check_pointer("eps", eps));
-    TERN_TRY(check_size("config", config, sizeof(*config)));
+    TERN_TRY(terni_check_pointer("comms", comms));
+    TERN_TRY(terni_check_pointer("eps", eps));
+    TERN_TRY(terni_check_struct("config", config, sizeof(*config)));
     for (int r = 0; r < num_ranks; r++) {
-        TERN_TRY(check_pointer("a communicator", comms[r]));
+        TERN_TRY(terni_check_pointer("a communicator", comms[r]));
     }
     if (num_ranks < 1 || (num_ranks != comms[0]->num_ranks && num_ranks != 1)) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_ranks is %d; the communicator has %d", num_ranks,
@@ -87,8 +74,10 @@ enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **comms,
     }
     enum tern_status status = TERN_OK;
     for (int step = 0; status == TERN_OK && step < EP_OPEN_STEPS; step++) {
-        for (int r = 0; status == TERN_OK && r < num_ranks; r++) {
-            status = terni_ep_open_step(comms[r], config, step, &made[r]);
+        /* Every rank takes the step, also when one has failed: its peers' exchanges must stay in step. */
+        for (int r = 0; r < num_ranks; r++) {
+            enum tern_status one = terni_ep_open_step(comms[r], config, step, &made[r]);
+            status = status == TERN_OK ? one : status;
         }
     }
     for (int r = 0; r < num_ranks; r++) {
@@ -112,30 +101,39 @@ void tern_ep_close(struct tern_ep *ep) { terni_ep_close(ep); }
 
 enum tern_status tern_ep_synchronize(struct tern_ep *ep)
 {
-    TERN_TRY(check_pointer("ep", ep));
+    TERN_TRY(terni_check_pointer("ep", ep));
     return terni_ep_synchronize(ep);
 }
 
 enum tern_status tern_ep_reset_all(int num_ranks, struct tern_ep **eps)
 {
-    TERN_TRY(check_pointer("eps", eps));
-    for (int r = 0; r < num_ranks; r++) {
-        TERN_TRY(check_pointer("an EP object", eps[r]));
+    TERN_TRY(terni_check_pointer("eps", eps));
+    if (num_ranks < 1) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_ranks is %d", num_ranks);
     }
-    for (int step = 0; step < EP_RESET_STEPS; step++) {
-        for (int r = 0; r < num_ranks; r++) {
-            TERN_TRY(terni_ep_reset_step(eps[r], step));
+    for (int r = 0; r < num_ranks; r++) {
+        TERN_TRY(terni_check_pointer("an EP object", eps[r]));
+        if (num_ranks > 1 && (eps[r]->comm->rank != r || eps[r]->comm->num_ranks != num_ranks)) {
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "eps[%d] is rank %d of %d", r, eps[r]->comm->rank,
+                             eps[r]->comm->num_ranks);
         }
     }
-    return TERN_OK;
+    enum tern_status status = TERN_OK;
+    for (int step = 0; status == TERN_OK && step < EP_RESET_STEPS; step++) {
+        for (int r = 0; r < num_ranks; r++) {
+            enum tern_status one = terni_ep_reset_step(eps[r], step);
+            status = status == TERN_OK ? one : status;
+        }
+    }
+    return status;
 }
 
 enum tern_status tern_ep_reset(struct tern_ep *ep) { return tern_ep_reset_all(1, &ep); }
 
 enum tern_status tern_fault_get(struct tern_ep *ep, struct tern_fault *fault)
 {
-    TERN_TRY(check_pointer("ep", ep));
-    TERN_TRY(check_size("fault", fault, sizeof(*fault)));
+    TERN_TRY(terni_check_pointer("ep", ep));
+    TERN_TRY(terni_check_struct("fault", fault, sizeof(*fault)));
     return terni_ep_fault_copy(ep, fault);
 }
 
@@ -147,9 +145,10 @@ int tern_fault_text(const struct tern_fault *fault, char *text, size_t text_byte
 enum tern_status tern_route_open(struct tern_ep *ep, const struct tern_route_args *args,
                                  struct tern_stream *stream, struct tern_route **route)
 {
-    TERN_TRY(check_pointer("ep", ep));
-    TERN_TRY(check_pointer("route", route));
-    TERN_TRY(check_size("args", args, sizeof(*args)));
+    TERN_TRY(terni_check_pointer("ep", ep));
+    TERN_TRY(terni_check_pointer("route", route));
+    TERN_TRY(terni_check_struct("args", args, sizeof(*args)));
+    TERN_TRY(check_reserved(args->reserved));
     return terni_route_open(ep, args, stream, route);
 }
 
@@ -157,21 +156,22 @@ enum tern_status tern_route_update(struct tern_route *route, const struct tern_r
                                    struct tern_stream *stream)
 {
     TERN_TRY(check_route(route));
-    TERN_TRY(check_size("args", args, sizeof(*args)));
+    TERN_TRY(terni_check_struct("args", args, sizeof(*args)));
+    TERN_TRY(check_reserved(args->reserved));
     return terni_route_run(route, args, stream);
 }
 
 enum tern_status tern_route_wait(struct tern_route *route, struct tern_route_counts *counts)
 {
     TERN_TRY(check_route(route));
-    TERN_TRY(check_size("counts", counts, sizeof(*counts)));
+    TERN_TRY(terni_check_struct("counts", counts, sizeof(*counts)));
     return terni_route_wait(route, counts);
 }
 
 enum tern_status tern_route_get_view(struct tern_route *route, struct tern_route_view *view)
 {
     TERN_TRY(check_route(route));
-    TERN_TRY(check_size("view", view, sizeof(*view)));
+    TERN_TRY(terni_check_struct("view", view, sizeof(*view)));
     terni_route_view(route, view);
     return TERN_OK;
 }
@@ -187,7 +187,7 @@ enum tern_status tern_dispatch(struct tern_route *route, const struct tern_dispa
                                struct tern_stream *stream)
 {
     TERN_TRY(check_route(route));
-    TERN_TRY(check_size("args", args, sizeof(*args)));
+    TERN_TRY(terni_check_struct("args", args, sizeof(*args)));
     return terni_ep_dispatch(route, args, stream);
 }
 
@@ -195,6 +195,7 @@ enum tern_status tern_combine(struct tern_route *route, const struct tern_combin
                               struct tern_stream *stream)
 {
     TERN_TRY(check_route(route));
-    TERN_TRY(check_size("args", args, sizeof(*args)));
+    TERN_TRY(terni_check_struct("args", args, sizeof(*args)));
+    TERN_TRY(check_reserved(args->reserved));
     return terni_ep_combine(route, args, stream);
 }

@@ -3,17 +3,12 @@
  * The public calls of tern.h on streams, events and graphs: arguments checked, one call to the machine. */
 #include "comm/comm.h"
 
-static enum tern_status check_pointer(const char *name, const void *p)
-{
-    return p != NULL ? TERN_OK : TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is NULL", name);
-}
-
 /* ---- Streams ---- */
 
 enum tern_status tern_stream_open(struct tern_comm *comm, struct tern_stream **stream)
 {
-    TERN_TRY(check_pointer("comm", comm));
-    TERN_TRY(check_pointer("stream", stream));
+    TERN_TRY(terni_check_pointer("comm", comm));
+    TERN_TRY(terni_check_pointer("stream", stream));
     return comm->machine->ops->stream_open(comm->machine, stream);
 }
 
@@ -26,7 +21,7 @@ void tern_stream_close(struct tern_comm *comm, struct tern_stream *stream)
 
 enum tern_status tern_stream_synchronize(struct tern_comm *comm, struct tern_stream *stream)
 {
-    TERN_TRY(check_pointer("comm", comm));
+    TERN_TRY(terni_check_pointer("comm", comm));
     return comm->machine->ops->stream_synchronize(comm->machine, stream);
 }
 
@@ -34,8 +29,8 @@ enum tern_status tern_stream_synchronize(struct tern_comm *comm, struct tern_str
 
 enum tern_status tern_event_open(struct tern_comm *comm, struct tern_event **event)
 {
-    TERN_TRY(check_pointer("comm", comm));
-    TERN_TRY(check_pointer("event", event));
+    TERN_TRY(terni_check_pointer("comm", comm));
+    TERN_TRY(terni_check_pointer("event", event));
     return comm->machine->ops->event_open(comm->machine, event);
 }
 
@@ -49,25 +44,25 @@ void tern_event_close(struct tern_comm *comm, struct tern_event *event)
 enum tern_status tern_event_record(struct tern_comm *comm, struct tern_event *event,
                                    struct tern_stream *stream)
 {
-    TERN_TRY(check_pointer("comm", comm));
-    TERN_TRY(check_pointer("event", event));
+    TERN_TRY(terni_check_pointer("comm", comm));
+    TERN_TRY(terni_check_pointer("event", event));
     return comm->machine->ops->event_record(comm->machine, event, stream);
 }
 
 enum tern_status tern_event_wait(struct tern_comm *comm, struct tern_event *event, struct tern_stream *stream)
 {
-    TERN_TRY(check_pointer("comm", comm));
-    TERN_TRY(check_pointer("event", event));
+    TERN_TRY(terni_check_pointer("comm", comm));
+    TERN_TRY(terni_check_pointer("event", event));
     return comm->machine->ops->event_wait(comm->machine, event, stream);
 }
 
 enum tern_status tern_event_elapsed(struct tern_comm *comm, struct tern_event *begin, struct tern_event *end,
                                     float *milliseconds)
 {
-    TERN_TRY(check_pointer("comm", comm));
-    TERN_TRY(check_pointer("begin", begin));
-    TERN_TRY(check_pointer("end", end));
-    TERN_TRY(check_pointer("milliseconds", milliseconds));
+    TERN_TRY(terni_check_pointer("comm", comm));
+    TERN_TRY(terni_check_pointer("begin", begin));
+    TERN_TRY(terni_check_pointer("end", end));
+    TERN_TRY(terni_check_pointer("milliseconds", milliseconds));
     return comm->machine->ops->event_elapsed(comm->machine, begin, end, milliseconds);
 }
 
@@ -75,22 +70,22 @@ enum tern_status tern_event_elapsed(struct tern_comm *comm, struct tern_event *b
 
 enum tern_status tern_graph_begin(struct tern_comm *comm, struct tern_stream *stream)
 {
-    TERN_TRY(check_pointer("comm", comm));
+    TERN_TRY(terni_check_pointer("comm", comm));
     return comm->machine->ops->graph_begin(comm->machine, stream);
 }
 
 enum tern_status tern_graph_end(struct tern_comm *comm, struct tern_stream *stream, struct tern_graph **graph)
 {
-    TERN_TRY(check_pointer("comm", comm));
-    TERN_TRY(check_pointer("graph", graph));
+    TERN_TRY(terni_check_pointer("comm", comm));
+    TERN_TRY(terni_check_pointer("graph", graph));
     return comm->machine->ops->graph_end(comm->machine, stream, graph);
 }
 
 enum tern_status tern_graph_launch(struct tern_comm *comm, struct tern_graph *graph,
                                    struct tern_stream *stream)
 {
-    TERN_TRY(check_pointer("comm", comm));
-    TERN_TRY(check_pointer("graph", graph));
+    TERN_TRY(terni_check_pointer("comm", comm));
+    TERN_TRY(terni_check_pointer("graph", graph));
     return comm->machine->ops->graph_launch(comm->machine, graph, stream);
 }
 

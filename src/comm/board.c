@@ -28,6 +28,7 @@ struct board {
     pthread_cond_t moved; /* something that a waiter looks at has changed */
     int num_ranks, num_open;
     enum tern_status verdict; /* the first failure, for everyone */
+    uint64_t verdict_at;      /* number of the exchange that failed */
     char sentence[TERN_SENTENCE_BYTES];
     unsigned char is_late[TERN_MAX_BOOT_RANKS];
     struct place places[];
@@ -65,10 +66,20 @@ static void board_close(struct boot *boot)
     free(bb);
 }
 
+/* All ranks share one sentence; this is the reader's own copy. */
+static void tell_self(enum tern_status verdict, char sentence[TERN_SENTENCE_BYTES], int self)
+{
+    if (verdict == TERN_TIMEOUT) {
+        terni_late_mark(sentence, self);
+    }
+}
+
 static enum tern_status board_post(struct boot *boot, const void *send, size_t bytes)
 {
     struct board *b = ((struct board_boot *)boot)->board;
     struct place *place = &b->places[boot->rank];
+    char sentence[TERN_SENTENCE_BYTES];
+    enum tern_status earlier = TERN_OK;
     struct note *note;
     void *data = malloc(bytes + 1); /* one more, so that no bytes are not NULL */
     if (data == NULL) {
@@ -78,12 +89,22 @@ static enum tern_status board_post(struct boot *boot, const void *send, size_t b
         memcpy(data, send, bytes);
     }
     pthread_mutex_lock(&b->lock);
-    note = &place->notes[++place->posted & 1];
-    free(note->data);
-    note->data = data;
-    note->bytes = bytes;
-    pthread_cond_broadcast(&b->moved);
+    if (b->verdict != TERN_OK && place->posted >= b->verdict_at) {
+        earlier = b->verdict;
+        memcpy(sentence, b->sentence, sizeof sentence);
+    } else {
+        note = &place->notes[++place->posted & 1];
+        free(note->data);
+        note->data = data;
+        note->bytes = bytes;
+        pthread_cond_broadcast(&b->moved);
+    }
     pthread_mutex_unlock(&b->lock);
+    if (earlier != TERN_OK) {
+        free(data);
+        tell_self(earlier, sentence, boot->rank);
+        return TERN_FAIL_EARLIER(earlier, sentence);
+    }
     return TERN_OK;
 }
 
@@ -115,9 +136,11 @@ static enum tern_status await_all(struct board *b, uint64_t n, uint32_t timeout_
         }
         if (left >= 0) {
             b->verdict = TERN_DISCONNECTED;
+            b->verdict_at = n;
             snprintf(b->sentence, sizeof b->sentence, "rank %d closed its connection", left);
         } else if (terni_clock_ns() >= deadline) {
             b->verdict = TERN_TIMEOUT;
+            b->verdict_at = n;
             terni_late_print(b->is_late, b->num_ranks, timeout_ms, b->sentence);
         } else {
             pthread_cond_timedwait(&b->moved, &b->lock, &until);
@@ -135,6 +158,7 @@ static enum tern_status check_sizes(struct board *b, uint64_t n)
         size_t bytes = b->places[r].notes[n & 1].bytes;
         if (bytes != expected) {
             b->verdict = TERN_MISMATCH;
+            b->verdict_at = n;
             snprintf(b->sentence, sizeof b->sentence,
                      "rank %d sent %zu bytes in exchange %llu where rank 0 sent %zu", r, bytes,
                      (unsigned long long)n, expected);
@@ -161,6 +185,7 @@ static enum tern_status board_wait(struct boot *boot, void *recv, size_t bytes, 
     }
     memcpy(sentence, b->sentence, sizeof sentence);
     pthread_mutex_unlock(&b->lock);
+    tell_self(status, sentence, boot->rank);
     return status == TERN_OK ? TERN_OK : TERN_FAIL(status, "%s", sentence);
 }
 

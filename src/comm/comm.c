@@ -9,6 +9,7 @@
  *     meet     that their configurations agree, and which ranks share a host (hence which device to take)
  *     equip    which device each has opened
  *     share    where each one's window memory is
+ *     confirm  that each one has mapped the windows of all
  *
  * A rank whose machine does not open still takes part in `equip`, to say so: all ranks name it. */
 #include "comm/comm.h"
@@ -180,14 +181,32 @@ static enum tern_status share(struct opening *o)
 
 static enum tern_status shared(struct opening *o)
 {
-    TERN_TRY(terni_heap_end(o->comm, o->comm->heap));
-    return terni_blocks_open(o->comm);
+    enum tern_status status = terni_heap_end(o->comm, o->comm->heap);
+    if (status == TERN_OK) {
+        status = terni_blocks_open(o->comm);
+    }
+    return terni_comm_judge_post(o->comm, status);
 }
 
-static enum tern_status (*const halves[])(struct opening *o) = {post_card, met,   equip,
-                                                                equipped,  share, shared};
+static enum tern_status confirmed(struct opening *o) { return terni_comm_judge_wait(o->comm); }
+
+static enum tern_status (*const halves[])(struct opening *o) = {post_card, met,    equip,    equipped,
+                                                                share,     shared, confirmed};
 
 /* ---- Open and close ---- */
+
+/* What was chosen, for whoever reads the log of a run that went well. */
+static void tell(const struct tern_comm *comm)
+{
+    const struct machine_info *info = &comm->machine->info;
+    TERN_LOG(
+        TERN_LOG_INFO,
+        "rank %d of %d opened: %s (%s), device %d shared by %d; domain %d of %d; a window of %llu bytes; "
+        "deadline %u ms",
+        comm->rank, comm->num_ranks, info->kind == TERN_MACHINE_CUDA ? "cuda" : "cpu", info->name,
+        info->device, comm->ranks_on_device, comm->domain_of[comm->rank], comm->num_domains,
+        (unsigned long long)comm->heap->bytes, comm->timeout_ms);
+}
 
 /* Gives the communicator its boot, which it owns from then on also when this fails. */
 static enum tern_status attach(struct tern_comm *comm, struct boot *boot)
@@ -239,6 +258,7 @@ enum tern_status terni_comm_open(const struct tern_id *id, int rank, int num_ran
         terni_comm_close(o.comm);
         return status;
     }
+    tell(o.comm);
     *comm = o.comm;
     return TERN_OK;
 }
@@ -295,6 +315,7 @@ enum tern_status terni_comm_open_all(int num_ranks, const struct tern_comm_confi
     }
     for (int r = 0; r < num_ranks; r++) {
         if (status == TERN_OK) {
+            tell(openings[r].comm);
             comms[r] = openings[r].comm;
         } else {
             terni_comm_close(openings[r].comm);
@@ -313,23 +334,37 @@ free_arrays:
     return status;
 }
 
-/* Also of a communicator that opened halfway. The machine goes after the memory it gave, the boot last. */
+/* Objects of one communicator may open and close in different threads. Release: what a child did with the
+ * communicator comes before its disown; partner: the acquire in terni_comm_close. */
+void terni_comm_adopt(struct tern_comm *comm)
+{
+    __atomic_add_fetch(&comm->num_children, 1, __ATOMIC_RELAXED);
+}
+
+void terni_comm_disown(struct tern_comm *comm)
+{
+    __atomic_sub_fetch(&comm->num_children, 1, __ATOMIC_RELEASE); /* pairs with terni_comm_close */
+}
+
+/* Also of a communicator that opened halfway. The machine goes after the memory it gave, the boot last.
+ * Streams that Tern opened are waited for; what the user runs on others must have finished, the default
+ * stream of a GPU among them: waiting for that one would mean waiting for streams of other ranks. */
 void terni_comm_close(struct tern_comm *comm)
 {
+    int num_children;
     if (comm == NULL) {
         return;
     }
-    if (comm->num_children != 0) {
+    num_children = __atomic_load_n(&comm->num_children, __ATOMIC_ACQUIRE); /* pairs with terni_comm_disown */
+    if (num_children != 0) {
         TERN_LOG(
             TERN_LOG_ERROR,
             "tern_comm_close of rank %d while %d objects are open on it: close them first; nothing is closed",
-            comm->rank, comm->num_children);
+            comm->rank, num_children);
         return;
     }
     if (comm->machine != NULL) {
-        /* Work on streams that the user opened ended when those were closed; this is the rest. Its status
-         * says nothing new: a device that is lost has told the user already. */
-        comm->machine->ops->stream_synchronize(comm->machine, NULL);
+        comm->machine->ops->settle(comm->machine);
     }
     terni_blocks_close(comm);
     terni_heap_close(comm->heap);

@@ -19,7 +19,8 @@ struct boot_ops {
     enum tern_status (*post)(struct boot *b, const void *send, size_t bytes);
     /* Ends it: recv[r * bytes] is rank r's. TERN_TIMEOUT names every rank that did not post,
      * TERN_DISCONNECTED one that left, TERN_MISMATCH one that posted another size; all ranks get the same
-     * sentence, and the boot is of no further use: each later call returns that failure again. */
+     * sentence, in which "(this one)" marks the caller, and the boot is of no further use: each later call
+     * returns that failure as one that came earlier. */
     enum tern_status (*wait)(struct boot *b, void *recv, size_t bytes, uint32_t timeout_ms);
 };
 struct boot {
@@ -31,6 +32,11 @@ enum { TERN_MAX_BOOT_RANKS = 4096, TERN_SENTENCE_BYTES = 256 };
 /* "ranks 3, 5 did not arrive within 2000 ms" for the ranks whose byte in is_late is not zero. */
 void terni_late_print(const unsigned char *is_late, int num_ranks, uint32_t timeout_ms,
                       char sentence[TERN_SENTENCE_BYTES]);
+/* Where such a sentence names rank `self`: "ranks 3 (this one), 5 did not arrive within 2000 ms". */
+void terni_late_mark(char sentence[TERN_SENTENCE_BYTES], int self);
+/* The failure of a call on a boot that an earlier exchange has ended. */
+#define TERN_FAIL_EARLIER(verdict, sentence)                                                                 \
+    TERN_FAIL((verdict), "the communicator failed earlier: %s", (sentence))
 
 /* A star of TCP connections through rank 0 (tcp.c). Blocks until all ranks have come. One thread a rank: a
  * rank waits in here for what the others' threads do, so one thread cannot drive two of its ranks. */
@@ -84,7 +90,7 @@ struct tern_comm {
     uint32_t num_heaps;        /* begun so far: the running number of the next */
     struct heap *heap;         /* the users' windows */
     struct block_list *blocks; /* what tern_alloc handed out, by kind */
-    int num_children;          /* EP objects open on it: counted by them, see terni_comm_close */
+    int num_children;          /* objects open on it: atomic, see terni_comm_adopt */
 };
 
 /* The public calls behind their argument checks. `config` is complete, not NULL. */
@@ -92,8 +98,12 @@ enum tern_status terni_comm_open(const struct tern_id *id, int rank, int num_ran
                                  const struct tern_comm_config *config, struct tern_comm **comm);
 enum tern_status terni_comm_open_all(int num_ranks, const struct tern_comm_config *config,
                                      struct tern_comm **comms);
-/* While num_children is not zero, logs an error and closes nothing: the children's kernels and memory are in
- * use, and a leak is the lesser harm. */
+/* An object that lives on the communicator opens and closes; any thread. */
+void terni_comm_adopt(struct tern_comm *comm);
+void terni_comm_disown(struct tern_comm *comm);
+/* Waits for the streams that were opened through the communicator; work that the user put on any other one,
+ * also on a GPU's default stream, must have finished. While num_children is not zero, logs an error and
+ * closes nothing: the children's kernels and memory are in use, and a leak is the lesser harm. */
 void terni_comm_close(struct tern_comm *comm);
 
 /* ---- Heap: one symmetric allocation; every rank maps every peer's part ---- */
@@ -109,7 +119,9 @@ struct heap {
 };
 /* The halves of a collective; open = begin on every rank, then end on every rank. Zeroed memory. A rank that
  * finds no memory fails in end, together with all the others, who name it; the communicator stays usable.
- * Each rank must call end after a begin that returned TERN_OK; when end fails, the caller closes the heap. */
+ * Each rank must call end after a begin that returned TERN_OK; when end fails, the caller closes the heap. A
+ * rank that cannot map a peer's part fails in end alone: whoever opens a heap ends with terni_comm_judge_post
+ * and _wait. An open heap holds no descriptor. */
 enum tern_status terni_heap_begin(struct tern_comm *comm, uint64_t bytes, struct heap **heap);
 enum tern_status terni_heap_end(struct tern_comm *comm, struct heap *heap);
 /* Local; peers' mappings of this part live on until they close theirs. Accepts NULL and half-open heaps. */
@@ -119,6 +131,14 @@ int64_t terni_heap_offset(const struct heap *heap, const void *p, uint64_t bytes
 
 /* Host allgather on top of boot, for one rank by a blocking caller; a barrier is one of zero bytes. */
 enum tern_status terni_comm_allgather(struct tern_comm *comm, const void *send, void *recv, size_t bytes);
+
+/* The end of a collective, in two halves: each rank says how its own part went, all learn whether every part
+ * went well. post takes the status with this thread's tern_last_error; when it cannot tell the others, it
+ * returns `status` if that is a failure. wait fails on every rank alike, with the status and the sentence of
+ * the first rank that failed, "rank 3: no memory for ..."; one that only waited for another in vain comes
+ * after those that failed by themselves. A rank whose post returned TERN_OK calls wait. */
+enum tern_status terni_comm_judge_post(struct tern_comm *comm, enum tern_status status);
+enum tern_status terni_comm_judge_wait(struct tern_comm *comm);
 
 /* ---- Memory handed to the user (memory.c) ---- */
 

@@ -7,7 +7,8 @@
  *             descriptor if it is in another; put all addresses into device memory for kernels
  *
  * Ranks of other domains have the address NULL. The allocation may fail on one rank alone, so its result
- * travels in the card and all ranks fail together, in step. */
+ * travels in the card and all ranks fail together, in step. What `end` does is local again: its callers let
+ * all ranks judge it (judge.c). */
 #include "comm/fd_pass.h"
 #include "comm/comm.h"
 
@@ -29,7 +30,10 @@ struct heap_state {
         *references; /* [num_ranks]: parts of this process that are mapped here, this rank's included */
     unsigned char *is_remote; /* [num_ranks]: peers of this domain in other processes */
     int num_remote;
-    int listen_fd; /* between begin and end, with peers in other processes; else -1 */
+    /* Between begin and end, with peers in other processes; else -1. Mappings need no descriptor, so that a
+     * heap that is open holds none. */
+    int listen_fd, export_fd;
+    struct heap_card *cards; /* [num_ranks] */
 };
 
 static int is_same_domain(const struct tern_comm *comm, int r)
@@ -58,11 +62,13 @@ static struct heap *heap_new(struct tern_comm *comm, uint64_t bytes)
     h->state = (struct heap_state *)calloc(1, sizeof *h->state);
     if (h->state != NULL) {
         h->state->listen_fd = -1;
+        h->state->export_fd = -1;
+        h->state->cards = (struct heap_card *)calloc(n, sizeof *h->state->cards);
         h->state->references = (struct part **)calloc(n, sizeof *h->state->references);
         h->state->is_remote = (unsigned char *)calloc(n, 1);
     }
     if (h->parts == NULL || h->bases == NULL || h->state == NULL || h->state->references == NULL ||
-        h->state->is_remote == NULL) {
+        h->state->is_remote == NULL || h->state->cards == NULL) {
         terni_heap_close(h);
         return NULL;
     }
@@ -85,6 +91,8 @@ static enum tern_status allocate_own(struct heap *h)
         TERN_TRY(terni_fd_listen(&s->name, &s->listen_fd));
     }
     TERN_TRY(m->ops->share_alloc(m, h->bytes, s->num_remote > 0, &share));
+    s->export_fd = share.fd;
+    share.fd = -1;
     status = terni_part_open(&s->name, &share, &s->references[h->rank]);
     if (status != TERN_OK) {
         m->ops->share_free(m, &share);
@@ -185,7 +193,7 @@ static enum tern_status take_remote(struct tern_comm *comm, struct heap *h)
     if (fds == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d descriptors", h->num_ranks);
     }
-    status = terni_fd_exchange(&s->name, h->num_ranks, s->is_remote, s->listen_fd, h->parts[h->rank].fd,
+    status = terni_fd_exchange(&s->name, h->num_ranks, s->is_remote, s->listen_fd, s->export_fd,
                                comm->timeout_ms, fds);
     for (int r = 0; r < h->num_ranks && status == TERN_OK; r++) {
         struct share share = {.fd = -1};
@@ -198,7 +206,7 @@ static enum tern_status take_remote(struct tern_comm *comm, struct heap *h)
                                tern_last_error());
             break;
         }
-        fds[r] = -1; /* the share's now */
+        fds[r] = -1; /* import has closed it */
         h->parts[r] = share;
         h->bases[r] = share.base;
     }
@@ -211,44 +219,56 @@ static enum tern_status take_remote(struct tern_comm *comm, struct heap *h)
     return status;
 }
 
+/* On a stream of its own: the default stream of a device waits for the program's other streams there, where
+ * a kernel may be waiting for a rank that comes only after this call. */
 static enum tern_status publish_bases(struct heap *h)
 {
     struct machine *m = h->machine;
     size_t bytes = (size_t)h->num_ranks * sizeof *h->bases;
+    struct tern_stream *stream;
     void *device;
     enum tern_status status;
     TERN_TRY(m->ops->alloc(m, bytes, &device));
-    status = m->ops->copy(m, device, h->bases, bytes, NULL);
-    if (status == TERN_OK) {
-        status = m->ops->stream_synchronize(m, NULL);
-    }
+    status = m->ops->stream_open(m, &stream);
     if (status != TERN_OK) {
-        m->ops->free(m, device);
-        return status;
+        goto free_device;
+    }
+    status = m->ops->copy(m, device, h->bases, bytes, stream);
+    if (status == TERN_OK) {
+        status = m->ops->stream_synchronize(m, stream);
+    }
+    m->ops->stream_close(m, stream);
+    if (status != TERN_OK) {
+        goto free_device;
     }
     h->device_bases = (char **)device;
     return TERN_OK;
+
+free_device:
+    m->ops->free(m, device);
+    return status;
+}
+
+static void close_fds(struct heap_state *s)
+{
+    if (s->listen_fd >= 0) {
+        close(s->listen_fd);
+    }
+    if (s->export_fd >= 0) {
+        close(s->export_fd);
+    }
+    s->listen_fd = s->export_fd = -1;
 }
 
 enum tern_status terni_heap_end(struct tern_comm *comm, struct heap *heap)
 {
-    enum tern_status status;
-    struct heap_card *cards = (struct heap_card *)calloc((size_t)comm->num_ranks, sizeof *cards);
-    if (cards == NULL) {
-        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for the cards of %d ranks", comm->num_ranks);
-    }
-    status = comm->boot->ops->wait(comm->boot, cards, sizeof *cards, comm->timeout_ms);
-    if (status == TERN_OK) {
-        status = check_cards(comm, cards);
-    }
-    free(cards);
-    TERN_TRY(status);
+    struct heap_card *cards = heap->state->cards;
+    TERN_TRY(comm->boot->ops->wait(comm->boot, cards, sizeof *cards, comm->timeout_ms));
+    TERN_TRY(check_cards(comm, cards));
     TERN_TRY(take_local(comm, heap));
     TERN_TRY(take_remote(comm, heap));
-    if (heap->state->listen_fd >= 0) {
-        close(heap->state->listen_fd);
-        heap->state->listen_fd = -1;
-    }
+    /* What was sent to peers that have not read it yet lives on in their sockets. */
+    close_fds(heap->state);
     return publish_bases(heap);
 }
 
@@ -260,8 +280,8 @@ void terni_heap_close(struct heap *heap)
     if (heap->device_bases != NULL) {
         heap->machine->ops->free(heap->machine, heap->device_bases);
     }
-    if (heap->state != NULL && heap->state->listen_fd >= 0) {
-        close(heap->state->listen_fd);
+    if (heap->state != NULL) {
+        close_fds(heap->state);
     }
     for (int r = 0; r < heap->num_ranks && heap->state != NULL && heap->state->references != NULL; r++) {
         if (heap->state->references[r] != NULL) {
@@ -273,6 +293,7 @@ void terni_heap_close(struct heap *heap)
     if (heap->state != NULL) {
         free(heap->state->references);
         free(heap->state->is_remote);
+        free(heap->state->cards);
     }
     free(heap->state);
     free(heap->bases);

@@ -5,8 +5,12 @@
 #include "comm/comm.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum { max_named = 16 };
+
+static const char this_one[] = " (this one)";
 
 void terni_late_print(const unsigned char *is_late, int num_ranks, uint32_t timeout_ms,
                       char sentence[TERN_SENTENCE_BYTES])
@@ -24,4 +28,27 @@ void terni_late_print(const unsigned char *is_late, int num_ranks, uint32_t time
     }
     snprintf(sentence, TERN_SENTENCE_BYTES, "rank%s %s did not arrive within %u ms", num_late == 1 ? "" : "s",
              names, timeout_ms);
+}
+
+/* The list begins after "rank " or "ranks ", and a comma parts its numbers. */
+void terni_late_mark(char sentence[TERN_SENTENCE_BYTES], int self)
+{
+    char *at = sentence + strcspn(sentence, " ");
+    size_t length = strlen(sentence);
+    if (strncmp(sentence, "rank", 4) != 0 || length + sizeof this_one > TERN_SENTENCE_BYTES) {
+        return;
+    }
+    while (*at == ' ' || *at == ',') {
+        char *end;
+        long rank = strtol(at + strspn(at, ", "), &end, 10);
+        if (end == at + strspn(at, ", ")) {
+            return; /* past the list */
+        }
+        if (rank == self) {
+            memmove(end + sizeof this_one - 1, end, length + 1 - (size_t)(end - sentence));
+            memcpy(end, this_one, sizeof this_one - 1);
+            return;
+        }
+        at = end;
+    }
 }

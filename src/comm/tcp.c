@@ -205,6 +205,9 @@ static int peer_input(struct tcp *t, enum peer_event *event)
         case LINK_FRAME:
             if (l->in.type == TERN_FRAME_VERDICT) {
                 t->verdict = (enum tern_status)(int32_t)l->in.value;
+                if (t->verdict == TERN_TIMEOUT) {
+                    terni_late_mark(t->sentence, t->boot.rank);
+                }
             }
             *event = l->in.type == TERN_FRAME_VERDICT ? PEER_VERDICT : PEER_RESULT;
             return 1;
@@ -270,7 +273,7 @@ static enum tern_status tcp_post(struct boot *boot, const void *send, size_t byt
     struct tcp *t = (struct tcp *)boot;
     uint64_t need = (uint64_t)boot->num_ranks * bytes;
     if (t->verdict != TERN_OK) {
-        return TERN_FAIL(t->verdict, "%s", t->sentence);
+        return TERN_FAIL_EARLIER(t->verdict, t->sentence);
     }
     if (need > t->gather_bytes) {
         char *grown = (char *)realloc(t->gather, need);
@@ -302,7 +305,7 @@ static enum tern_status tcp_wait(struct boot *boot, void *recv, size_t bytes, ui
     struct tcp *t = (struct tcp *)boot;
     uint64_t deadline_ns = terni_clock_ns() + (uint64_t)timeout_ms * 1000000;
     if (t->verdict != TERN_OK) {
-        return TERN_FAIL(t->verdict, "%s", t->sentence);
+        return TERN_FAIL_EARLIER(t->verdict, t->sentence);
     }
     if (boot->rank == 0) {
         TERN_TRY(root_gather(t, deadline_ns, timeout_ms));

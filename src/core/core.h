@@ -28,6 +28,13 @@ void terni_log(enum tern_log_level level, const char *file, int line, const char
     TERN_PRINTF(4, 5);
 #define TERN_LOG(level, ...) terni_log((level), __FILE__, __LINE__, __VA_ARGS__)
 
+/* What a caller hands over (check.c); `name` is the argument's. */
+enum tern_status terni_check_pointer(const char *name, const void *p); /* TERN_INVALID_ARGUMENT if NULL */
+/* `p` points to a structure of the public interface, which begins with its size_t size; this library knows
+ * `known` bytes of it. TERN_INVALID_ARGUMENT if p is NULL or the structure shorter: "use its _INIT macro";
+ * TERN_UNSUPPORTED names the first byte beyond `known` that is not zero. */
+enum tern_status terni_check_struct(const char *name, const void *p, size_t known);
+
 /* Host monotonic clock, nanoseconds. */
 uint64_t terni_clock_ns(void);
 

@@ -23,13 +23,15 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tern_log_function sink;
 static void *sink_user;
 static atomic_int level_in_force = level_unread;
+static atomic_flag has_complained = ATOMIC_FLAG_INIT;
 
 static void write_stderr(enum tern_log_level level, const char *file, int line, const char *text)
 {
     fprintf(stderr, "tern: %s: %s (%s:%d)\n", level_names[level], text, file, line);
 }
 
-/* A word that is no level cannot be refused here, because logging has no caller to tell: it is said once. */
+/* A word that is no level cannot be refused here, because logging has no caller to tell: it is said once in a
+ * process, on standard error whatever the sink. */
 static int read_level(void)
 {
     const char *word = terni_env(TERN_ENV_LOG);
@@ -38,7 +40,9 @@ static int read_level(void)
             return i;
         }
     }
-    fprintf(stderr, "tern: warn: TERN_LOG=%s is none of error, warn, info, trace: using warn\n", word);
+    if (!atomic_flag_test_and_set_explicit(&has_complained, memory_order_relaxed)) {
+        fprintf(stderr, "tern: warn: TERN_LOG=%s is none of error, warn, info, trace: using warn\n", word);
+    }
     return TERN_LOG_WARN;
 }
 

@@ -16,9 +16,10 @@ struct tern_route {
     int slot;  /* -1: free */
     int stale; /* the object was reset since the route was opened */
     uint32_t num_tokens, topk, layout, alignment, idx_bytes;
-    uint64_t number; /* of this run on the object; equal on all ranks */
-    uint64_t ticket; /* what the kernel writes when its counts are there */
-    int captured;    /* last run inside a graph: its counts stay on the device */
+    uint64_t number;   /* of this run on the object; equal on all ranks */
+    uint64_t ticket;   /* what the kernel writes when its counts are there */
+    int captured;      /* last run inside a graph: its counts stay on the device */
+    uint64_t reported; /* epoch of the run whose bad id the caller has been told of */
     struct route_memory memory;
     struct route_host host;
 };
@@ -34,9 +35,7 @@ struct tern_ep {
     char *host_memory_device;
     struct tern_route *routes; /* [max_routes] */
     uint64_t num_route_runs;
-    uint64_t reported_bad_id; /* ticket whose bad id the caller has been told of */
-    struct tern_event *last;  /* after the latest operation outside a graph */
-    struct tern_stream *last_stream;
+    struct tern_event *last; /* after the latest operation outside a graph */
     int has_last;
     int no_default_stream; /* another rank of this process has the same device, so the same default stream */
     struct ep_record stated; /* the fault, once seen */
@@ -52,19 +51,24 @@ enum tern_status terni_ep_reset_step(struct tern_ep *ep, int step);
 
 /* Before an operation: no fault, `after` awaited, earlier operations of this object ordered before. */
 enum tern_status terni_ep_begin(struct tern_ep *ep, struct tern_stream *stream, struct tern_event *after);
-/* After its launches. */
-enum tern_status terni_ep_end(struct tern_ep *ep, struct tern_stream *stream, struct tern_event *record);
+/* After its launches, whether or not all of them succeeded (`status`): what runs must be waited for. Returns
+ * the first failure. */
+enum tern_status terni_ep_end(struct tern_ep *ep, enum tern_status status, struct tern_stream *stream,
+                              struct tern_event *record);
 enum tern_status terni_ep_synchronize(struct tern_ep *ep);
 
 /* TERN_OK, or the object's fault, with its sentence. */
 enum tern_status terni_ep_fault(struct tern_ep *ep);
-/* TERN_OK, or TERN_INVALID_ARGUMENT if the route run `ticket` (0: any not yet told) met an id out of range.
- */
-enum tern_status terni_ep_bad_id(struct tern_ep *ep, uint64_t ticket);
+/* TERN_OK, or TERN_INVALID_ARGUMENT if the route's latest run met an id out of range. */
+enum tern_status terni_route_bad_id(struct tern_route *route);
+/* The same for any route of the object whose bad id the caller has not been told of. */
+enum tern_status terni_ep_bad_id(struct tern_ep *ep);
 int terni_fault_format(const struct tern_fault *fault, char *text, size_t bytes);
 enum tern_status terni_ep_fault_copy(struct tern_ep *ep, struct tern_fault *fault);
 
 void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *frame);
+/* Bytes of the place table in a dispatch kernel's shared memory. */
+uint32_t terni_dispatch_table(const struct ep_shape *shape);
 /* Continues a hash of what must be equal on all ranks. */
 uint64_t terni_ep_sign(uint64_t signature, uint64_t value);
 

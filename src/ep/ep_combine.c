@@ -124,7 +124,6 @@ enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_co
     terni_staging_begin(&staging, ep, route, a->in_rows, 0, 1);
     TERN_TRY(place_inputs(route, a, &k, &staging));
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
-    TERN_TRY(terni_staging_copy(&staging, stream));
     struct launch l;
     l.kernel = bulk ? TERN_KERNEL_combine_bulk : TERN_KERNEL_combine_plain;
     l.num_blocks = terni_tuning_blocks(a->num_sms, ep->shape.num_sms, tern_comm_num_sms(ep->comm));
@@ -132,6 +131,9 @@ enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_co
     l.shared_bytes = g.shared_bytes;
     l.args = &k;
     l.args_bytes = sizeof(k);
-    TERN_TRY(ep->machine->ops->launch(ep->machine, &l, stream));
-    return terni_ep_end(ep, stream, a->record);
+    enum tern_status status = terni_staging_copy(&staging, stream);
+    if (status == TERN_OK) {
+        status = ep->machine->ops->launch(ep->machine, &l, stream);
+    }
+    return terni_ep_end(ep, status, stream, a->record);
 }

@@ -221,6 +221,12 @@ static uint64_t sign(const struct tern_route *route, const struct tern_dispatch_
     return s;
 }
 
+uint32_t terni_dispatch_table(const struct ep_shape *shape)
+{
+    return (uint32_t)align_up(shape->num_ranks * (EP_MAX_COLUMNS * sizeof(struct place) + sizeof(uint64_t)),
+                              128);
+}
+
 enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_dispatch_args *a,
                                    struct tern_stream *stream)
 {
@@ -247,8 +253,7 @@ enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_d
     k.stage_bytes = lay_stage(a, num_out, &k);
     k.f.message.num_rows = a->out_rows;
     k.f.message.signature = sign(route, a, num_out);
-    uint32_t table =
-        (uint32_t)align_up(ep->shape.num_ranks * (EP_MAX_COLUMNS * sizeof(struct place) + 8), 128);
+    uint32_t table = terni_dispatch_table(&ep->shape);
     TERN_TRY(
         terni_tuning_dispatch(&ep->machine->info, bulk, a->cast != TERN_CAST_NONE, k.stage_bytes, table, &g));
     k.num_stages = g.num_stages;
@@ -263,7 +268,9 @@ enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_d
     l.shared_bytes = g.shared_bytes;
     l.args = &k;
     l.args_bytes = sizeof(k);
-    TERN_TRY(ep->machine->ops->launch(ep->machine, &l, stream));
-    TERN_TRY(terni_staging_copy(&staging, stream));
-    return terni_ep_end(ep, stream, a->record);
+    enum tern_status status = ep->machine->ops->launch(ep->machine, &l, stream);
+    if (status == TERN_OK) {
+        status = terni_staging_copy(&staging, stream);
+    }
+    return terni_ep_end(ep, status, stream, a->record);
 }

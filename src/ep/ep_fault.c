@@ -61,6 +61,9 @@ int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
                "rank %d is in another operation, route or shape (signature %016llx, here %016llx)", f->peer,
                (unsigned long long)f->seen, (unsigned long long)f->expected);
         break;
+    case TERN_AWAIT_WEIGHTS:
+        append(text, bytes, &n, "rank %d asks for out_topk_weights, but topk_weights is NULL here", f->peer);
+        break;
     case TERN_AWAIT_EXPERT_ID:
         append(text, bytes, &n, "expert id %lld at index %llu of topk_idx is out of range",
                (long long)f->seen, (unsigned long long)f->expected);
@@ -72,16 +75,42 @@ int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
     return n;
 }
 
-/* 1 if the record has been written, and then a copy of it. */
-static int read_record(const struct tern_ep *ep, uint64_t offset, struct ep_record *copy)
+/* 1 if the record has been written, and then a copy of it. A record that a kernel is rewriting is read again.
+ */
+static int read_record(const struct ep_record *r, struct ep_record *copy)
 {
-    const struct ep_record *r = (const struct ep_record *)(const void *)(ep->host_memory + offset);
-    /* Pairs with the release in op_fill_record: the other fields are whole once this word is set. */
-    if (__atomic_load_n(&r->written, __ATOMIC_ACQUIRE) == 0) {
-        return 0;
+    for (int tries = 0; tries < 1000; tries++) {
+        /* Pairs with the release in op_fill_record: the other fields are whole once this word is set. */
+        uint64_t written = __atomic_load_n(&r->written, __ATOMIC_ACQUIRE);
+        if (written == 0) {
+            return 0;
+        }
+        const uint64_t *from = (const uint64_t *)(const void *)r;
+        uint64_t *to = (uint64_t *)(void *)copy;
+        for (size_t i = 0; i < sizeof(*r) / sizeof(uint64_t); i++) {
+            /* Acquire, so that the word below is read after the fields; pairs with the fence before a
+             * rewrite. */
+            to[i] = __atomic_load_n(&from[i], __ATOMIC_ACQUIRE);
+        }
+        if (__atomic_load_n(&r->written, __ATOMIC_RELAXED) == written) {
+            copy->written = written;
+            return 1;
+        }
     }
-    *copy = *r;
-    return 1;
+    return 0;
+}
+
+static const struct ep_record *record_of(const struct tern_ep *ep)
+{
+    return (const struct ep_record *)(const void *)(ep->host_memory + ep->layout.record);
+}
+
+/* Where slot i's kernels record an id out of range. */
+static const struct ep_record *bad_id_of(const struct tern_ep *ep, uint32_t i)
+{
+    const struct ep_layout *l = &ep->layout;
+    return (const struct ep_record *)(const void *)(ep->host_memory + l->route_hosts +
+                                                    i * l->route_host.bytes + l->route_host.bad_id);
 }
 
 static struct tern_fault fault_of(const struct ep_record *r)
@@ -114,31 +143,46 @@ static enum tern_status state_record(const struct ep_record *r)
 
 enum tern_status terni_ep_fault(struct tern_ep *ep)
 {
-    if (!ep->stated.written && !read_record(ep, ep->layout.record, &ep->stated)) {
+    if (!ep->stated.written && !read_record(record_of(ep), &ep->stated)) {
         return TERN_OK;
     }
     return state_record(&ep->stated);
 }
 
-enum tern_status terni_ep_bad_id(struct tern_ep *ep, uint64_t ticket)
+enum tern_status terni_route_bad_id(struct tern_route *route)
 {
     struct ep_record r;
-    if (!read_record(ep, ep->layout.bad_id, &r) || (ticket && r.written != ticket) ||
-        (!ticket && r.written <= ep->reported_bad_id)) {
+    if (!read_record(bad_id_of(route->ep, (uint32_t)route->slot), &r) || r.written != route->host.epoch[0]) {
         return TERN_OK;
     }
-    ep->reported_bad_id = r.written;
+    route->reported = r.written;
     return state_record(&r);
+}
+
+enum tern_status terni_ep_bad_id(struct tern_ep *ep)
+{
+    for (uint32_t i = 0; i < ep->shape.max_routes; i++) {
+        struct ep_record r;
+        if (read_record(bad_id_of(ep, i), &r) && r.written > ep->routes[i].reported) {
+            ep->routes[i].reported = r.written;
+            return state_record(&r);
+        }
+    }
+    return TERN_OK;
 }
 
 enum tern_status terni_ep_fault_copy(struct tern_ep *ep, struct tern_fault *fault)
 {
     struct ep_record r;
-    if (!read_record(ep, ep->layout.record, &r) && !read_record(ep, ep->layout.bad_id, &r)) {
+    int found = read_record(record_of(ep), &r);
+    for (uint32_t i = 0; !found && i < ep->shape.max_routes; i++) {
+        found = read_record(bad_id_of(ep, i), &r);
+    }
+    if (!found) {
         return TERN_FAIL(TERN_BAD_STATE, "the object has no fault");
     }
     struct tern_fault f = fault_of(&r);
     f.size = fault->size;
-    memcpy(fault, &f, fault->size < sizeof(f) ? fault->size : sizeof(f));
+    memcpy(fault, &f, sizeof(f));
     return TERN_OK;
 }

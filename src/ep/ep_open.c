@@ -3,21 +3,27 @@
  * Opening, closing and resetting an EP object. Each collective is cut where it would wait for peers, so that
  * one thread can take several ranks through it:
  *
- *   open    0 check the configuration, post it    1 compare with all; allocate; begin the heap
- *           2 end the heap                        3 post and await nothing more: the object is whole
- *   reset   0 wait for own work, post             1 all have stopped: zero what peers write; post
- *           2 all have zeroed
- */
+ *   open    0 check the configuration, allocate; post both     1 compare with all; begin the heap
+ *           2 end the heap; post how it went                   3 all have mapped everything: the object is
+ * whole reset   0 wait for own work; post how it went              1 all have stopped: zero what peers write;
+ * post 2 all have zeroed
+ *
+ * A rank that fails posts its failure like any other result, so that all ranks fail together, with its
+ * sentence, and the communicator stays usable. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ep/ep.h"
+#include "ep/tuning.h"
 
 /* What every rank must agree on, as it travels. */
 struct ep_card {
     uint32_t num_experts, max_topk, max_tokens, max_row_bytes, max_routes, num_sms, timeout_ms, transfer;
     uint64_t staging_bytes;
     uint64_t message_bytes;
+    int32_t status; /* of the rank's own part */
+    char reason[252];
 };
 
 static struct ep_card card_of(const struct ep_shape *s)
@@ -60,7 +66,16 @@ static enum tern_status compare_cards(const struct ep_card *mine, const struct e
     return compare_field(rank, "the size of a message", mine->message_bytes, theirs->message_bytes);
 }
 
-static enum tern_status choose_transfer(const struct machine *m, uint32_t *transfer)
+/* Whether bulk copies can take the longest row; their ring needs two stages of it. */
+static int bulk_fits(const struct machine *m, const struct ep_shape *s)
+{
+    struct geometry g;
+    uint32_t stage = (uint32_t)align_up(s->max_row_bytes + TERN_MAX_PAYLOADS * 16u, 128);
+    return m->info.has_bulk &&
+           terni_tuning_dispatch(&m->info, 1, 0, stage, terni_dispatch_table(s), &g) == TERN_OK;
+}
+
+static enum tern_status choose_transfer(const struct machine *m, const struct ep_shape *s, uint32_t *transfer)
 {
     if (*transfer == TERN_TRANSFER_AUTO) {
         const char *name = terni_env(TERN_ENV_TRANSFER);
@@ -69,7 +84,7 @@ static enum tern_status choose_transfer(const struct machine *m, uint32_t *trans
         } else if (strcmp(name, "plain") == 0) {
             *transfer = TERN_TRANSFER_PLAIN;
         } else if (strcmp(name, "auto") == 0) {
-            *transfer = m->info.has_bulk ? TERN_TRANSFER_BULK : TERN_TRANSFER_PLAIN;
+            *transfer = bulk_fits(m, s) ? TERN_TRANSFER_BULK : TERN_TRANSFER_PLAIN;
         } else {
             return TERN_FAIL(TERN_INVALID_ARGUMENT, "TERN_TRANSFER is \"%s\"; it must be auto, bulk or plain",
                              name);
@@ -79,7 +94,10 @@ static enum tern_status choose_transfer(const struct machine *m, uint32_t *trans
         return TERN_FAIL(TERN_UNSUPPORTED, "%s has no asynchronous bulk copies; use TERN_TRANSFER_PLAIN",
                          m->info.name);
     }
-    return TERN_OK;
+    struct geometry g;
+    uint32_t stage = (uint32_t)align_up(s->max_row_bytes + TERN_MAX_PAYLOADS * 16u, 128);
+    return terni_tuning_dispatch(&m->info, *transfer == TERN_TRANSFER_BULK, 0, stage, terni_dispatch_table(s),
+                                 &g);
 }
 
 /* On one GPU the ranks of a process have one default stream, where a kernel that waits for a later one would
@@ -93,50 +111,6 @@ static int default_stream_is_shared(const struct tern_comm *comm)
         same += c->process == mine->process && memcmp(c->uuid, mine->uuid, sizeof(c->uuid)) == 0;
     }
     return same > 1 && comm->machine->info.kind == TERN_MACHINE_CUDA;
-}
-
-static enum tern_status open_post(struct tern_comm *comm, const struct tern_ep_config *config,
-                                  struct tern_ep **out)
-{
-    struct ep_shape shape;
-    TERN_TRY(terni_shape_init(config, comm->num_ranks, &shape));
-    TERN_TRY(choose_transfer(comm->machine, &shape.transfer));
-    shape.timeout_ms = shape.timeout_ms ? shape.timeout_ms : comm->timeout_ms;
-    for (int r = 0; r < comm->num_ranks; r++) {
-        if (comm->domain_of[r] != comm->domain_of[comm->rank]) {
-            return TERN_FAIL(TERN_UNSUPPORTED, "ranks %d and %d are in different domains (%d and %d)",
-                             comm->rank, r, comm->domain_of[comm->rank], comm->domain_of[r]);
-        }
-    }
-    struct tern_ep *ep = (struct tern_ep *)calloc(1, sizeof(*ep));
-    if (!ep) {
-        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for an EP object of %zu bytes", sizeof(*ep));
-    }
-    ep->comm = comm;
-    ep->machine = comm->machine;
-    ep->shape = shape;
-    ep->no_default_stream = default_stream_is_shared(comm);
-    terni_layout_init(&shape, &ep->layout);
-    comm->num_children++;
-    *out = ep;
-    struct ep_card card = card_of(&shape);
-    return comm->boot->ops->post(comm->boot, &card, sizeof(card));
-}
-
-static enum tern_status compare_with_all(struct tern_ep *ep)
-{
-    struct tern_comm *comm = ep->comm;
-    struct ep_card mine = card_of(&ep->shape);
-    struct ep_card *cards = (struct ep_card *)calloc((size_t)comm->num_ranks, sizeof(*cards));
-    if (!cards) {
-        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %d cards", comm->num_ranks);
-    }
-    enum tern_status status = comm->boot->ops->wait(comm->boot, cards, sizeof(*cards), comm->timeout_ms);
-    for (int r = 0; status == TERN_OK && r < comm->num_ranks; r++) {
-        status = compare_cards(&mine, &cards[r], r);
-    }
-    free(cards);
-    return status;
 }
 
 static struct route_memory route_memory_at(const struct tern_ep *ep, int slot)
@@ -185,6 +159,80 @@ static enum tern_status allocate(struct tern_ep *ep)
     return status;
 }
 
+/* All that a rank can do, and fail at, without its peers. */
+static enum tern_status prepare(struct tern_ep *ep)
+{
+    struct tern_comm *comm = ep->comm;
+    TERN_TRY(choose_transfer(comm->machine, &ep->shape, &ep->shape.transfer));
+    ep->shape.timeout_ms = ep->shape.timeout_ms ? ep->shape.timeout_ms : comm->timeout_ms;
+    for (int r = 0; r < comm->num_ranks; r++) {
+        if (comm->domain_of[r] != comm->domain_of[comm->rank]) {
+            return TERN_FAIL(TERN_UNSUPPORTED, "ranks %d and %d are in different domains (%d and %d)",
+                             comm->rank, r, comm->domain_of[comm->rank], comm->domain_of[r]);
+        }
+    }
+    ep->no_default_stream = default_stream_is_shared(comm);
+    terni_layout_init(&ep->shape, &ep->layout);
+    return allocate(ep);
+}
+
+static enum tern_status open_post(struct tern_comm *comm, const struct tern_ep_config *config,
+                                  struct tern_ep **out)
+{
+    struct ep_shape shape;
+    /* A configuration that no rank could have is refused without asking the others. */
+    TERN_TRY(terni_shape_init(config, comm->num_ranks, &shape));
+    struct tern_ep *ep = (struct tern_ep *)calloc(1, sizeof(*ep));
+    if (!ep) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for an EP object of %zu bytes", sizeof(*ep));
+    }
+    ep->comm = comm;
+    ep->machine = comm->machine;
+    ep->shape = shape;
+    terni_comm_adopt(comm);
+    *out = ep;
+    enum tern_status status = prepare(ep);
+    struct ep_card card = card_of(&ep->shape);
+    card.status = status;
+    if (status != TERN_OK) {
+        snprintf(card.reason, sizeof(card.reason), "%s", tern_last_error());
+    }
+    return comm->boot->ops->post(comm->boot, &card, sizeof(card));
+}
+
+/* The failures of ranks come before differences between them. */
+static enum tern_status judge_cards(const struct tern_comm *comm, const struct ep_card *cards)
+{
+    const struct ep_card *mine = &cards[comm->rank];
+    if (mine->status != TERN_OK) {
+        return TERN_FAIL((enum tern_status)mine->status, "%s", mine->reason);
+    }
+    for (int r = 0; r < comm->num_ranks; r++) {
+        if (cards[r].status != TERN_OK) {
+            return TERN_FAIL((enum tern_status)cards[r].status, "rank %d: %.251s", r, cards[r].reason);
+        }
+    }
+    for (int r = 0; r < comm->num_ranks; r++) {
+        TERN_TRY(compare_cards(mine, &cards[r], r));
+    }
+    return TERN_OK;
+}
+
+static enum tern_status compare_with_all(struct tern_ep *ep)
+{
+    struct tern_comm *comm = ep->comm;
+    struct ep_card *cards = (struct ep_card *)calloc((size_t)comm->num_ranks, sizeof(*cards));
+    if (!cards) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %d cards", comm->num_ranks);
+    }
+    enum tern_status status = comm->boot->ops->wait(comm->boot, cards, sizeof(*cards), comm->timeout_ms);
+    if (status == TERN_OK) {
+        status = judge_cards(comm, cards);
+    }
+    free(cards);
+    return status;
+}
+
 enum tern_status terni_ep_open_step(struct tern_comm *comm, const struct tern_ep_config *config, int step,
                                     struct tern_ep **ep)
 {
@@ -193,21 +241,11 @@ enum tern_status terni_ep_open_step(struct tern_comm *comm, const struct tern_ep
         return open_post(comm, config, ep);
     case 1:
         TERN_TRY(compare_with_all(*ep));
-        TERN_TRY(allocate(*ep));
         return terni_heap_begin(comm, (*ep)->layout.window_bytes, &(*ep)->heap);
     case 2:
-        TERN_TRY(terni_heap_end(comm, (*ep)->heap));
-        /* Nobody may launch before every rank has mapped every part. */
-        return comm->boot->ops->post(comm->boot, &step, sizeof(step));
-    default: {
-        int *steps = (int *)calloc((size_t)comm->num_ranks, sizeof(int));
-        if (!steps) {
-            return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %d words", comm->num_ranks);
-        }
-        enum tern_status status = comm->boot->ops->wait(comm->boot, steps, sizeof(int), comm->timeout_ms);
-        free(steps);
-        return status;
-    }
+        return terni_comm_judge_post(comm, terni_heap_end(comm, (*ep)->heap));
+    default:
+        return terni_comm_judge_wait(comm);
     }
 }
 
@@ -231,7 +269,7 @@ void terni_ep_close(struct tern_ep *ep)
         ops->free(ep->machine, ep->device_memory);
     }
     free(ep->routes);
-    ep->comm->num_children--;
+    terni_comm_disown(ep->comm);
     free(ep);
 }
 
@@ -255,31 +293,21 @@ static enum tern_status zero_everything(struct tern_ep *ep)
     memset(ep->host_memory, 0, ep->layout.host_bytes);
     memset(&ep->stated, 0, sizeof(ep->stated));
     ep->num_route_runs = 0;
-    ep->reported_bad_id = 0;
     for (uint32_t i = 0; i < ep->shape.max_routes; i++) {
         ep->routes[i].stale = 1;
+        ep->routes[i].reported = 0;
     }
     return status;
 }
 
 enum tern_status terni_ep_reset_step(struct tern_ep *ep, int step)
 {
-    struct boot *boot = ep->comm->boot;
-    int *words = NULL;
-    if (step > 0) {
-        words = (int *)calloc((size_t)ep->comm->num_ranks, sizeof(int));
-        if (!words) {
-            return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %d words", ep->comm->num_ranks);
-        }
-        enum tern_status status = boot->ops->wait(boot, words, sizeof(int), ep->comm->timeout_ms);
-        free(words);
-        TERN_TRY(status);
+    struct tern_comm *comm = ep->comm;
+    if (step == 0) {
+        enum tern_status idle =
+            ep->has_last ? ep->machine->ops->event_synchronize(ep->machine, ep->last) : TERN_OK;
+        return terni_comm_judge_post(comm, idle);
     }
-    if (step == 0 && ep->has_last) {
-        TERN_TRY(ep->machine->ops->event_synchronize(ep->machine, ep->last));
-    }
-    if (step == 1) {
-        TERN_TRY(zero_everything(ep));
-    }
-    return step < 2 ? boot->ops->post(boot, &step, sizeof(step)) : TERN_OK;
+    TERN_TRY(terni_comm_judge_wait(comm));
+    return step == 1 ? terni_comm_judge_post(comm, zero_everything(ep)) : TERN_OK;
 }

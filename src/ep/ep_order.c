@@ -19,21 +19,25 @@ enum tern_status terni_ep_begin(struct tern_ep *ep, struct tern_stream *stream, 
     if (after) {
         TERN_TRY(ops->event_wait(ep->machine, after, stream));
     }
-    if (ep->has_last && ep->last_stream != stream && !ops->stream_capturing(ep->machine, stream)) {
+    if (ep->has_last && !ops->stream_capturing(ep->machine, stream)) {
         TERN_TRY(ops->event_wait(ep->machine, ep->last, stream));
     }
     return TERN_OK;
 }
 
-enum tern_status terni_ep_end(struct tern_ep *ep, struct tern_stream *stream, struct tern_event *record)
+enum tern_status terni_ep_end(struct tern_ep *ep, enum tern_status status, struct tern_stream *stream,
+                              struct tern_event *record)
 {
     const struct machine_ops *ops = ep->machine->ops;
+    enum tern_status ended = TERN_OK;
     if (!ops->stream_capturing(ep->machine, stream)) {
-        TERN_TRY(ops->event_record(ep->machine, ep->last, stream));
+        ended = ops->event_record(ep->machine, ep->last, stream);
         ep->has_last = 1;
-        ep->last_stream = stream;
     }
-    return record ? ops->event_record(ep->machine, record, stream) : TERN_OK;
+    if (record && status == TERN_OK && ended == TERN_OK) {
+        ended = ops->event_record(ep->machine, record, stream);
+    }
+    return status != TERN_OK ? status : ended;
 }
 
 enum tern_status terni_ep_synchronize(struct tern_ep *ep)
@@ -42,7 +46,7 @@ enum tern_status terni_ep_synchronize(struct tern_ep *ep)
         TERN_TRY(ep->machine->ops->event_synchronize(ep->machine, ep->last));
     }
     TERN_TRY(terni_ep_fault(ep));
-    return terni_ep_bad_id(ep, 0);
+    return terni_ep_bad_id(ep);
 }
 
 void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *f)

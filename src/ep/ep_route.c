@@ -40,7 +40,14 @@ static enum tern_status check_args(const struct tern_ep *ep, const struct tern_r
     return TERN_OK;
 }
 
-static void fill_route_args(struct tern_route *route, const struct tern_route_args *a, struct route_args *k)
+/* One run of a route, before it is known that it could be launched. */
+struct route_run {
+    uint64_t number;
+    int captured;
+};
+
+static void fill_route_args(struct tern_route *route, const struct tern_route_args *a,
+                            const struct route_run *run, struct route_args *k)
 {
     struct tern_ep *ep = route->ep;
     const struct route_host_layout *l = &ep->layout.route_host;
@@ -50,24 +57,27 @@ static void fill_route_args(struct tern_route *route, const struct tern_route_ar
     terni_ep_frame(ep, TERN_OP_ROUTE, &k->f);
     k->f.message.signature = terni_ep_sign(terni_ep_sign(TERN_OP_ROUTE, route->topk), route->layout);
     k->f.message.signature =
-        terni_ep_sign(terni_ep_sign(k->f.message.signature, route->alignment), route->number);
+        terni_ep_sign(terni_ep_sign(k->f.message.signature, route->alignment), run->number);
     k->route = route->memory;
     k->host.ticket = (uint64_t *)(device + l->ticket);
+    k->host.epoch = (uint64_t *)(device + l->epoch);
+    k->host.bad_id = (struct ep_record *)(device + l->bad_id);
     k->host.num_rows = (int32_t *)(device + l->num_rows);
     k->host.rank_counts = (int32_t *)(device + l->rank_counts);
     k->host.expert_counts = (int32_t *)(device + l->expert_counts);
     k->host.expert_offsets = (int32_t *)(device + l->expert_offsets);
-    k->bad_id = (struct ep_record *)(ep->host_memory_device + ep->layout.bad_id);
-    k->ticket = route->ticket;
+    k->ticket = run->captured ? 0 : run->number;
     k->topk_idx = a->topk_idx;
     k->idx_bytes = route->idx_bytes;
-    k->num_tokens = route->num_tokens;
+    k->num_tokens = a->num_tokens;
     k->topk = route->topk;
     k->num_experts = ep->shape.num_experts;
     k->layout = route->layout;
     k->alignment = route->alignment;
     char *host = ep->host_memory + at;
     route->host.ticket = (uint64_t *)(host + l->ticket);
+    route->host.epoch = (uint64_t *)(host + l->epoch);
+    route->host.bad_id = (struct ep_record *)(host + l->bad_id);
     route->host.num_rows = (int32_t *)(host + l->num_rows);
     route->host.rank_counts = (int32_t *)(host + l->rank_counts);
     route->host.expert_counts = (int32_t *)(host + l->expert_counts);
@@ -83,11 +93,8 @@ static enum tern_status launch_route(struct tern_route *route, const struct tern
     TERN_TRY(terni_tuning_route(&ep->machine->info, ep->shape.num_ranks, ep->shape.num_experts, a->num_tokens,
                                 &g));
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
-    route->num_tokens = a->num_tokens;
-    route->number = ++ep->num_route_runs;
-    route->ticket = route->number;
-    route->captured = ep->machine->ops->stream_capturing(ep->machine, stream);
-    fill_route_args(route, a, &k);
+    struct route_run run = {ep->num_route_runs + 1, ep->machine->ops->stream_capturing(ep->machine, stream)};
+    fill_route_args(route, a, &run, &k);
     struct launch l;
     l.kernel = TERN_KERNEL_route;
     l.num_blocks = g.num_blocks;
@@ -95,8 +102,16 @@ static enum tern_status launch_route(struct tern_route *route, const struct tern
     l.shared_bytes = g.shared_bytes;
     l.args = &k;
     l.args_bytes = sizeof(k);
-    TERN_TRY(ep->machine->ops->launch(ep->machine, &l, stream));
-    return terni_ep_end(ep, stream, a->record);
+    enum tern_status status = ep->machine->ops->launch(ep->machine, &l, stream);
+    if (status == TERN_OK) {
+        /* Ranks agree on this number only if a run that did not happen is not counted. */
+        ep->num_route_runs = run.number;
+        route->number = run.number;
+        route->ticket = k.ticket;
+        route->captured = run.captured;
+        route->num_tokens = a->num_tokens;
+    }
+    return terni_ep_end(ep, status, stream, a->record);
 }
 
 enum tern_status terni_route_open(struct tern_ep *ep, const struct tern_route_args *args,
@@ -119,8 +134,11 @@ enum tern_status terni_route_open(struct tern_ep *ep, const struct tern_route_ar
     route->layout = args->layout;
     route->alignment = args->expert_alignment ? args->expert_alignment : 1;
     route->idx_bytes = idx_bytes;
+    route->number = 0;
     enum tern_status status = launch_route(route, args, stream);
     if (status != TERN_OK) {
+        /* A kernel that was launched all the same runs undisturbed: the next user of the slot comes after it.
+         */
         route->slot = -1;
         return status;
     }
@@ -167,7 +185,7 @@ enum tern_status terni_route_wait(struct tern_route *route, struct tern_route_co
         TERN_LOG(TERN_LOG_WARN, "a route has waited %llu ms behind other work of its stream",
                  (unsigned long long)(wait_ns / 1000000u));
     }
-    TERN_TRY(terni_ep_bad_id(ep, route->ticket));
+    TERN_TRY(terni_route_bad_id(route));
     counts->num_rows = (uint64_t)route->host.num_rows[0];
     counts->num_tokens = (uint64_t)route->host.num_rows[1];
     counts->rank_counts = route->host.rank_counts;

@@ -25,15 +25,20 @@ void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct ter
     s->copy_in = copy_in;
 }
 
-/* Offset in the users' heap if all rows lie in it. */
-static int in_window(const struct staging *s, void *data, uint32_t row_bytes, int64_t row_stride,
-                     uint64_t *offset)
+/* Bytes from the first to the last of `capacity` rows. */
+static enum tern_status span_of(const struct staging *s, const char *what, uint32_t row_bytes,
+                                int64_t row_stride, uint64_t *span)
 {
     uint64_t rows = s->copies.capacity;
-    uint64_t span = rows ? (rows - 1) * (uint64_t)row_stride + row_bytes : 0;
-    int64_t at = terni_heap_offset(s->ep->comm->heap, data, span);
-    *offset = (uint64_t)at | PLACE_USER_HEAP;
-    return at >= 0;
+    uint64_t bytes = 0;
+    if (rows &&
+        (__builtin_mul_overflow(rows - 1, (uint64_t)row_stride, &bytes) || bytes > (uint64_t)INT64_MAX - row_bytes)) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "%s: %llu rows %lld bytes apart are more than an address space", what,
+                         (unsigned long long)rows, (long long)row_stride);
+    }
+    *span = rows ? bytes + row_bytes : 0;
+    return TERN_OK;
 }
 
 enum tern_status terni_staging_place(struct staging *s, const char *what, void *data, uint32_t row_bytes,
@@ -44,7 +49,11 @@ enum tern_status terni_staging_place(struct staging *s, const char *what, void *
         place->offset = PLACE_NONE;
         return TERN_OK;
     }
-    if (in_window(s, data, row_bytes, row_stride, &place->offset)) {
+    uint64_t span = 0;
+    TERN_TRY(span_of(s, what, row_bytes, row_stride, &span));
+    int64_t at = terni_heap_offset(s->ep->comm->heap, data, span);
+    if (at >= 0) {
+        place->offset = (uint64_t)at | PLACE_USER_HEAP;
         return TERN_OK;
     }
     uint64_t stride = align_up(row_bytes, 16);

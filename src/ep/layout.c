@@ -113,6 +113,8 @@ static void layout_route_host(const struct ep_shape *s, struct route_host_layout
 {
     uint64_t at = 0;
     l->ticket = take(&at, sizeof(uint64_t));
+    l->epoch = take(&at, sizeof(uint64_t));
+    l->bad_id = take(&at, sizeof(struct ep_record));
     l->num_rows = take(&at, 2 * sizeof(int32_t));
     l->rank_counts = take(&at, s->num_ranks * sizeof(int32_t));
     l->expert_counts = take(&at, s->experts_a_rank * sizeof(int32_t));
@@ -144,7 +146,6 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     layout_route_host(s, &l.route_host);
     at = 0;
     l.record = take(&at, sizeof(struct ep_record));
-    l.bad_id = take(&at, sizeof(struct ep_record));
     l.route_hosts = take(&at, s->max_routes * l.route_host.bytes);
     l.host_bytes = at;
 

@@ -22,7 +22,7 @@ struct route_layout {
     uint64_t bytes;
 };
 struct route_host_layout {
-    uint64_t ticket, num_rows, rank_counts, expert_counts, expert_offsets;
+    uint64_t ticket, epoch, bad_id, num_rows, rank_counts, expert_counts, expert_offsets;
     uint64_t bytes;
 };
 
@@ -34,7 +34,7 @@ struct ep_layout {
     uint64_t state, routes, device_bytes;
     struct route_layout route;
     /* host memory */
-    uint64_t record, bad_id, route_hosts, host_bytes;
+    uint64_t record, route_hosts, host_bytes;
     struct route_host_layout route_host;
 };
 

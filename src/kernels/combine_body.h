@@ -252,10 +252,10 @@ TERN_DEVICE void pull_bulk(const struct puller *s, const int groups)
 TERN_DEVICE void pull_plain(const struct puller *s)
 {
     const struct combine_args *p = s->p;
-    uint32_t units = p->num_tokens * s->chunks;
-    for (uint32_t unit = first_of(s); unit < units; unit += gap_of(s)) {
-        uint32_t t = unit / s->chunks;
-        uint32_t chunk = unit % s->chunks;
+    uint64_t units = (uint64_t)p->num_tokens * s->chunks;
+    for (uint64_t unit = first_of(s); unit < units; unit += gap_of(s)) {
+        uint32_t t = (uint32_t)(unit / s->chunks);
+        uint32_t chunk = (uint32_t)(unit % s->chunks);
         struct accumulator a;
         begin_sum(s, &a, t, chunk);
         for (uint32_t i0 = 0; i0 < s->map.num_targets; i0 += 32) {

@@ -329,6 +329,20 @@ TERN_DEVICE void fill_padding(const struct sender *s)
     }
 }
 
+/* 1 if a peer wants weights and this rank was given none: the peer's rows would lack them. All threads. */
+TERN_DEVICE int weights_missing(const struct dispatch_args *p, uint64_t epoch)
+{
+    int missing = 0;
+    for (int r = tid(); !p->weights && p->num_tokens > 0 && r < p->f.num_ranks; r += nthr()) {
+        if (place_table()[EP_COL_WEIGHTS * p->f.num_ranks + r].base) {
+            struct op_note note = {OP_STATUS_MISMATCH, OP_AWAIT_WEIGHTS, r, p->f.rank, epoch, 0, 0, 0, 0, 0};
+            op_fault(&p->f, &note);
+            missing = 1;
+        }
+    }
+    return sync_block_or(missing);
+}
+
 TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
 {
     uint64_t epoch = op_epoch(&p->f);
@@ -342,13 +356,15 @@ TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
             fence_proxy_async();
         }
         place_fill(&p->f, epoch, EP_MAX_COLUMNS);
-        struct sender s = sender_of(p, EP_MAX_COLUMNS);
-        if (bulk) {
-            send_tokens_bulk(&s);
-        } else {
-            send_tokens_plain(&s);
+        if (!weights_missing(p, epoch)) {
+            struct sender s = sender_of(p, EP_MAX_COLUMNS);
+            if (bulk) {
+                send_tokens_bulk(&s);
+            } else {
+                send_tokens_plain(&s);
+            }
+            fill_padding(&s);
         }
-        fill_padding(&s);
     }
     op_leave(&p->f, epoch);
 }

@@ -75,7 +75,7 @@ struct ep_state {
 /* Host-visible memory, written by the thread that won the claim. One record is for the fault that ended the
  * object's operations, one for ids out of range, which end nothing: such an id counts as -1. */
 struct ep_record {
-    uint64_t written; /* with release, after the rest: 1, or the route's ticket */
+    uint64_t written; /* with release, after the rest: 1, or the route's epoch */
     int32_t status, operation, awaited, rank, peer, reporter, block, warp;
     uint64_t epoch, expected, seen, elapsed_ns;
     uint64_t late[2];
@@ -117,8 +117,10 @@ struct route_memory {
 
 /* The host's copy, in host-visible memory. */
 struct route_host {
-    uint64_t *ticket;  /* the launch that wrote the rest, with release */
-    int32_t *num_rows; /* [2]: rows, (token, rank) pairs */
+    uint64_t *ticket;         /* the launch that wrote the rest, with release */
+    uint64_t *epoch;          /* of the latest run */
+    struct ep_record *bad_id; /* first id out of range of the latest run that met one; written = its epoch */
+    int32_t *num_rows;        /* [2]: rows, (token, rank) pairs */
     int32_t *rank_counts;
     int32_t *expert_counts;
     int32_t *expert_offsets;
@@ -128,8 +130,7 @@ struct route_args {
     struct op_frame f;
     struct route_memory route;
     struct route_host host;
-    struct ep_record *bad_id;
-    uint64_t ticket;
+    uint64_t ticket; /* 0: in a graph, the host does not wait */
     const void *topk_idx;
     uint32_t idx_bytes, num_tokens, topk, num_experts;
     uint32_t layout, alignment;

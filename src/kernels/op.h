@@ -15,7 +15,25 @@
 #include "kernels/ep_args.h"
 #include "simt/simt.h"
 
-enum { OP_AWAIT_READY = 1, OP_AWAIT_DONE = 2, OP_AWAIT_MATCH = 3, OP_AWAIT_EXPERT_ID = 4 };
+/* Two programs that are wrong on purpose, for test/tsan_awake.sh: one release store weakened in each. */
+#ifdef TERN_WEAKEN_READY
+#define OP_SIGNAL_READY st_relaxed_sys_u64
+#else
+#define OP_SIGNAL_READY st_release_sys_u64
+#endif
+#ifdef TERN_WEAKEN_DONE
+#define OP_SIGNAL_DONE st_relaxed_sys_u64
+#else
+#define OP_SIGNAL_DONE st_release_sys_u64
+#endif
+
+enum {
+    OP_AWAIT_READY = 1,
+    OP_AWAIT_DONE = 2,
+    OP_AWAIT_MATCH = 3,
+    OP_AWAIT_EXPERT_ID = 4,
+    OP_AWAIT_WEIGHTS = 5
+};
 enum { OP_STATUS_INVALID = -1, OP_STATUS_MISMATCH = -10, OP_STATUS_TIMEOUT = -11 };
 
 TERN_DEVICE uint64_t *op_word(const struct op_frame *f, int rank, uint64_t offset, int i)
@@ -106,6 +124,17 @@ TERN_DEVICE void op_hear(const struct op_frame *f, struct op_note *n)
     op_write_record(f, n);
 }
 
+/* 1 if somebody gave up; then there is a record, so that no abandoned operation looks like a success. */
+TERN_DEVICE int op_stopped(const struct op_frame *f, uint64_t epoch, int awaited)
+{
+    if (!op_aborted(f)) {
+        return 0;
+    }
+    struct op_note note = {0, awaited, 0, 0, epoch, epoch, 0, 0, 0, 0};
+    op_hear(f, &note);
+    return 1;
+}
+
 /* Waits until this rank's words[peer] reaches `value`; 0 if the operation is to be abandoned. `offset` is
  * ready_offset or done_offset. Pairs with the release stores in op_announce and op_leave: what the peer wrote
  * before them is visible afterwards. */
@@ -158,18 +187,14 @@ TERN_DEVICE void op_announce(const struct op_frame *f, uint64_t epoch, int num_c
             to[i] = from[i];
         }
         /* Pairs with the acquire in op_wait(READY): without it the peer may read an older message. */
-        st_release_sys_u64(op_word(f, d, f->ready_offset, f->rank), epoch);
+        OP_SIGNAL_READY(op_word(f, d, f->ready_offset, f->rank), epoch);
     }
 }
 
 /* All threads of the block: every rank is in, in the same operation. 0: abandon. */
 TERN_DEVICE int op_await(const struct op_frame *f, uint64_t epoch)
 {
-    int failed = op_aborted(f);
-    if (failed && tid() == 0) {
-        struct op_note note = {0, OP_AWAIT_READY, 0, 0, epoch, epoch, 0, 0, 0, 0};
-        op_hear(f, &note);
-    }
+    int failed = op_stopped(f, epoch, OP_AWAIT_READY);
     for (int s = tid(); !failed && s < f->num_ranks; s += nthr()) {
         if (!op_wait(f, f->ready_offset, s, epoch, OP_AWAIT_READY)) {
             failed = 1;
@@ -203,11 +228,11 @@ TERN_DEVICE void op_leave(const struct op_frame *f, uint64_t epoch)
     if (!sync_block_or(last)) {
         return;
     }
-    int failed = sync_block_or(op_aborted(f));
+    int failed = sync_block_or(op_stopped(f, epoch, OP_AWAIT_DONE));
     for (int d = tid(); !failed && d < f->num_ranks; d += nthr()) {
         /* Pairs with op_wait(DONE) at the peer: without it rows may be read before they are there, or
          * buffers reused while they are still read. */
-        st_release_sys_u64(op_word(f, d, f->done_offset, f->rank), epoch);
+        OP_SIGNAL_DONE(op_word(f, d, f->done_offset, f->rank), epoch);
     }
     for (int s = tid(); !failed && s < f->num_ranks; s += nthr()) {
         failed = !op_wait(f, f->done_offset, s, epoch, OP_AWAIT_DONE);

@@ -69,7 +69,10 @@ TERN_DEVICE int32_t checked_id(const struct route_args *p, uint64_t epoch, uint6
         if (atom_add_acqrel_gpu_u32(&p->f.state->bad_ids, 1) == 0) {
             struct op_note note = {
                 OP_STATUS_INVALID, OP_AWAIT_EXPERT_ID, p->f.rank, p->f.rank, epoch, i, (uint64_t)id, 0, 0, 0};
-            op_fill_record(&p->f, p->bad_id, &note, p->ticket);
+            /* A host that reads an earlier run's record now sees that it is being rewritten. */
+            st_relaxed_sys_u64(&p->host.bad_id->written, 0);
+            fence_acqrel_sys(); /* pairs with the acquires in read_record (ep_fault.c) */
+            op_fill_record(&p->f, p->host.bad_id, &note, epoch);
         }
         return -1;
     }
@@ -381,7 +384,11 @@ TERN_KERNEL(route, struct route_args, p)
     if (tid() == 0) {
         p->route.overflow[0] = 0;
         p->f.state->epoch = epoch;
-        /* Pairs with wait_word in terni_route_wait, also after a fault: the host looks at the record then. */
-        st_release_sys_u64(p->host.ticket, p->ticket);
+        p->host.epoch[0] = epoch;
+        if (p->ticket) {
+            /* Pairs with wait_word in terni_route_wait, also after a fault: the host looks at the record
+             * then. */
+            st_release_sys_u64(p->host.ticket, p->ticket);
+        }
     }
 }

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE 1 /* memfd_create */
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,8 @@ struct cpu_machine {
     struct executor *executor;
     int ordinal; /* on the executor */
     struct tern_stream *default_stream;
-    struct tern_stream *streams; /* all, the default among them */
+    pthread_mutex_t lock;
+    struct tern_stream *streams; /* under lock: all, the default among them */
 };
 
 static struct cpu_machine *cpu_of(struct machine *m) { return (struct cpu_machine *)m; }
@@ -117,7 +119,7 @@ close_fd:
     return status;
 }
 
-/* On success the share owns fd. */
+/* The mapping keeps the memory alive. */
 static enum tern_status cpu_share_import(struct machine *m, int fd, uint64_t bytes, struct share *share)
 {
     struct stat info;
@@ -132,9 +134,10 @@ static enum tern_status cpu_share_import(struct machine *m, int fd, uint64_t byt
                          (long long)info.st_size, (unsigned long long)bytes);
     }
     TERN_TRY(map_shared(fd, bytes, &base));
+    close(fd);
     share->base = base;
     share->bytes = bytes;
-    share->fd = fd;
+    share->fd = -1;
     share->opaque = 0;
     return TERN_OK;
 }
@@ -203,23 +206,28 @@ static enum tern_status cpu_stream_open(struct machine *m, struct tern_stream **
     struct tern_stream *s;
 
     TERN_TRY(terni_stream_open(cpu->executor, cpu->ordinal, m->info.num_sms, &s));
+    pthread_mutex_lock(&cpu->lock);
     s->next = cpu->streams;
     cpu->streams = s;
+    pthread_mutex_unlock(&cpu->lock);
     *stream = s;
     return TERN_OK;
 }
 
 static void cpu_stream_close(struct machine *m, struct tern_stream *s)
 {
-    struct tern_stream **link = &cpu_of(m)->streams;
+    struct cpu_machine *cpu = cpu_of(m);
+    struct tern_stream **link = &cpu->streams;
 
     if (s == NULL) {
         return;
     }
+    pthread_mutex_lock(&cpu->lock);
     while (*link != s) {
         link = &(*link)->next;
     }
     *link = s->next;
+    pthread_mutex_unlock(&cpu->lock);
     terni_stream_close(s);
 }
 
@@ -300,6 +308,15 @@ static enum tern_status cpu_wait_word(struct machine *m, const uint64_t *word, u
 
 /* ---- Open and close ---- */
 
+static void cpu_settle(struct machine *m)
+{
+    for (struct tern_stream *s = cpu_of(m)->streams; s != NULL; s = s->next) {
+        if (s->capture == NULL && terni_stream_synchronize(s) != TERN_OK) {
+            TERN_LOG(TERN_LOG_WARN, "%s", tern_last_error());
+        }
+    }
+}
+
 /* Streams that the user left open are closed too; memory, events and graphs are their owners'. */
 static void cpu_close(struct machine *m)
 {
@@ -311,11 +328,13 @@ static void cpu_close(struct machine *m)
         terni_stream_close(s);
     }
     terni_executor_release(cpu->executor);
+    pthread_mutex_destroy(&cpu->lock);
     free(cpu);
 }
 
 static const struct machine_ops cpu_ops = {
     .close = cpu_close,
+    .settle = cpu_settle,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .host_alloc = cpu_host_alloc,
@@ -375,12 +394,14 @@ enum tern_status terni_cpu_open(struct executor *x, struct machine **machine)
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a machine of %zu bytes", sizeof(*cpu));
     }
     cpu->base.ops = &cpu_ops;
+    pthread_mutex_init(&cpu->lock, NULL);
     cpu->executor = x;
     cpu->ordinal = terni_executor_ref(x);
     describe(cpu, (int)num_sms);
     status = cpu_stream_open(&cpu->base, &cpu->default_stream);
     if (status != TERN_OK) {
         terni_executor_release(x);
+        pthread_mutex_destroy(&cpu->lock);
         free(cpu);
         return status;
     }

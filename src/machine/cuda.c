@@ -21,11 +21,12 @@ enum { MAX_ARGS_BYTES = 4000 };
 static void cuda_close(struct machine *m)
 {
     struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
 
     while (c->streams) {
         terni_cuda_stream_close(m, (struct tern_stream *)c->streams->stream);
     }
-    if (terni_cuda_enter(c) == TERN_OK) {
+    if (terni_cuda_enter(c, &caller) == TERN_OK) {
         if (c->own) {
             TERN_CUDA_WARN(cudaStreamSynchronize(c->own), "cudaStreamSynchronize on device %d",
                            m->info.device);
@@ -34,8 +35,9 @@ static void cuda_close(struct machine *m)
         if (c->probe) {
             TERN_CUDA_WARN(cudaEventDestroy(c->probe), "cudaEventDestroy");
         }
-        terni_cuda_leave(c);
+        terni_cuda_leave(&caller);
     }
+    pthread_mutex_destroy(&c->lock);
     free(c);
 }
 
@@ -44,17 +46,18 @@ static void cuda_close(struct machine *m)
 static enum tern_status cuda_alloc(struct machine *m, size_t bytes, void **memory)
 {
     struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
     size_t free_bytes = 0, total_bytes = 0;
     void *p = NULL;
     cudaError_t error;
 
-    TERN_TRY(terni_cuda_enter(c));
+    TERN_TRY(terni_cuda_enter(c, &caller));
     error = cudaMalloc(&p, bytes ? bytes : 1);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&free_bytes, &total_bytes);
     }
-    terni_cuda_leave(c);
+    terni_cuda_leave(&caller);
     TERN_TRY(TERN_CUDA_STATUS(error, "cudaMalloc of %zu bytes on device %d, where %zu of %zu are free", bytes,
                               m->info.device, free_bytes, total_bytes));
     *memory = p;
@@ -64,10 +67,11 @@ static enum tern_status cuda_alloc(struct machine *m, size_t bytes, void **memor
 static void cuda_free(struct machine *m, void *memory)
 {
     struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
 
-    if (memory && terni_cuda_enter(c) == TERN_OK) {
+    if (memory && terni_cuda_enter(c, &caller) == TERN_OK) {
         TERN_CUDA_WARN(cudaFree(memory), "cudaFree of %p", memory);
-        terni_cuda_leave(c);
+        terni_cuda_leave(&caller);
     }
 }
 
@@ -93,21 +97,23 @@ static enum tern_status map_host(size_t bytes, void **host, void **device)
 static enum tern_status cuda_host_alloc(struct machine *m, size_t bytes, void **host, void **device)
 {
     struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
     enum tern_status status;
 
-    TERN_TRY(terni_cuda_enter(c));
+    TERN_TRY(terni_cuda_enter(c, &caller));
     status = map_host(bytes, host, device);
-    terni_cuda_leave(c);
+    terni_cuda_leave(&caller);
     return status;
 }
 
 static void cuda_host_free(struct machine *m, void *host)
 {
     struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
 
-    if (host && terni_cuda_enter(c) == TERN_OK) {
+    if (host && terni_cuda_enter(c, &caller) == TERN_OK) {
         TERN_CUDA_WARN(cudaFreeHost(host), "cudaFreeHost of %p", host);
-        terni_cuda_leave(c);
+        terni_cuda_leave(&caller);
     }
 }
 
@@ -117,28 +123,30 @@ static enum tern_status cuda_copy(struct machine *m, void *dst, const void *src,
                                   struct tern_stream *s)
 {
     struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
     cudaError_t error;
 
     if (bytes == 0) {
         return TERN_OK;
     }
-    TERN_TRY(terni_cuda_enter(c));
+    TERN_TRY(terni_cuda_enter(c, &caller));
     error = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, (cudaStream_t)s);
-    terni_cuda_leave(c);
+    terni_cuda_leave(&caller);
     return TERN_CUDA_STATUS(error, "cudaMemcpyAsync of %zu bytes from %p to %p", bytes, src, dst);
 }
 
 static enum tern_status cuda_fill(struct machine *m, void *dst, int byte, size_t bytes, struct tern_stream *s)
 {
     struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
     cudaError_t error;
 
     if (bytes == 0) {
         return TERN_OK;
     }
-    TERN_TRY(terni_cuda_enter(c));
+    TERN_TRY(terni_cuda_enter(c, &caller));
     error = cudaMemsetAsync(dst, byte, bytes, (cudaStream_t)s);
-    terni_cuda_leave(c);
+    terni_cuda_leave(&caller);
     return TERN_CUDA_STATUS(error, "cudaMemsetAsync of %zu bytes at %p", bytes, dst);
 }
 
@@ -169,6 +177,7 @@ static enum tern_status check_launch(const struct machine *m, const struct launc
 static enum tern_status cuda_launch(struct machine *m, const struct launch *launch, struct tern_stream *s)
 {
     struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
     void *args[1] = {(void *)launch->args}; /* CUDA reads them only */
     cudaLaunchConfig_t config;
     cudaError_t error;
@@ -181,9 +190,9 @@ static enum tern_status cuda_launch(struct machine *m, const struct launch *laun
     config.blockDim.y = config.blockDim.z = 1;
     config.dynamicSmemBytes = launch->shared_bytes;
     config.stream = (cudaStream_t)s;
-    TERN_TRY(terni_cuda_enter(c));
+    TERN_TRY(terni_cuda_enter(c, &caller));
     error = cudaLaunchKernelExC(&config, terni_cuda_kernel(launch->kernel).stub, args);
-    terni_cuda_leave(c);
+    terni_cuda_leave(&caller);
     return TERN_CUDA_STATUS(
         error,
         "launch of kernel %s with %d blocks of %d threads and %u bytes of shared memory on "
@@ -196,6 +205,7 @@ static enum tern_status cuda_launch(struct machine *m, const struct launch *laun
 
 static const struct machine_ops ops = {
     .close = cuda_close,
+    .settle = terni_cuda_settle,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .host_alloc = cuda_host_alloc,
@@ -273,6 +283,7 @@ static enum tern_status prepare(struct cuda_machine *c)
 
 enum tern_status terni_cuda_open(int ordinal, struct machine **m)
 {
+    struct cuda_caller caller;
     struct machine_info info;
     struct cuda_machine *c;
     enum tern_status status;
@@ -284,16 +295,17 @@ enum tern_status terni_cuda_open(int ordinal, struct machine **m)
     }
     c->base.ops = &ops;
     c->base.info = info;
+    pthread_mutex_init(&c->lock, NULL);
     status = retain(c);
     if (status != TERN_OK) {
         goto free_machine;
     }
-    status = terni_cuda_enter(c);
+    status = terni_cuda_enter(c, &caller);
     if (status != TERN_OK) {
         goto free_machine;
     }
     status = prepare(c);
-    terni_cuda_leave(c);
+    terni_cuda_leave(&caller);
     if (status != TERN_OK) {
         cuda_close(&c->base);
         return status;
@@ -301,6 +313,7 @@ enum tern_status terni_cuda_open(int ordinal, struct machine **m)
     *m = &c->base;
     return TERN_OK;
 free_machine:
+    pthread_mutex_destroy(&c->lock);
     free(c);
     return status;
 }

@@ -41,22 +41,23 @@ enum tern_status terni_cuda_driver_load(struct cuda_driver *driver)
     return TERN_OK;
 }
 
-enum tern_status terni_cuda_enter(struct cuda_machine *c)
+enum tern_status terni_cuda_enter(struct cuda_machine *c, struct cuda_caller *caller)
 {
     TERN_TRY(TERN_CUDA_STATUS(c->driver.context_push(c->context), "cuCtxPushCurrent of device %d",
                               c->base.info.device));
-    c->caller_mode = cudaStreamCaptureModeRelaxed;
-    TERN_CUDA_WARN(cudaThreadExchangeStreamCaptureMode(&c->caller_mode),
-                   "cudaThreadExchangeStreamCaptureMode");
+    caller->machine = c;
+    caller->mode = cudaStreamCaptureModeRelaxed;
+    TERN_CUDA_WARN(cudaThreadExchangeStreamCaptureMode(&caller->mode), "cudaThreadExchangeStreamCaptureMode");
     return TERN_OK;
 }
 
-void terni_cuda_leave(struct cuda_machine *c)
+void terni_cuda_leave(const struct cuda_caller *caller)
 {
+    struct cuda_machine *c = caller->machine;
+    enum cudaStreamCaptureMode mode = caller->mode;
     CUcontext popped;
 
-    TERN_CUDA_WARN(cudaThreadExchangeStreamCaptureMode(&c->caller_mode),
-                   "cudaThreadExchangeStreamCaptureMode");
+    TERN_CUDA_WARN(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
     TERN_CUDA_WARN(c->driver.context_pop(&popped), "cuCtxPopCurrent of device %d", c->base.info.device);
 }
 

@@ -19,6 +19,7 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
+#include <pthread.h>
 
 /* X(member, entry point, version of its type, CUDA version to ask for) */
 #define TERN_CUDA_DRIVER_LIST(X)                                                                             \
@@ -54,12 +55,19 @@ struct cuda_stream {
 struct cuda_machine {
     struct machine base; /* first */
     struct cuda_driver driver;
-    CUcontext context; /* the device's primary one; retained, never released: see cuda.c */
+    CUcontext context;    /* the device's primary one; retained, never released: see cuda.c */
+    cudaStream_t own;     /* for zeroing and probing; takes no part in anybody's order or capture */
+    pthread_mutex_t lock; /* of all below */
     struct cuda_stream *streams;
-    cudaStream_t own;  /* for zeroing and probing; takes no part in anybody's order or capture */
     cudaEvent_t probe; /* on `own`: whether the device still answers */
     int probing;       /* `probe` is recorded and was not yet seen done */
-    enum cudaStreamCaptureMode caller_mode; /* of the thread, between enter and leave */
+};
+
+/* What a thread had before terni_cuda_enter, for terni_cuda_leave to put back. In the frame of the function
+ * that enters, because several threads may be in one machine. */
+struct cuda_caller {
+    struct cuda_machine *machine;
+    enum cudaStreamCaptureMode mode;
 };
 
 static inline struct cuda_machine *terni_cuda_of(struct machine *m) { return (struct cuda_machine *)m; }
@@ -68,8 +76,8 @@ enum tern_status terni_cuda_driver_load(struct cuda_driver *driver);
 
 /* Makes the device current for this thread, and lets it make calls that would spoil another thread's capture
  * (allocation, queries): none of ours touches a stream that is being captured unless it is the caller's. */
-enum tern_status terni_cuda_enter(struct cuda_machine *c);
-void terni_cuda_leave(struct cuda_machine *c);
+enum tern_status terni_cuda_enter(struct cuda_machine *c, struct cuda_caller *caller);
+void terni_cuda_leave(const struct cuda_caller *caller);
 
 /* Turns an error into a status and a sentence "<format>: <CUDA's name and text>", and clears it from the
  * thread so that the caller's own next CUDA call does not report it. Driver codes have the same values as the
@@ -100,6 +108,7 @@ void terni_cuda_share_free(struct machine *m, struct share *share);
 /* cuda_stream.c */
 enum tern_status terni_cuda_stream_open(struct machine *m, struct tern_stream **s);
 void terni_cuda_stream_close(struct machine *m, struct tern_stream *s);
+void terni_cuda_settle(struct machine *m);
 enum tern_status terni_cuda_stream_synchronize(struct machine *m, struct tern_stream *s);
 int terni_cuda_stream_capturing(struct machine *m, struct tern_stream *s);
 enum tern_status terni_cuda_wait_word(struct machine *m, const uint64_t *word, uint64_t value,

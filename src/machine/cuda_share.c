@@ -4,7 +4,7 @@
  * management, exported as a file descriptor and mapped by each rank for its own device.
  *
  *     reserve addresses, create memory, map, set access, export          owner
- *     import the descriptor, reserve addresses, map, set access          peer
+ *     import the descriptor, close it, reserve addresses, map, access    peer
  *
  * The handle is released as soon as memory is mapped: mappings and descriptors keep it alive, so the last who
  * unmaps frees it, in whatever order ranks close. Inside a process: plain cudaMalloc and peer access between
@@ -190,11 +190,12 @@ enum tern_status terni_cuda_share_alloc(struct machine *m, uint64_t bytes, int e
                                         struct share *share)
 {
     struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
     enum tern_status status;
 
-    TERN_TRY(terni_cuda_enter(c));
+    TERN_TRY(terni_cuda_enter(c, &caller));
     status = exportable ? create_exportable(c, bytes, share) : create_local(c, bytes, share);
-    terni_cuda_leave(c);
+    terni_cuda_leave(&caller);
     return status;
 }
 
@@ -221,8 +222,9 @@ static enum tern_status import(struct cuda_machine *c, int fd, uint64_t bytes, s
     if (status == TERN_OK) {
         share->base = (char *)(uintptr_t)at;
         share->bytes = bytes;
-        share->fd = fd;
+        share->fd = -1;
         share->opaque = mapped;
+        close(fd); /* the mapping keeps the memory alive */
     }
     TERN_CUDA_WARN(c->driver.release(handle), "cuMemRelease of an imported handle");
     return status;
@@ -231,11 +233,12 @@ static enum tern_status import(struct cuda_machine *c, int fd, uint64_t bytes, s
 enum tern_status terni_cuda_share_import(struct machine *m, int fd, uint64_t bytes, struct share *share)
 {
     struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
     enum tern_status status;
 
-    TERN_TRY(terni_cuda_enter(c));
+    TERN_TRY(terni_cuda_enter(c, &caller));
     status = import(c, fd, bytes, share);
-    terni_cuda_leave(c);
+    terni_cuda_leave(&caller);
     return status;
 }
 
@@ -260,28 +263,30 @@ static enum tern_status enable(struct cuda_machine *c, int device)
 enum tern_status terni_cuda_peer_enable(struct machine *m, int device)
 {
     struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
     enum tern_status status;
 
     if (device == m->info.device) {
         return TERN_OK;
     }
-    TERN_TRY(terni_cuda_enter(c));
+    TERN_TRY(terni_cuda_enter(c, &caller));
     status = enable(c, device);
-    terni_cuda_leave(c);
+    terni_cuda_leave(&caller);
     return status;
 }
 
 void terni_cuda_share_free(struct machine *m, struct share *share)
 {
     struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
 
-    if (share->base && terni_cuda_enter(c) == TERN_OK) {
+    if (share->base && terni_cuda_enter(c, &caller) == TERN_OK) {
         if (share->opaque) {
             unmap(c, (CUdeviceptr)(uintptr_t)share->base, (size_t)share->opaque);
         } else {
             TERN_CUDA_WARN(cudaFree(share->base), "cudaFree of %p", (void *)share->base);
         }
-        terni_cuda_leave(c);
+        terni_cuda_leave(&caller);
     }
     if (share->fd >= 0) {
         close(share->fd);

@@ -16,24 +16,27 @@ enum {
 enum tern_status terni_cuda_stream_open(struct machine *m, struct tern_stream **s)
 {
     struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
     struct cuda_stream *entry = (struct cuda_stream *)calloc(1, sizeof(*entry));
     enum tern_status status;
 
     if (!entry) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for a stream");
     }
-    status = terni_cuda_enter(c);
+    status = terni_cuda_enter(c, &caller);
     if (status == TERN_OK) {
         status = TERN_CUDA_STATUS(cudaStreamCreateWithFlags(&entry->stream, cudaStreamNonBlocking),
                                   "cudaStreamCreateWithFlags on device %d", m->info.device);
-        terni_cuda_leave(c);
+        terni_cuda_leave(&caller);
     }
     if (status != TERN_OK) {
         free(entry);
         return status;
     }
+    pthread_mutex_lock(&c->lock);
     entry->next = c->streams;
     c->streams = entry;
+    pthread_mutex_unlock(&c->lock);
     *s = (struct tern_stream *)entry->stream;
     return TERN_OK;
 }
@@ -42,33 +45,54 @@ enum tern_status terni_cuda_stream_open(struct machine *m, struct tern_stream **
 void terni_cuda_stream_close(struct machine *m, struct tern_stream *s)
 {
     struct cuda_machine *c = terni_cuda_of(m);
-    struct cuda_stream **at = &c->streams;
+    struct cuda_caller caller;
+    struct cuda_stream **at = &c->streams, *entry;
 
+    pthread_mutex_lock(&c->lock);
     while (*at && (*at)->stream != (cudaStream_t)s) {
         at = &(*at)->next;
     }
-    if (*at) {
-        struct cuda_stream *entry = *at;
-
+    entry = *at;
+    if (entry) {
         *at = entry->next;
-        if (terni_cuda_enter(c) == TERN_OK) {
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (entry) {
+        if (terni_cuda_enter(c, &caller) == TERN_OK) {
             TERN_CUDA_WARN(cudaStreamSynchronize(entry->stream),
                            "cudaStreamSynchronize of a stream that closes");
             TERN_CUDA_WARN(cudaStreamDestroy(entry->stream), "cudaStreamDestroy");
-            terni_cuda_leave(c);
+            terni_cuda_leave(&caller);
         }
         free(entry);
+    }
+}
+
+/* The list is read without the lock, which must not be held for so long: nobody opens or closes streams of a
+ * machine that settles. */
+void terni_cuda_settle(struct machine *m)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
+
+    if (c->streams && terni_cuda_enter(c, &caller) == TERN_OK) {
+        for (const struct cuda_stream *s = c->streams; s; s = s->next) {
+            TERN_CUDA_WARN(cudaStreamSynchronize(s->stream),
+                           "cudaStreamSynchronize of a machine that settles");
+        }
+        terni_cuda_leave(&caller);
     }
 }
 
 enum tern_status terni_cuda_stream_synchronize(struct machine *m, struct tern_stream *s)
 {
     struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
     cudaError_t error;
 
-    TERN_TRY(terni_cuda_enter(c));
+    TERN_TRY(terni_cuda_enter(c, &caller));
     error = cudaStreamSynchronize((cudaStream_t)s);
-    terni_cuda_leave(c);
+    terni_cuda_leave(&caller);
     return TERN_CUDA_STATUS(error, "cudaStreamSynchronize on device %d", m->info.device);
 }
 
@@ -76,33 +100,38 @@ enum tern_status terni_cuda_stream_synchronize(struct machine *m, struct tern_st
 int terni_cuda_stream_capturing(struct machine *m, struct tern_stream *s)
 {
     struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     cudaError_t error;
 
-    if (s == NULL || (cudaStream_t)s == cudaStreamLegacy || terni_cuda_enter(c) != TERN_OK) {
+    if (s == NULL || (cudaStream_t)s == cudaStreamLegacy || terni_cuda_enter(c, &caller) != TERN_OK) {
         return 0;
     }
     error = cudaStreamIsCapturing((cudaStream_t)s, &capture);
-    terni_cuda_leave(c);
+    terni_cuda_leave(&caller);
     TERN_CUDA_WARN(error, "cudaStreamIsCapturing");
     return error == cudaSuccess && capture != cudaStreamCaptureStatusNone;
 }
 
 /* A dead context shows only where work is pending or issued, so each probe is an event on the machine's own
- * stream: nobody else's stream is asked, which might be in a capture. */
+ * stream: nobody else's stream is asked, which might be in a capture. Threads that wait at once take turns
+ * with the one event: each sees what the device answered last. */
 static enum tern_status probe(struct cuda_machine *c)
 {
+    struct cuda_caller caller;
     cudaError_t error;
 
-    TERN_TRY(terni_cuda_enter(c));
+    TERN_TRY(terni_cuda_enter(c, &caller));
+    pthread_mutex_lock(&c->lock);
     error = c->probing ? cudaEventQuery(c->probe) : cudaEventRecord(c->probe, c->own);
-    terni_cuda_leave(c);
     if (error == cudaErrorNotReady) {
         (void)cudaGetLastError();
         error = cudaSuccess;
     } else {
         c->probing = !c->probing;
     }
+    pthread_mutex_unlock(&c->lock);
+    terni_cuda_leave(&caller);
     return TERN_CUDA_STATUS(error, "device %d, while the host waited for a kernel", c->base.info.device);
 }
 

@@ -5,7 +5,8 @@
  *
  * Streams and events are the machine's own objects cast to the public opaque types; NULL is the default
  * stream. Everything that takes a stream is asynchronous on it. Functions return TERN_OK or fail through
- * TERN_FAIL. One machine serves one rank; it may be used by one thread at a time, except `poll`. */
+ * TERN_FAIL. One machine serves one rank. Any threads may use it at once, each with streams, events, graphs
+ * and memory of its own; settle and close are called when no other call is in progress. */
 #ifndef TERN_MACHINE_H
 #define TERN_MACHINE_H
 
@@ -27,7 +28,8 @@ struct launch {
 struct share {
     char *base; /* as this rank addresses it */
     uint64_t bytes;
-    int fd;          /* of an exportable allocation made or imported here, else -1 */
+    int fd;          /* of an exportable allocation made here, else -1; share_free closes it. Memory lives
+                        without it: whoever needs it no more may close it and put -1 here */
     uint64_t opaque; /* implementation's */
 };
 
@@ -46,6 +48,9 @@ struct machine_info {
 
 struct machine_ops {
     void (*close)(struct machine *m); /* waits for the streams of this machine, then frees everything */
+    /* Host waits for all streams that were opened here. Not for cuda's default stream and others that are not
+     * Tern's: these may wait for streams of the whole device. Failures are logged. */
+    void (*settle)(struct machine *m);
 
     enum tern_status (*alloc)(struct machine *m, size_t bytes, void **memory); /* device, 256-byte aligned */
     void (*free)(struct machine *m, void *memory);
@@ -56,7 +61,7 @@ struct machine_ops {
     /* Zeroed shared memory. exportable: fd is valid and another process can import it. Otherwise only ranks
      * of this process can address `base`. */
     enum tern_status (*share_alloc)(struct machine *m, uint64_t bytes, int exportable, struct share *share);
-    /* On success the share owns fd; on failure the caller still does. */
+    /* On success fd is closed, and the share has none; on failure it is still the caller's. */
     enum tern_status (*share_import)(struct machine *m, int fd, uint64_t bytes, struct share *share);
     /* Before this rank addresses in-process memory of a rank on `device` (info.device). */
     enum tern_status (*peer_enable)(struct machine *m, int device);

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ending a collective on all ranks alike.
+ *
+ * The last local step of a collective may fail on one rank alone, which the others would not notice: they
+ * would go on with an object that has a dead member, and wait for it. So every rank posts how its step went,
+ * and all judge the same notes. */
+#include "comm/comm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct note {
+    int32_t status; /* enum tern_status */
+    char reason[TERN_SENTENCE_BYTES - 4];
+};
+
+enum tern_status terni_comm_judge_post(struct tern_comm *comm, enum tern_status status)
+{
+    struct note note;
+    enum tern_status posted;
+    memset(&note, 0, sizeof note);
+    note.status = (int32_t)status;
+    if (status != TERN_OK) {
+        snprintf(note.reason, sizeof note.reason, "%s", tern_last_error());
+    }
+    posted = comm->boot->ops->post(comm->boot, &note, sizeof note);
+    if (posted != TERN_OK && status != TERN_OK) {
+        /* The boot is what failed, or fails now for the same reason: the first sentence is the news. */
+        return TERN_FAIL(status, "%s", note.reason);
+    }
+    return posted;
+}
+
+static int is_consequence(int32_t status) { return status == TERN_TIMEOUT || status == TERN_DISCONNECTED; }
+
+/* The first rank that failed by itself, else the first that failed because of another; -1: none. */
+static int find_culprit(const struct note *notes, int num_ranks)
+{
+    int culprit = -1;
+    for (int r = num_ranks - 1; r >= 0; r--) {
+        if (notes[r].status != TERN_OK &&
+            (culprit < 0 || is_consequence(notes[culprit].status) || !is_consequence(notes[r].status))) {
+            culprit = r;
+        }
+    }
+    return culprit;
+}
+
+static enum tern_status judge(const struct note *notes, int num_ranks, int self)
+{
+    char sentence[TERN_SENTENCE_BYTES];
+    int culprit = find_culprit(notes, num_ranks);
+    enum tern_status status = culprit < 0 ? TERN_OK : (enum tern_status)notes[culprit].status;
+    if (status == TERN_OK) {
+        return TERN_OK;
+    }
+    snprintf(sentence, sizeof sentence, "%.*s", (int)sizeof notes[culprit].reason, notes[culprit].reason);
+    /* A sentence that begins with ranks has named the culprits itself: they need not be the teller. */
+    if (strncmp(sentence, "rank", 4) != 0) {
+        return TERN_FAIL(status, "rank %d: %s", culprit, sentence);
+    }
+    if (status == TERN_TIMEOUT) {
+        terni_late_mark(sentence, self);
+    }
+    return TERN_FAIL(status, "%s", sentence);
+}
+
+enum tern_status terni_comm_judge_wait(struct tern_comm *comm)
+{
+    /* Twice, because the step that is judged may itself have waited for its whole deadline elsewhere. */
+    uint32_t timeout_ms = comm->timeout_ms <= UINT32_MAX / 2 ? 2 * comm->timeout_ms : UINT32_MAX;
+    enum tern_status status;
+    struct note *notes = (struct note *)calloc((size_t)comm->num_ranks, sizeof *notes);
+    if (notes == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for the notes of %d ranks", comm->num_ranks);
+    }
+    status = comm->boot->ops->wait(comm->boot, notes, sizeof *notes, timeout_ms);
+    if (status == TERN_OK) {
+        status = judge(notes, comm->num_ranks, comm->rank);
+    }
+    free(notes);
+    return status;
+}

@@ -1,0 +1,33 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# The kernels touch no memory that is not theirs: two test programs under compute-sanitizer's memcheck, on a GPU.
+# Small shapes, because every access is checked; a long deadline, because every kernel is slow. `make
+# check-memcheck` runs this; it is no part of `make check`.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+. test/house.inc
+
+build=${TERN_BUILD:-build/release}
+sanitizer=compute-sanitizer
+have $sanitizer || sanitizer=/usr/local/cuda/bin/compute-sanitizer
+if ! have "$sanitizer"; then
+    skip "memcheck: there is no compute-sanitizer on PATH or in /usr/local/cuda/bin"
+    finish
+fi
+if ! "$build/bin/tern-info" 2> /dev/null | sed '1,/^machine cuda/d' | grep -q '^ *device'; then
+    skip "memcheck: there is no GPU here that Tern can use"
+    finish
+fi
+export TERN_MACHINE=cuda TERN_TEST_SCALE=2 TERN_TIMEOUT_MS=60000
+for name in ep_random_test ep_reuse_test; do
+    timeout 540 "$sanitizer" --tool memcheck --error-exitcode 9 "$build/test/$name" > "$scratch/log" 2>&1
+    status=$?
+    if [ $status -eq 0 ]; then
+        ok "$name under memcheck: $(grep -E '^[0-9]+ passed' "$scratch/log")"
+    else
+        sed 's/^/# /' "$scratch/log" | tail -n 60
+        not_ok "$name under memcheck: exit status $status"
+    fi
+done
+finish
