@@ -219,34 +219,26 @@ static enum tern_status take_remote(struct tern_comm *comm, struct heap *h)
     return status;
 }
 
-/* On a stream of its own: the default stream of a device waits for the program's other streams there, where
- * a kernel may be waiting for a rank that comes only after this call. */
+/* On the machine's own stream: the default stream of a device waits for the program's other streams there,
+ * where a kernel may be waiting for a rank that comes only after this call. */
 static enum tern_status publish_bases(struct heap *h)
 {
     struct machine *m = h->machine;
     size_t bytes = (size_t)h->num_ranks * sizeof *h->bases;
-    struct tern_stream *stream;
+    struct tern_stream *stream = m->ops->own_stream(m);
     void *device;
     enum tern_status status;
     TERN_TRY(m->ops->alloc(m, bytes, &device));
-    status = m->ops->stream_open(m, &stream);
-    if (status != TERN_OK) {
-        goto free_device;
-    }
     status = m->ops->copy(m, device, h->bases, bytes, stream);
     if (status == TERN_OK) {
         status = m->ops->stream_synchronize(m, stream);
     }
-    m->ops->stream_close(m, stream);
     if (status != TERN_OK) {
-        goto free_device;
+        m->ops->free(m, device);
+        return status;
     }
     h->device_bases = (char **)device;
     return TERN_OK;
-
-free_device:
-    m->ops->free(m, device);
-    return status;
 }
 
 static void close_fds(struct heap_state *s)

@@ -149,13 +149,11 @@ static enum tern_status allocate(struct tern_ep *ep)
         ep->routes[i].slot = -1;
         ep->routes[i].memory = route_memory_at(ep, (int)i);
     }
-    struct tern_stream *stream = NULL;
-    TERN_TRY(ops->stream_open(ep->machine, &stream));
+    struct tern_stream *stream = ops->own_stream(ep->machine);
     enum tern_status status = ops->fill(ep->machine, ep->device_memory, 0, ep->layout.device_bytes, stream);
     if (status == TERN_OK) {
         status = ops->stream_synchronize(ep->machine, stream);
     }
-    ops->stream_close(ep->machine, stream);
     return status;
 }
 
@@ -276,8 +274,7 @@ void terni_ep_close(struct tern_ep *ep)
 static enum tern_status zero_everything(struct tern_ep *ep)
 {
     const struct machine_ops *ops = ep->machine->ops;
-    struct tern_stream *stream = NULL;
-    TERN_TRY(ops->stream_open(ep->machine, &stream));
+    struct tern_stream *stream = ops->own_stream(ep->machine);
     enum tern_status status =
         ops->fill(ep->machine, ep->heap->bases[ep->comm->rank], 0, ep->layout.control_bytes, stream);
     if (status == TERN_OK) {
@@ -287,7 +284,6 @@ static enum tern_status zero_everything(struct tern_ep *ep)
     if (status == TERN_OK) {
         status = ops->stream_synchronize(ep->machine, stream);
     }
-    ops->stream_close(ep->machine, stream);
     /* A rank that missed operations has counted fewer route runs: all begin again, and no old ticket may be
      * taken for a new one. */
     memset(ep->host_memory, 0, ep->layout.host_bytes);

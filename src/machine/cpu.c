@@ -200,6 +200,12 @@ enum tern_status terni_cpu_launch_function(struct machine *m, simt_function *fun
     return terni_stream_launch(stream_of(m, s), function, name, launch);
 }
 
+static struct tern_stream *cpu_own_stream(struct machine *m)
+{
+    (void)m;
+    return NULL; /* every rank has a default stream of its own */
+}
+
 static enum tern_status cpu_stream_open(struct machine *m, struct tern_stream **stream)
 {
     struct cpu_machine *cpu = cpu_of(m);
@@ -350,6 +356,7 @@ static const struct machine_ops cpu_ops = {
     .stream_close = cpu_stream_close,
     .stream_synchronize = cpu_stream_synchronize,
     .stream_capturing = cpu_stream_capturing,
+    .own_stream = cpu_own_stream,
     .event_open = cpu_event_open,
     .event_close = cpu_event_close,
     .event_record = cpu_event_record,

@@ -203,6 +203,11 @@ static enum tern_status cuda_launch(struct machine *m, const struct launch *laun
 
 /* ---- Open ---- */
 
+static struct tern_stream *cuda_own_stream(struct machine *m)
+{
+    return (struct tern_stream *)terni_cuda_of(m)->own;
+}
+
 static const struct machine_ops ops = {
     .close = cuda_close,
     .settle = terni_cuda_settle,
@@ -221,6 +226,7 @@ static const struct machine_ops ops = {
     .stream_close = terni_cuda_stream_close,
     .stream_synchronize = terni_cuda_stream_synchronize,
     .stream_capturing = terni_cuda_stream_capturing,
+    .own_stream = cuda_own_stream,
     .event_open = terni_cuda_event_open,
     .event_close = terni_cuda_event_close,
     .event_record = terni_cuda_event_record,

@@ -56,7 +56,7 @@ struct cuda_machine {
     struct machine base; /* first */
     struct cuda_driver driver;
     CUcontext context;    /* the device's primary one; retained, never released: see cuda.c */
-    cudaStream_t own;     /* for zeroing and probing; takes no part in anybody's order or capture */
+    cudaStream_t own;     /* for zeroing, probing and own_stream; no part of anybody's order or capture */
     pthread_mutex_t lock; /* of all below */
     struct cuda_stream *streams;
     cudaEvent_t probe; /* on `own`: whether the device still answers */
