@@ -67,8 +67,8 @@ int terni_fault_format(const struct tern_fault *fault, char *text, size_t bytes)
 enum tern_status terni_ep_fault_copy(struct tern_ep *ep, struct tern_fault *fault);
 
 void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *frame);
-/* Bytes of the place table in a dispatch kernel's shared memory. */
-uint32_t terni_dispatch_table(const struct ep_shape *shape);
+/* Bytes of a kernel's place table in shared memory (kernels/place.h), with so many columns. */
+uint32_t terni_place_table(const struct ep_shape *shape, uint32_t num_columns);
 /* Continues a hash of what must be equal on all ranks. */
 uint64_t terni_ep_sign(uint64_t signature, uint64_t value);
 

@@ -115,8 +115,7 @@ enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_co
     TERN_TRY(check_args(route, a));
     terni_ep_frame(ep, TERN_OP_COMBINE, &k.f);
     fill_args(route, a, &k);
-    uint32_t table =
-        (uint32_t)align_up(ep->shape.num_ranks * (COMBINE_COLUMNS * sizeof(struct place) + 8), 128);
+    uint32_t table = terni_place_table(&ep->shape, COMBINE_COLUMNS);
     TERN_TRY(terni_tuning_combine(&ep->machine->info, bulk, k.batch_rows * k.chunk_bytes, table, &g));
     k.num_stages = g.num_stages;
     k.table_bytes = g.table_bytes;

@@ -221,12 +221,6 @@ static uint64_t sign(const struct tern_route *route, const struct tern_dispatch_
     return s;
 }
 
-uint32_t terni_dispatch_table(const struct ep_shape *shape)
-{
-    return (uint32_t)align_up(shape->num_ranks * (EP_MAX_COLUMNS * sizeof(struct place) + sizeof(uint64_t)),
-                              128);
-}
-
 enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_dispatch_args *a,
                                    struct tern_stream *stream)
 {
@@ -253,7 +247,7 @@ enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_d
     k.stage_bytes = lay_stage(a, num_out, &k);
     k.f.message.num_rows = a->out_rows;
     k.f.message.signature = sign(route, a, num_out);
-    uint32_t table = terni_dispatch_table(&ep->shape);
+    uint32_t table = terni_place_table(&ep->shape, EP_MAX_COLUMNS);
     TERN_TRY(
         terni_tuning_dispatch(&ep->machine->info, bulk, a->cast != TERN_CAST_NONE, k.stage_bytes, table, &g));
     k.num_stages = g.num_stages;

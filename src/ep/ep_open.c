@@ -3,10 +3,10 @@
  * Opening, closing and resetting an EP object. Each collective is cut where it would wait for peers, so that
  * one thread can take several ranks through it:
  *
- *   open    0 check the configuration, allocate; post both     1 compare with all; begin the heap
- *           2 end the heap; post how it went                   3 all have mapped everything: the object is
- * whole reset   0 wait for own work; post how it went              1 all have stopped: zero what peers write;
- * post 2 all have zeroed
+ *   open    0 check the configuration, allocate; post both   1 compare with all; begin the heap
+ *           2 end the heap; post how it went                 3 all have mapped everything: it is whole
+ *   reset   0 wait for own work; post how it went            1 all have stopped: zero what peers write; post
+ *           2 all have zeroed
  *
  * A rank that fails posts its failure like any other result, so that all ranks fail together, with its
  * sentence, and the communicator stays usable. */
@@ -66,13 +66,12 @@ static enum tern_status compare_cards(const struct ep_card *mine, const struct e
     return compare_field(rank, "the size of a message", mine->message_bytes, theirs->message_bytes);
 }
 
-/* Whether bulk copies can take the longest row; their ring needs two stages of it. */
-static int bulk_fits(const struct machine *m, const struct ep_shape *s)
+/* Whether shared memory holds as many of the longest rows at once as this transfer needs. */
+static enum tern_status rows_fit(const struct machine *m, const struct ep_shape *s, int bulk)
 {
     struct geometry g;
     uint32_t stage = (uint32_t)align_up(s->max_row_bytes + TERN_MAX_PAYLOADS * 16u, 128);
-    return m->info.has_bulk &&
-           terni_tuning_dispatch(&m->info, 1, 0, stage, terni_dispatch_table(s), &g) == TERN_OK;
+    return terni_tuning_dispatch(&m->info, bulk, 0, stage, terni_place_table(s, EP_MAX_COLUMNS), &g);
 }
 
 static enum tern_status choose_transfer(const struct machine *m, const struct ep_shape *s, uint32_t *transfer)
@@ -84,7 +83,8 @@ static enum tern_status choose_transfer(const struct machine *m, const struct ep
         } else if (strcmp(name, "plain") == 0) {
             *transfer = TERN_TRANSFER_PLAIN;
         } else if (strcmp(name, "auto") == 0) {
-            *transfer = bulk_fits(m, s) ? TERN_TRANSFER_BULK : TERN_TRANSFER_PLAIN;
+            int bulk = m->info.has_bulk && rows_fit(m, s, 1) == TERN_OK;
+            *transfer = bulk ? TERN_TRANSFER_BULK : TERN_TRANSFER_PLAIN;
         } else {
             return TERN_FAIL(TERN_INVALID_ARGUMENT, "TERN_TRANSFER is \"%s\"; it must be auto, bulk or plain",
                              name);
@@ -94,10 +94,7 @@ static enum tern_status choose_transfer(const struct machine *m, const struct ep
         return TERN_FAIL(TERN_UNSUPPORTED, "%s has no asynchronous bulk copies; use TERN_TRANSFER_PLAIN",
                          m->info.name);
     }
-    struct geometry g;
-    uint32_t stage = (uint32_t)align_up(s->max_row_bytes + TERN_MAX_PAYLOADS * 16u, 128);
-    return terni_tuning_dispatch(&m->info, *transfer == TERN_TRANSFER_BULK, 0, stage, terni_dispatch_table(s),
-                                 &g);
+    return rows_fit(m, s, *transfer == TERN_TRANSFER_BULK);
 }
 
 /* On one GPU the ranks of a process have one default stream, where a kernel that waits for a later one would

@@ -70,6 +70,12 @@ void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *f)
     }
 }
 
+uint32_t terni_place_table(const struct ep_shape *shape, uint32_t num_columns)
+{
+    return (uint32_t)align_up(shape->num_ranks * (num_columns * sizeof(struct place) + sizeof(uint64_t)),
+                              128);
+}
+
 /* FNV-1a over the value's bytes. */
 uint64_t terni_ep_sign(uint64_t signature, uint64_t value)
 {

@@ -31,8 +31,8 @@ static enum tern_status span_of(const struct staging *s, const char *what, uint3
 {
     uint64_t rows = s->copies.capacity;
     uint64_t bytes = 0;
-    if (rows &&
-        (__builtin_mul_overflow(rows - 1, (uint64_t)row_stride, &bytes) || bytes > (uint64_t)INT64_MAX - row_bytes)) {
+    if (rows && (__builtin_mul_overflow(rows - 1, (uint64_t)row_stride, &bytes) ||
+                 bytes > (uint64_t)INT64_MAX - row_bytes)) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
                          "%s: %llu rows %lld bytes apart are more than an address space", what,
                          (unsigned long long)rows, (long long)row_stride);

@@ -15,7 +15,6 @@ struct geometry {
 /* `sms` as asked for, 0: fallback; never more than `most`. */
 int terni_tuning_blocks(uint32_t sms, uint32_t fallback, int most);
 
-struct tern_comm;
 /* One block; counters take (ranks + experts) words a warp. */
 enum tern_status terni_tuning_route(const struct machine_info *info, uint32_t num_ranks, uint32_t num_experts,
                                     uint32_t num_tokens, struct geometry *g);

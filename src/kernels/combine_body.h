@@ -38,14 +38,7 @@ TERN_DEVICE struct puller puller_of(const struct combine_args *p)
     struct puller s;
     uint32_t stage_bytes = p->batch_rows * p->chunk_bytes;
     s.p = p;
-    s.map.token_rows = p->route.token_rows;
-    s.map.ids = p->route.ids;
-    s.map.bases = p->route.bases;
-    s.map.capacities = place_capacities(COMBINE_COLUMNS, p->f.num_ranks);
-    s.map.layout = p->layout;
-    s.map.topk = p->topk;
-    s.map.experts_a_rank = p->num_experts / (uint32_t)p->f.num_ranks;
-    s.map.num_targets = p->layout == 0 ? (uint32_t)p->f.num_ranks : p->topk;
+    s.map = target_map_of(&p->f, &p->route, p->layout, p->topk, p->num_experts, COMBINE_COLUMNS);
     s.stages = shared_memory() + p->table_bytes + (uint32_t)warp() * p->num_stages * stage_bytes;
     s.bars = (uint64_t *)(shared_memory() + p->table_bytes + p->num_pullers * p->num_stages * stage_bytes) +
              (uint32_t)warp() * 2 * p->num_stages;

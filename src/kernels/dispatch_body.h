@@ -41,14 +41,7 @@ TERN_DEVICE struct sender sender_of(const struct dispatch_args *p, int num_colum
     struct sender s;
     uint32_t stages_bytes = p->num_stages * p->stage_bytes;
     s.p = p;
-    s.map.token_rows = p->route.token_rows;
-    s.map.ids = p->route.ids;
-    s.map.bases = p->route.bases;
-    s.map.capacities = place_capacities(num_columns, p->f.num_ranks);
-    s.map.layout = p->layout;
-    s.map.topk = p->topk;
-    s.map.experts_a_rank = p->num_experts / (uint32_t)p->f.num_ranks;
-    s.map.num_targets = p->layout == 0 ? (uint32_t)p->f.num_ranks : p->topk;
+    s.map = target_map_of(&p->f, &p->route, p->layout, p->topk, p->num_experts, num_columns);
     s.stages = shared_memory() + p->table_bytes + (uint32_t)warp() * stages_bytes;
     s.bars = (uint64_t *)(shared_memory() + p->table_bytes + (uint32_t)nwarps() * stages_bytes) +
              (uint32_t)warp() * p->num_stages;

@@ -54,6 +54,23 @@ struct target_map {
     uint32_t layout, topk, experts_a_rank, num_targets; /* num_targets: a token; R or K */
 };
 
+/* num_columns: of the place table. */
+TERN_DEVICE struct target_map target_map_of(const struct op_frame *f, const struct route_memory *route,
+                                            uint32_t layout, uint32_t topk, uint32_t num_experts,
+                                            int num_columns)
+{
+    struct target_map m;
+    m.token_rows = route->token_rows;
+    m.ids = route->ids;
+    m.bases = route->bases;
+    m.capacities = place_capacities(num_columns, f->num_ranks);
+    m.layout = layout;
+    m.topk = topk;
+    m.experts_a_rank = num_experts / (uint32_t)f->num_ranks;
+    m.num_targets = layout == 0 ? (uint32_t)f->num_ranks : topk;
+    return m;
+}
+
 /* Target i of token t; none if i is past the last one, the token has no such row, or the rank no room. */
 TERN_DEVICE struct target target_of(const struct target_map *m, uint32_t t, uint32_t i)
 {

@@ -11,7 +11,7 @@
  *   int      tid() bid() nthr() nblk() lane() warp() nwarps()
  *   void     sync_warp() sync_block()                 all 32 lanes, all threads of the block
  *   int      sync_block_or(int)                       barrier; nonzero if any thread gave nonzero
- *   uint32_t warp_ballot(int)  int warp_any(int)  int all(int)  whole warp
+ *   uint32_t warp_ballot(int)  int warp_any(int)  int warp_all(int)  whole warp
  *   uint32_t shfl_u32(v, src)  uint64_t shfl_u64  float shfl_f32  shfl_xor_f32(v, mask)
  *   uint32_t match_any_u32(v)                         lanes that hold the same value
  *   char    *shared_memory()                          the block's dynamic shared memory, 128-byte aligned
@@ -32,13 +32,15 @@
  *   void     bulk_store(global, shared, bytes)        asynchronous, joins this thread's open group
  *   void     bulk_commit()                            closes the group
  *   void     bulk_wait_read(n) bulk_wait(n)           until at most n of this thread's latest groups have
- * unread sources / are unfinished; n a constant from 0 to 7. After bulk_wait the writes are visible to this
- * thread uint64_t clock_ns()                               of the device; only differences mean anything void
- * spin()                                   inside every loop that waits for another thread uint32_t
- * cvt_bf16x2(float lo, float hi)           round to nearest even, NaN becomes 0x7fff uint32_t cvt_e4m3x4(a,
- * b, c, d)                   saturating, nearest even; a in the low byte struct vec16 ld_vec16(p)  void
- * st_vec16(p, v)     16 bytes, aligned struct vec16 ld_stream_vec16(p)                   the same, read once:
- * does not linger in L1
+ *                                                     unread sources / are unfinished; n a constant from 0
+ *                                                     to 7. After bulk_wait the writes are visible to this
+ *                                                     thread
+ *   uint64_t clock_ns()                               of the device; only differences mean anything
+ *   void     spin()                                   inside every loop that waits for another thread
+ *   uint32_t cvt_bf16x2(float lo, float hi)           round to nearest even, NaN becomes 0x7fff
+ *   uint32_t cvt_e4m3x4(a, b, c, d)                   saturating, nearest even; a in the low byte
+ *   struct vec16 ld_vec16(p)  void st_vec16(p, v)     16 bytes, aligned
+ *   struct vec16 ld_stream_vec16(p)                   the same, read once: does not linger in L1
  *
  * Qualifiers: TERN_DEVICE (inline function), TERN_KERNEL(name, struct args, p) { body }, TERN_UNROLL. */
 #ifndef TERN_SIMT_H
