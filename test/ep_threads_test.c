@@ -6,7 +6,7 @@
 
 #include <pthread.h>
 
-enum { MAX_THREADS = 4 };
+enum { FEW_THREADS = 4, MAX_THREADS = 8 };
 
 struct member_thread {
     pthread_t thread;
@@ -45,7 +45,7 @@ static int run_case(const struct ep_case *c)
     return result;
 }
 
-static int run_cases(struct test *t, int deterministic, uint64_t first, int count)
+static int run_cases(struct test *t, int threads, int deterministic, uint64_t first, int count)
 {
     struct ep_limits limits = ep_case_limits(t);
     uint64_t last = first + (uint64_t)test_scaled(t, count) - 1;
@@ -56,7 +56,7 @@ static int run_cases(struct test *t, int deterministic, uint64_t first, int coun
         first = t->seeds[0];
         last = t->seeds[1];
     }
-    limits.num_ranks = MAX_THREADS;
+    limits.num_ranks = threads;
     limits.max_bytes /= 4;
     for (seed = first; seed <= last && !result; seed++) {
         struct ep_case c;
@@ -68,8 +68,9 @@ static int run_cases(struct test *t, int deterministic, uint64_t first, int coun
     return result;
 }
 
-static int waiting(struct test *t) { return run_cases(t, 1, 7000, 60); }
-static int running(struct test *t) { return run_cases(t, 0, 7100, 60); }
+static int waiting(struct test *t) { return run_cases(t, FEW_THREADS, 1, 7000, 60); }
+static int running(struct test *t) { return run_cases(t, FEW_THREADS, 0, 7100, 60); }
+static int many(struct test *t) { return run_cases(t, MAX_THREADS, 0, 7200, 20); }
 
 int main(int argc, char **argv)
 {
@@ -78,5 +79,6 @@ int main(int argc, char **argv)
     test_begin(&t, argc, argv);
     test_run(&t, "random cases, 4 threads, each executor runs while its thread waits", waiting);
     test_run(&t, "random cases, 4 threads, executors run freely", running);
+    test_run(&t, "random cases, 8 threads, executors run freely", many);
     return test_end(&t);
 }

@@ -210,6 +210,9 @@ TERN_API enum tern_status tern_copy(struct tern_comm *comm, void *dst, const voi
 TERN_API enum tern_status tern_fill(struct tern_comm *comm, void *dst, int byte, size_t bytes,
                                     struct tern_stream *stream);
 
+/* On cuda, runs an empty kernel there and waits for it: the first kernel on a new stream can wait for all that
+ * run on the device. Where ranks share a GPU, open streams, or run something on streams of your own, before
+ * any rank begins an operation. */
 TERN_API enum tern_status tern_stream_open(struct tern_comm *comm, struct tern_stream **stream);
 TERN_API void tern_stream_close(struct tern_comm *comm, struct tern_stream *stream);
 /* Blocks until everything issued on `stream` has run. Says nothing of faults: see tern_ep_synchronize. */

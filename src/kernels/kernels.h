@@ -13,6 +13,7 @@
     X(combine_bulk, struct combine_args, 544)                                                                \
     X(combine_plain, struct combine_args, 544)                                                               \
     X(copy_rows, struct copy_args, 512)                                                                      \
+    X(wake, struct wake_args, 32)                                                                            \
     X(wire_store, struct wire_args, 1024)                                                                    \
     X(wire_push, struct wire_args, 512)                                                                      \
     X(wire_pull, struct wire_args, 512)                                                                      \
@@ -30,6 +31,11 @@ enum {
 #define TERN_KERNEL_THREADS(name, type, threads) TERN_THREADS_##name = threads,
     TERN_KERNEL_LIST(TERN_KERNEL_THREADS)
 #undef TERN_KERNEL_THREADS
+};
+
+/* Of the one kernel that machines launch themselves; C has no empty structure. */
+struct wake_args {
+    int nothing;
 };
 
 #endif

@@ -4,6 +4,8 @@
  * with the legacy default stream. */
 #include "machine/cuda_machine.h"
 
+#include "kernels/kernels.h"
+
 #include <sched.h>
 #include <stdlib.h>
 
@@ -12,6 +14,18 @@ enum {
     PROBE_NS = 1000000, /* between two questions whether the device still answers */
     SPIN_NS = 200000    /* after which the waiting thread offers its processor to others */
 };
+
+/* The first kernel on a new stream can wait until the kernels that run on the device have ended (seen on H200,
+ * driver 580, when ranks are threads that share a GPU). If one of those waits for this rank, both wait to the
+ * deadline. So a stream gets its first kernel when it is opened, which is before its rank's first operation. */
+static enum tern_status wake(struct machine *m, cudaStream_t stream)
+{
+    struct wake_args args = {0};
+    struct launch l = {TERN_KERNEL_wake, 1, 32, 0, &args, sizeof(args)};
+
+    TERN_TRY(m->ops->launch(m, &l, (struct tern_stream *)stream));
+    return terni_cuda_stream_synchronize(m, (struct tern_stream *)stream);
+}
 
 enum tern_status terni_cuda_stream_open(struct machine *m, struct tern_stream **s)
 {
@@ -30,8 +44,11 @@ enum tern_status terni_cuda_stream_open(struct machine *m, struct tern_stream **
         terni_cuda_leave(&caller);
     }
     if (status != TERN_OK) {
-        free(entry);
-        return status;
+        goto free_entry;
+    }
+    status = wake(m, entry->stream);
+    if (status != TERN_OK) {
+        goto destroy_stream;
     }
     pthread_mutex_lock(&c->lock);
     entry->next = c->streams;
@@ -39,6 +56,14 @@ enum tern_status terni_cuda_stream_open(struct machine *m, struct tern_stream **
     pthread_mutex_unlock(&c->lock);
     *s = (struct tern_stream *)entry->stream;
     return TERN_OK;
+destroy_stream:
+    if (terni_cuda_enter(c, &caller) == TERN_OK) {
+        TERN_CUDA_WARN(cudaStreamDestroy(entry->stream), "cudaStreamDestroy");
+        terni_cuda_leave(&caller);
+    }
+free_entry:
+    free(entry);
+    return status;
 }
 
 /* A stream that was not opened here is the caller's and stays. */
