@@ -229,15 +229,15 @@ $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
 .SECONDARY:
 
 # Programs that are wrong on purpose, for test/tsan_awake.sh: real kernels in which all release stores, or one of
-# them alone (ready, done), are relaxed, and kernels of simt_test with that and with a missing fence.
+# them alone (ready, done), are relaxed, or the fences before them missing; and kernels of simt_test likewise.
 ifeq ($(VARIANT),tsan)
-AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done simt_relaxed simt_no_fence)
+AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done ep_no_fence simt_relaxed simt_no_fence)
 SIMT_OBJ := $(call c_obj,$(wildcard test/simt_test.c))
 
 $(OBJ)/relaxed/%.o: EXTRA = -DTERN_WEAKEN_RELEASE
 $(OBJ)/ready/%.o: EXTRA = -DTERN_WEAKEN_READY
 $(OBJ)/done/%.o: EXTRA = -DTERN_WEAKEN_DONE
-$(OBJ)/no_fence/%.o: EXTRA = -DTERN_TEST_NO_PROXY_FENCE
+$(OBJ)/no_fence/%.o: EXTRA = -DTERN_TEST_NO_PROXY_FENCE -DTERN_TEST_NO_SYSTEM_FENCE
 
 # $(call wrong,name): objects of that name; $(call wrong_ep,name): ep_random_test with kernels of that name.
 define wrong
@@ -250,7 +250,7 @@ $(B)/awake/ep_$(1): $(call c_obj,$(wildcard test/ep_random_test.c)) \
 	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
 endef
 $(foreach name,relaxed ready done no_fence,$(eval $(call wrong,$(name))))
-$(foreach name,relaxed ready done,$(eval $(call wrong_ep,$(name))))
+$(foreach name,relaxed ready done no_fence,$(eval $(call wrong_ep,$(name))))
 $(B)/awake/simt_relaxed: $(SIMT_OBJ) $(OBJ)/relaxed/test/simt_kernels.o $(HELP_LIB) $(STATIC)
 	$(call program,$(filter %.o,$^) $(HELP_LIB))
 $(B)/awake/simt_no_fence: $(SIMT_OBJ) $(OBJ)/no_fence/test/simt_kernels.o $(HELP_LIB) $(STATIC)

@@ -18,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { DEFAULT_SMS = 24 };
+
 enum {
     COL_TOKENS,
     COL_HIDDEN,
@@ -68,7 +70,21 @@ enum tern_status ep_settle(struct options *o, const struct party *party)
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--corrupt %s with --check 0",
                          options_word("--corrupt", o->corrupt));
     }
+    if (o->align > 1 && o->layout != TERN_LAYOUT_EXPERT) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--align %u needs --layout expert", o->align);
+    }
     return routing_settle(o, party->num_ranks);
+}
+
+enum tern_status ep_sms(const struct options *o, const struct party *party, uint32_t *sms)
+{
+    uint32_t limit = (uint32_t)tern_comm_num_sms(party->comms[0]);
+    uint32_t asked = o->sms != 0 ? o->sms : DEFAULT_SMS;
+    if (o->sms > limit) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--sms %u: a rank may use %u", o->sms, limit);
+    }
+    *sms = asked < limit ? asked : limit;
+    return TERN_OK;
 }
 
 enum tern_status ep_heap_bytes(const struct options *o, const struct party *party, uint64_t *bytes)
@@ -241,6 +257,8 @@ static enum tern_status run_open(const struct options *o, struct report *report,
                                  struct tally *tally)
 {
     double wire = 0;
+    uint32_t sms;
+    TERN_TRY(ep_sms(o, party, &sms)); /* refused before anything is measured or printed */
     TERN_TRY(about_note(report, party));
     TERN_TRY(wire_measure(party, o->seed, &wire));
     TERN_TRY(note_shape(report, o, party, wire));

@@ -109,6 +109,8 @@ enum tern_status ep_run(const struct options *options, struct report *report, st
 void ep_columns(struct report *report);
 /* Fills in what the options leave to the machine. */
 enum tern_status ep_settle(struct options *options, const struct party *party);
+/* Processors that an operation takes; refuses --sms above what a rank of the open party may use. */
+enum tern_status ep_sms(const struct options *options, const struct party *party, uint32_t *sms);
 /* Window memory for every shape of the options. */
 enum tern_status ep_heap_bytes(const struct options *options, const struct party *party, uint64_t *bytes);
 /* COLLECTIVE. Times and checks every shape of the options, adds its rows to the report and what was compared

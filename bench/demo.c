@@ -87,7 +87,9 @@ static enum tern_status settle_parts(struct demo *d, const struct options *optio
 static enum tern_status run_parts(struct demo *d, struct report *report, struct tally *tally)
 {
     double wire = 0;
+    uint32_t sms;
     int i;
+    TERN_TRY(ep_sms(&d->options[0], &d->party, &sms)); /* refused before anything is measured or printed */
     TERN_TRY(about_note(report, &d->party));
     TERN_TRY(report_note(report, "routing", "%s, layers 0 and 1", d->ids));
     TERN_TRY(wire_measure(&d->party, d->options[0].seed, &wire));

@@ -12,30 +12,29 @@ enum { SLACK_BYTES = 4 << 20 };
 
 uint32_t cast_of(const struct options *o) { return o->dtype == DTYPE_CAST ? TERN_CAST_FP8 : TERN_CAST_NONE; }
 
-static struct tern_ep_config config_of(const struct shape *s)
+/* All but what the machine and the routing decide. */
+static struct tern_ep_config config_of(const struct options *o, uint32_t tokens)
 {
     struct tern_ep_config config = TERN_EP_CONFIG_INIT;
-    config.num_experts = s->routing.experts;
-    config.max_topk = s->routing.topk;
-    config.max_tokens = s->routing.tokens != 0 ? s->routing.tokens : 1;
-    config.max_row_bytes = 2 * s->hidden; /* combine's rows; dispatch's are no larger */
-    config.num_sms = s->sms;
-    config.transfer = s->options->transfer;
-    config.staging_bytes = s->options->tensor ? shape_heap_bytes(s) + SLACK_BYTES : TERN_STAGING_NONE;
+    config.num_experts = o->experts;
+    config.max_topk = o->topk;
+    config.max_tokens = tokens != 0 ? tokens : 1;
+    config.max_row_bytes = 2 * o->hidden; /* combine's rows; dispatch's are no larger */
+    config.transfer = o->transfer;
+    config.staging_bytes = TERN_STAGING_NONE;
     return config;
 }
 
 /* What the library would refuse is refused before memory is taken for it. */
-static enum tern_status check_config(const struct shape *s)
+static enum tern_status check_config(const struct options *o, int num_ranks, uint32_t tokens)
 {
-    struct tern_ep_config config = config_of(s);
+    struct tern_ep_config config = config_of(o, tokens);
     struct tern_ep_sizes sizes = TERN_EP_SIZES_INIT;
-    return tern_ep_get_sizes(&config, s->routing.num_ranks, &sizes);
+    return tern_ep_get_sizes(&config, num_ranks, &sizes);
 }
 
 enum tern_status shape_open(struct shape *s, const struct options *o, int num_ranks, uint32_t tokens)
 {
-    enum tern_status status;
     memset(s, 0, sizeof(*s));
     s->options = o;
     s->hidden = o->hidden;
@@ -45,12 +44,8 @@ enum tern_status shape_open(struct shape *s, const struct options *o, int num_ra
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--hidden %u makes rows of %u bytes, not a multiple of 16",
                          o->hidden, s->row_bytes);
     }
-    TERN_TRY(routing_open(o, num_ranks, tokens, &s->routing));
-    status = check_config(s);
-    if (status != TERN_OK) {
-        shape_close(s);
-    }
-    return status;
+    TERN_TRY(check_config(o, num_ranks, tokens));
+    return routing_open(o, num_ranks, tokens, &s->routing);
 }
 
 void shape_close(struct shape *s) { routing_close(&s->routing); }
@@ -125,9 +120,14 @@ uint64_t shape_heap_bytes(const struct shape *s)
 
 static enum tern_status open_eps(struct bench *b)
 {
-    struct tern_ep_config config = config_of(&b->shape);
+    const struct shape *s = &b->shape;
+    struct tern_ep_config config = config_of(s->options, s->routing.tokens);
     struct tern_ep *eps[TERN_MAX_RANKS];
     int i;
+    config.num_sms = s->sms;
+    if (s->options->tensor) {
+        config.staging_bytes = shape_heap_bytes(s) + SLACK_BYTES;
+    }
     if (b->party->in_process) {
         TERN_TRY(tern_ep_open_all(b->party->num_ranks, b->party->comms, &config, eps));
     } else {
@@ -297,12 +297,8 @@ static enum tern_status open_seat(struct bench *b, int i)
 
 static enum tern_status open_all(struct bench *b)
 {
-    int i, limit = tern_comm_num_sms(b->party->comms[0]);
-    uint32_t asked = b->shape.options->sms != 0 ? b->shape.options->sms : 24;
-    if (b->shape.options->sms != 0 && (int)asked > limit) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--sms %u: a rank may use %d", asked, limit);
-    }
-    b->shape.sms = (int)asked < limit ? asked : (uint32_t)limit;
+    int i;
+    TERN_TRY(ep_sms(b->shape.options, b->party, &b->shape.sms));
     for (i = 0; i < b->party->num_local; i++) {
         TERN_TRY(open_seat(b, i));
     }

@@ -20,6 +20,8 @@ struct row {
 };
 
 #define AT(field) offsetof(struct options, field)
+/* Rows of BF16 to 1 MiB, the longest that an EP object takes. */
+enum { MAX_HIDDEN = 1 << 19 };
 enum { EP = COMMAND_EP, WIRE = COMMAND_WIRE, DEMO = COMMAND_DEMO, ALL = COMMAND_ALL };
 
 static const struct row rows[] = {
@@ -27,7 +29,7 @@ static const struct row rows[] = {
      "auto: TERN_MACHINE, else cuda if a GPU is there"},
     {"--ranks", NUMBER, ALL, AT(ranks), 1, TERN_MAX_RANKS, 0, "N", "default 8; under tern-run what it says"},
     {"--tokens", SWEEP, EP, AT(tokens), 0, 1u << 20, 0, "N[,N..]", "tokens a rank; default 4096, cpu 64"},
-    {"--hidden", NUMBER, EP, AT(hidden), 8, 1u << 20, 0, "N", "channels a token; default 7168, cpu 512"},
+    {"--hidden", NUMBER, EP, AT(hidden), 8, MAX_HIDDEN, 0, "N", "channels a token; default 7168, cpu 512"},
     {"--topk", NUMBER, EP, AT(topk), 1, TERN_MAX_TOPK, 0, "N", "experts a token; default 8, or the file's"},
     {"--experts", NUMBER, EP, AT(experts), 1, MAX_EXPERTS, 0, "N",
      "of all ranks; default 256, or the file's"},
@@ -64,8 +66,9 @@ static const struct row rows[] = {
 
 enum { NUM_ROWS = sizeof(rows) / sizeof(rows[0]) };
 
-/* Digits only: no sign, no space. */
-static enum tern_status read_number(const struct row *row, const char *text, size_t length, uint32_t *value)
+/* Digits only: no sign, no space. `given` is the whole word, of which text is a part. */
+static enum tern_status read_number(const struct row *row, const char *given, const char *text, size_t length,
+                                    uint32_t *value)
 {
     uint64_t v = 0;
     size_t i;
@@ -73,26 +76,27 @@ static enum tern_status read_number(const struct row *row, const char *text, siz
         v = v * 10 + (uint64_t)(text[i] - '0');
     }
     if (i != length || length == 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s %s: not a whole number of %u to %u", row->name, text,
-                         row->min, row->max);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s %s: '%.*s' is not a whole number of %u to %u", row->name,
+                         given, (int)length, text, row->min, row->max);
     }
     if (v < row->min || v > row->max) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s %s: outside %u to %u", row->name, text, row->min,
-                         row->max);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s %s: %.*s is outside %u to %u", row->name, given,
+                         (int)length, text, row->min, row->max);
     }
     *value = (uint32_t)v;
     return TERN_OK;
 }
 
-static enum tern_status read_sweep(const struct row *row, const char *text, struct sweep *sweep)
+static enum tern_status read_sweep(const struct row *row, const char *given, struct sweep *sweep)
 {
+    const char *text = given;
     sweep->num = 0;
     for (;;) {
         size_t length = strcspn(text, ",");
         if (sweep->num == MAX_SWEEP) {
             return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s: more than %d values", row->name, MAX_SWEEP);
         }
-        TERN_TRY(read_number(row, text, length, &sweep->values[sweep->num]));
+        TERN_TRY(read_number(row, given, text, length, &sweep->values[sweep->num]));
         sweep->num++;
         if (text[length] == 0) {
             return TERN_OK;
@@ -132,7 +136,7 @@ static enum tern_status read_value(const struct row *row, const char *text, stru
     void *field = (char *)options + row->offset;
     switch (row->kind) {
     case NUMBER:
-        return read_number(row, text, strlen(text), (uint32_t *)field);
+        return read_number(row, text, text, strlen(text), (uint32_t *)field);
     case SWEEP:
         return read_sweep(row, text, (struct sweep *)field);
     case CHOICE:
@@ -169,6 +173,11 @@ enum tern_status options_parse(enum command command, int num_words, char **words
     }
     for (i = 0; i < num_words; i += 2) {
         const struct row *row = find(words[i], command);
+        if (row == NULL && words[i][0] != '-') {
+            return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                             "'%s' is no option; every option takes one value; see tern-bench help",
+                             words[i]);
+        }
         if (row == NULL) {
             return TERN_FAIL(TERN_INVALID_ARGUMENT, "no option %s here; see tern-bench help", words[i]);
         }

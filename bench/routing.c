@@ -80,6 +80,8 @@ enum tern_status routing_settle(struct options *o, int num_ranks)
         TERN_TRY(status);
     } else if (o->weights != NULL) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--weights %s without a routing file", o->weights);
+    } else if (o->layer != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--layer %u without a routing file", o->layer);
     }
     o->topk = o->topk != 0 ? o->topk : DEFAULT_TOPK;
     o->experts = o->experts != 0 ? o->experts : DEFAULT_EXPERTS;

@@ -131,7 +131,13 @@ refused "--iters needs a value" ep --iters
 refused "--ranks 0" ep --ranks 0
 refused "--ranks 129" ep --ranks 129
 refused "--tokens 12x" ep --tokens 12x
-refused "--tokens" ep --tokens 1,,2
+refused "--tokens 1,,2: '' is not a whole number" ep --tokens 1,,2
+refused "--tokens 16,: '' is not a whole number" ep --tokens 16,
+refused "--tokens 1,9999999: 9999999 is outside" ep --tokens 1,9999999
+refused "'stray' is no option" ep stray
+refused "'extra' is no option" ep --tokens 8 extra
+refused "--align 8 needs --layout expert" ep --align 8
+refused "--layer 1 without a routing file" ep --layer 1
 refused "--seed 99999999999999999999" ep --seed 99999999999999999999
 refused "--dtype fp4" ep --dtype fp4
 refused "--experts 10" ep --ranks 4 --experts 10
@@ -145,13 +151,18 @@ refused "32776" ep --routing $ids --ranks 8 --tokens 4097
 refused "no/such.npy" ep --routing no/such.npy
 refused "float16" ep --routing data/routing_topk_weights.npy
 refused "uint8" ep --routing $ids --weights $ids
-refused "--sms 1000" ep --ranks 4 --sms 1000
+for command in ep demo; do
+    refused "--sms 1000: a rank may use" $command --ranks 4 --sms 1000
+    [ -s "$scratch/out" ] && not_ok "$command measures before it refuses --sms 1000" || ok "and nothing was measured"
+done
 refused "--corrupt dispatch" ep --corrupt dispatch --check 0
 refused "no/such" demo --data no/such
 refused "--data DIR" demo --data no/such
 refused "--experts 16385" ep --experts 16385
 refused "--iters 1001" wire --iters 1001
-refused "max_row_bytes is 2097152" ep --ranks 2 --tokens 8 --hidden 1048576
+refused "--hidden 1048576" ep --ranks 2 --tokens 8 --hidden 1048576
+# What the library alone knows is refused in its words.
+refused "128 ranks x 1048576 tokens x 64 choices" ep --ranks 128 --tokens 1048576 --topk 64 --experts 128
 refused "no/such/x.json" ep --json no/such/x.json
 
 # answers WORD ARGUMENT...: exit status 0, and WORD in what is printed

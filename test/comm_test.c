@@ -191,6 +191,7 @@ static int forced_domains(struct test *t)
 /* Several heaps on one communicator; memory lives until the last who maps it has closed. */
 static int heaps_and_order(struct test *t)
 {
+    struct comm_child child = {0, NULL};
     struct tern_comm_config config = config_of(20000);
     struct tern_comm *comms[3];
     struct heap *heaps[3];
@@ -218,9 +219,9 @@ static int heaps_and_order(struct test *t)
     tern_comm_close(comms[0]);
     CHECK(heaps[2]->bases[0][0] == 0, "the part of rank 0 lives on");
     terni_heap_close(heaps[2]);
-    terni_comm_adopt(comms[1]);
+    terni_comm_adopt(comms[1], &child);
     tern_comm_close(comms[1]); /* refused */
-    terni_comm_disown(comms[1]);
+    terni_comm_disown(comms[1], &child);
     OK(tern_fill(comms[1], comms[1]->heap->bases[1], 3, 64, NULL));
     tern_comm_close(comms[2]);
     tern_comm_close(comms[1]);
@@ -280,24 +281,49 @@ static int memory_and_streams(struct test *t)
     return 0;
 }
 
+/* A stream that is another communicator's, or closed, is none of this one's: a line in the log, no harm. */
+static int strange_streams(struct test *t)
+{
+    struct tern_comm_config config = config_of(20000);
+    struct tern_comm *comms[2];
+    struct tern_stream *stream;
+    char byte = 0;
+    (void)t;
+    OK(tern_comm_open_all(2, &config, comms));
+    OK(tern_stream_open(comms[0], &stream));
+    tern_stream_close(comms[1], stream);
+    OK(tern_fill(comms[0], &byte, 5, 1, stream));
+    OK(tern_stream_synchronize(comms[0], stream));
+    CHECK(byte == 5, "the stream is as it was");
+    tern_stream_close(comms[0], stream);
+    tern_stream_close(comms[0], stream);
+    close_all(comms, 2);
+    return 0;
+}
+
 /* Objects of one communicator may live in several threads: their streams and their number must hold. */
 static int streams_actor(struct actor *a)
 {
     struct tern_comm *comm = a->scene->comms[0];
     struct tern_stream *streams[3];
+    struct tern_stream *latest;
+    struct comm_child child = {0, NULL};
     char bytes[3][64];
     for (int round = 0; round < 100; round++) {
-        terni_comm_adopt(comm);
+        terni_comm_adopt(comm, &child);
         for (int i = 0; i < 3; i++) {
             OK(tern_stream_open(comm, &streams[i]));
             OK(tern_fill(comm, bytes[i], round + i, sizeof bytes[i], streams[i]));
+            terni_child_used(&child, streams[i]);
+            CHECK(terni_child_stream(&child, &latest) && latest == streams[i], "the latest stream");
         }
         for (int i = 0; i < 3; i++) {
             OK(tern_stream_synchronize(comm, streams[(i + round) % 3]));
             tern_stream_close(comm, streams[(i + round) % 3]);
         }
         CHECK(bytes[0][0] == round && bytes[2][63] == round + 2, "round %d ran", round);
-        terni_comm_disown(comm);
+        CHECK(!terni_child_stream(&child, &latest), "a closed stream is still the child's latest");
+        terni_comm_disown(comm, &child);
     }
     return 0;
 }
@@ -438,6 +464,7 @@ int main(int argc, char **argv)
     test_run(&t, "forced_domains", forced_domains);
     test_run(&t, "heaps_and_order", heaps_and_order);
     test_run(&t, "memory_and_streams", memory_and_streams);
+    test_run(&t, "strange_streams", strange_streams);
     test_run(&t, "streams_of_threads", streams_of_threads);
     test_run(&t, "bad_arguments", bad_arguments);
     test_run(&t, "leaks_of_threads", leaks_of_threads);

@@ -311,6 +311,8 @@ static int forgotten_weights(struct edge *e)
           fault.peer);
     for (int r = 0; r < RANKS; r++) {
         EXPECT(tern_ep_synchronize(e->eps[r]), TERN_MISMATCH);
+        CHECK(strstr(tern_last_error(), r == 1 ? "topk_weights is NULL here" : "rank 1 has no topk_weights"),
+              "rank %d says: %s", r, tern_last_error());
         tern_route_close(e->routes[r]);
     }
     tern_free(e->comms[0], wanted);

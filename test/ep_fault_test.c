@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Ranks that never come, come late, do something else, or die: every other rank ends with a status and a
- * record within the deadline, and a reset makes the object as new. Rank 3 of 4 is always the culprit. */
+ * record within the deadline, and a reset makes the object as new. Rank 3 of 4 is the culprit, or the last of
+ * many. */
 #include "procs.h"
 #include "scene.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -67,7 +69,7 @@ static int check_survivors(struct scene *s, int operation, double begin)
         if (r != CULPRIT) {
             EXPECT(tern_ep_synchronize(s->eps[r]), TERN_TIMEOUT);
             EXPECT(tern_ep_synchronize(s->eps[r]), TERN_TIMEOUT); /* it stays */
-            CHECK(strstr(tern_last_error(), "3"), "\"%s\" does not name rank 3", tern_last_error());
+            CHECK(strstr(tern_last_error(), "rank 3 "), "\"%s\" does not name rank 3", tern_last_error());
         }
     }
     CHECK(test_seconds() - begin < s->config.timeout_ms * 1e-3 + slack, "it took %.1f s",
@@ -166,6 +168,61 @@ static int absent(struct test *t, int operation)
 static int absent_route(struct test *t) { return absent(t, TERN_OP_ROUTE); }
 static int absent_dispatch(struct test *t) { return absent(t, TERN_OP_DISPATCH); }
 static int absent_combine(struct test *t) { return absent(t, TERN_OP_COMBINE); }
+
+/* The ranks that are late are two words in the record; the culprit is in the second. */
+enum { MANY = 66, LAST = MANY - 1 };
+
+static int absent_among_many(struct scene *s)
+{
+    int noticed = 0;
+    int r;
+
+    PASS(prepare(s, TERN_OP_DISPATCH));
+    for (r = 0; r < LAST; r++) {
+        PASS(issue_one(s, TERN_OP_DISPATCH, r));
+    }
+    for (r = 0; r < LAST; r++) {
+        struct tern_fault f = TERN_FAULT_INIT;
+        REFUSES(tern_ep_synchronize(s->eps[r]), TERN_TIMEOUT, "rank 65 ");
+        OK(tern_fault_get(s->eps[r], &f));
+        CHECK(f.peer == LAST, "rank %d blames rank %d", r, f.peer);
+        if (f.reporter == r) {
+            CHECK(f.late[0] == 0 && f.late[1] == 1ull << (LAST - 64),
+                  "rank %d: late ranks are 0x%llx, 0x%llx", r, (unsigned long long)f.late[0],
+                  (unsigned long long)f.late[1]);
+            CHECK(strstr(tern_last_error(), "late ranks: 65"), "\"%s\" does not list rank 65",
+                  tern_last_error());
+            noticed++;
+        }
+    }
+    CHECK(noticed, "no rank noticed by itself");
+    return 0;
+}
+
+static int absent_past_64(struct test *t)
+{
+    struct batch_shape shape = scene_shape(MANY, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
+    int cpu = scene_on_cpu();
+    struct scene s;
+    int result;
+
+    if (cpu != 1) {
+        return cpu < 0 ? cpu : test_skip(t, "%d ranks do not fit on one device at once", MANY);
+    }
+#ifdef __SANITIZE_THREAD__
+    return test_skip(t, "%d ranks have more fibers than ThreadSanitizer takes threads", MANY);
+#endif
+    test_quiet();
+    shape.max_tokens = 1;
+    scene_init(&s, MANY, 66);
+    s.world.num_lanes = 1;
+    s.config.num_sms = 1;
+    s.config.timeout_ms = deadline_ms(t);
+    scene_add(&s, &shape, 0);
+    result = absent_among_many(&s);
+    scene_fini(&s);
+    return result;
+}
 
 /* ---- Late ---- */
 
@@ -315,24 +372,32 @@ static int mismatch(struct test *t)
 /* ---- An id out of range ---- */
 
 /* The rank that gave it is told; for everybody the choice counts as none. */
-static int bad_id_at(struct scene *s, int64_t id, const char *text)
+static int bad_id_at(struct scene *s, int64_t id)
 {
     struct batch *b = &s->batches[0];
     struct tern_route_counts counts = TERN_ROUTE_COUNTS_INIT;
     struct tern_fault f = TERN_FAULT_INIT;
     int64_t at = (int64_t)b->num_tokens[1] * b->shape.topk - 2;
+    char text[128];
 
+    snprintf(text, sizeof text, "expert id %lld of token %d, choice %d is outside -1 .. 15", (long long)id,
+             (int)b->num_tokens[1] - 1, (int)b->shape.topk - 2);
     b->ids[1][at] = id;
     batch_changed(b);
     PASS(world_upload(&s->world));
     PASS(batch_open(b, s->eps, 0));
     PASS(world_synchronize(&s->world));
     REFUSES(tern_route_wait(b->routes[1], &counts), TERN_INVALID_ARGUMENT, text);
+    CHECK(counts.num_rows == b->expected[1].num_rows, "rank 1 receives %llu rows, expected %llu",
+          (unsigned long long)counts.num_rows, (unsigned long long)b->expected[1].num_rows);
     OK(tern_fault_get(s->eps[1], &f));
     CHECK(f.awaited == TERN_AWAIT_EXPERT_ID && f.peer == 1 && f.expected == (uint64_t)at &&
               f.seen == (uint64_t)id,
           "the record has awaited %d, peer %d, index %llu, id %lld", f.awaited, f.peer,
           (unsigned long long)f.expected, (long long)f.seen);
+    CHECK(f.topk == b->shape.topk && f.num_experts == 16 && !f.late[0] && !f.late[1],
+          "the record has topk %u, %u experts, late ranks 0x%llx", f.topk, f.num_experts,
+          (unsigned long long)f.late[0]);
     OK(tern_route_wait(b->routes[0], &counts));
     CHECK(counts.num_rows == b->expected[0].num_rows, "rank 0 receives %llu rows, expected %llu",
           (unsigned long long)counts.num_rows, (unsigned long long)b->expected[0].num_rows);
@@ -348,11 +413,11 @@ static int bad_ids(struct scene *s)
 {
     PASS(scene_open(s));
     scene_refill(s, 0);
-    PASS(bad_id_at(s, 16, "16"));
+    PASS(bad_id_at(s, 16));
     dispatch_poison(&s->dispatches[0]);
-    PASS(bad_id_at(s, -7, "-7"));
+    PASS(bad_id_at(s, -7));
     dispatch_poison(&s->dispatches[0]);
-    PASS(bad_id_at(s, 4294967299, "4294967299")); /* 3, to whoever looks at half of it */
+    PASS(bad_id_at(s, 4294967299)); /* 3, to whoever looks at half of it */
     s->batches[0].ids[1][(size_t)s->batches[0].num_tokens[1] * s->batches[0].shape.topk - 2] = -1;
     batch_changed(&s->batches[0]);
     return scene_round(s, 0);
@@ -372,6 +437,63 @@ static int expert_ids(struct test *t)
     result = bad_ids(&s);
     scene_fini(&s);
     return result;
+}
+
+/* ---- Sentences ---- */
+
+static int says(const struct tern_fault *f, const char *wanted)
+{
+    char text[512];
+
+    tern_fault_text(f, text, sizeof text);
+    CHECK(!strcmp(text, wanted), "\"%s\" should be \"%s\"", text, wanted);
+    return 0;
+}
+
+/* The record's own words: pure, so that every kind of fault can be had. */
+static int sentences(struct test *t)
+{
+    struct tern_fault f = TERN_FAULT_INIT;
+
+    (void)t;
+    f.operation = TERN_OP_DISPATCH;
+    f.awaited = TERN_AWAIT_READY;
+    f.epoch = 2;
+    f.peer = 3;
+    f.expected = 2;
+    f.seen = 1;
+    f.elapsed_ns = 1500000;
+    f.late[0] = 1u << 3;
+    f.late[1] = 1;
+    PASS(says(
+        &f,
+        "rank 0, dispatch (operation number 2): rank 3 did not arrive within 1.5 ms (signal 1, awaited 2, "
+        "block 0, warp 0); late ranks: 3 64"));
+    f.awaited = TERN_AWAIT_MATCH;
+    PASS(says(
+        &f,
+        "rank 0, dispatch (operation number 2): rank 3 is in another operation, route or shape (signature "
+        "0000000000000001, here 0000000000000002); compare topk, layout, alignment, idx_bytes, payload "
+        "sizes and cast of both ranks"));
+    f.reporter = 1;
+    PASS(says(
+        &f,
+        "rank 0, dispatch (operation number 2): rank 1 reported that rank 3 is in another operation, route "
+        "or shape; compare topk, layout, alignment, idx_bytes, payload sizes and cast of both ranks"));
+    f.awaited = TERN_AWAIT_DONE;
+    PASS(says(&f,
+              "rank 0, dispatch (operation number 2): rank 1 reported that rank 3 did not finish in time"));
+    f.reporter = 0;
+    f.operation = TERN_OP_ROUTE;
+    f.awaited = TERN_AWAIT_EXPERT_ID;
+    f.peer = 0;
+    f.expected = 5;
+    f.seen = 99;
+    PASS(says(&f, "rank 0, route (operation number 2): expert id 99 at index 5 of topk_idx is out of range"));
+    f.topk = 2;
+    f.num_experts = 8;
+    return says(&f,
+                "rank 0, route (operation number 2): expert id 99 of token 2, choice 1 is outside -1 .. 7");
 }
 
 /* ---- Death ---- */
@@ -449,9 +571,11 @@ int main(int argc, char **argv)
     test_run(&t, "a rank that never routes is named", absent_route);
     test_run(&t, "a rank that never dispatches is named", absent_dispatch);
     test_run(&t, "a rank that never combines is named", absent_combine);
+    test_run(&t, "a rank past the first 64 is named", absent_past_64);
     test_run(&t, "a rank that is late, but in time, changes nothing", late);
     test_run(&t, "a rank that is too late ends as well", too_late);
     test_run(&t, "ranks in different operations or sizes", mismatch);
     test_run(&t, "expert ids out of range", expert_ids);
+    test_run(&t, "sentences of faults", sentences);
     return test_end(&t);
 }

@@ -6,6 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+int scene_on_cpu(void)
+{
+    struct tern_comm_config config = TERN_COMM_CONFIG_INIT;
+    struct tern_comm *comm = NULL;
+    enum tern_machine machine;
+
+    config.heap_bytes = 1 << 20;
+    OK(tern_comm_open_all(1, &config, &comm));
+    machine = tern_comm_machine(comm);
+    tern_comm_close(comm);
+    return machine == TERN_MACHINE_CPU;
+}
+
 struct batch_shape scene_shape(int num_ranks, uint32_t layout, int routing)
 {
     struct batch_shape s = {0, 4, 8, 0, 0, MAX_TOKENS, 0, ROUTING_UNIFORM};

@@ -24,6 +24,8 @@ struct scene {
     struct tern_event **events;
 };
 
+/* Whether communicators that name no machine run on the cpu machine; or TEST_FAILED. */
+int scene_on_cpu(void);
 /* Four experts a rank, top-4, up to MAX_TOKENS tokens. */
 struct batch_shape scene_shape(int num_ranks, uint32_t layout, int routing);
 /* Chooses the configuration; the caller may change it before scene_open. */

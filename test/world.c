@@ -16,6 +16,7 @@ void world_init(struct world *w, int num_ranks, int self)
     memset(w, 0, sizeof *w);
     w->num_ranks = num_ranks;
     w->self = self;
+    w->num_lanes = NUM_LANES;
     w->members = (struct member *)test_take((size_t)num_ranks, sizeof *w->members);
 }
 
@@ -103,11 +104,11 @@ static int open_comms(struct world *w, const struct tern_id *id, const struct te
     return 0;
 }
 
-static int open_member(struct member *m)
+static int open_member(struct member *m, int num_lanes)
 {
     int i;
 
-    for (i = 0; i < NUM_LANES; i++) {
+    for (i = 0; i < num_lanes; i++) {
         OK(tern_stream_open(m->comm, &m->lanes[i]));
     }
     for (i = ARENA_WINDOW; i < NUM_ARENAS; i++) {
@@ -128,7 +129,7 @@ int world_open(struct world *w, const struct tern_id *id, const struct tern_comm
     PASS(open_comms(w, id, config));
     for (r = 0; r < w->num_ranks; r++) {
         if (world_local(w, r)) {
-            PASS(open_member(&w->members[r]));
+            PASS(open_member(&w->members[r], w->num_lanes));
         }
     }
     return 0;
@@ -139,7 +140,7 @@ int world_synchronize(struct world *w)
     int r, i;
 
     for (r = 0; r < w->num_ranks; r++) {
-        for (i = 0; i < NUM_LANES && world_local(w, r); i++) {
+        for (i = 0; i < w->num_lanes && world_local(w, r); i++) {
             OK(tern_stream_synchronize(w->members[r].comm, w->members[r].lanes[i]));
         }
     }
@@ -260,7 +261,7 @@ void world_close(struct world *w)
             release(m->comm, (void **)&m->arenas[i].staging);
         }
         release(m->comm, &m->scratch);
-        for (i = 0; i < NUM_LANES; i++) {
+        for (i = 0; i < w->num_lanes; i++) {
             if (m->lanes[i]) {
                 tern_stream_close(m->comm, m->lanes[i]);
             }

@@ -49,7 +49,8 @@ struct member {
 
 struct world {
     int num_ranks;
-    int self; /* the one local rank; -1: all are */
+    int self;      /* the one local rank; -1: all are */
+    int num_lanes; /* a rank opens so many; NUM_LANES unless set before world_open */
     struct member *members;
 };
 

@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -78,7 +79,9 @@ struct run {
     struct pollfd *fds;
     int num_running;
     int signal_fd;
-    sigset_t old_mask;
+    int complaint_fd; /* an eventfd that one child can read: the one that says why the program does not run */
+    sigset_t old_mask; /* ranks start with this and with old_pipe */
+    void (*old_pipe)(int);
     enum phase phase;
     uint64_t phase_end_ns; /* UINT64_MAX: none */
     int exit_status;
@@ -173,11 +176,14 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
-/* In the child: becomes the program, or exits with 127. */
+/* In the child: becomes the program, or exits with 127. The first child to fail says why for all. */
 static void become(struct run *run, int rank, int listen_fd, const int *pipes)
 {
+    uint64_t turn;
+    int error;
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* should tern-run be killed without a chance to clean up */
+    signal(SIGPIPE, run->old_pipe);
     sigprocmask(SIG_SETMASK, &run->old_mask, NULL);
     set_number("TERN_RANK", rank);
     if (rank == 0) {
@@ -198,7 +204,10 @@ static void become(struct run *run, int rank, int listen_fd, const int *pipes)
         dup2(pipes[3], 2);
     }
     execvp(run->argv[0], run->argv);
-    say("cannot run %s: %s", run->argv[0], strerror(errno));
+    error = errno;
+    if (read(run->complaint_fd, &turn, sizeof turn) == (ssize_t)sizeof turn) {
+        say("cannot run %s: %s", run->argv[0], strerror(error));
+    }
     _exit(127);
 }
 
@@ -218,8 +227,7 @@ static int start_rank(struct run *run, int rank, int listen_fd)
     if (pid == 0) {
         become(run, rank, listen_fd, run->has_prefix ? pipes : NULL);
     }
-    setpgid(pid,
-            pid); /* also here: whoever of the two is first, the group exists before anything signals it */
+    setpgid(pid, pid); /* also here: the group must exist before anything signals it */
     run->ranks[rank].pid = pid;
     run->ranks[rank].is_running = 1;
     run->num_running++;
@@ -326,8 +334,7 @@ static void signal_all(const struct run *run, int signal)
 {
     for (int r = 0; r < run->num_ranks; r++) {
         if (run->ranks[r].pid > 0) {
-            kill(-run->ranks[r].pid,
-                 signal); /* also a group whose leader has exited; none left is no error */
+            kill(-run->ranks[r].pid, signal); /* also a group whose leader has exited */
         }
     }
 }
@@ -461,10 +468,15 @@ static int prepare(struct run *run)
     sigaddset(&mask, SIGHUP);
     sigaddset(&mask, SIGCHLD);
     sigprocmask(SIG_BLOCK, &mask, &run->old_mask);
-    signal(SIGPIPE, SIG_IGN);
+    run->old_pipe = signal(SIGPIPE, SIG_IGN); /* a reader that goes is met by write_all */
     run->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (run->signal_fd < 0) {
         say("no signalfd: %s", strerror(errno));
+        return 0;
+    }
+    run->complaint_fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (run->complaint_fd < 0) {
+        say("no eventfd: %s", strerror(errno));
         return 0;
     }
     run->phase_end_ns =
@@ -492,6 +504,7 @@ int main(int argc, char **argv)
     if (run.is_verbose) {
         say("exit status %d", run.exit_status);
     }
+    close(run.complaint_fd);
     close(run.signal_fd);
     free(run.streams);
     free(run.fds);

@@ -25,8 +25,11 @@
  * leaves the thread's current device as it was.
  *
  * Errors. Every call that can fail returns an enum tern_status: 0 is success. On failure outputs are
- * untouched, and tern_last_error() gives one sentence with the offending value. A negative status never
- * leaves an object half made.
+ * untouched unless the call says otherwise, and tern_last_error() gives one sentence with the offending
+ * value. A negative status never leaves an object half made. A refusal is local unless the call says
+ * otherwise: where one rank alone is refused a COLLECTIVE call, its peers wait for it until their deadline.
+ * Nothing is lost if it calls again within that time; later the peers have failed, and all ranks recover as
+ * TERN_RECOVER_GROUP says.
  *
  * Structures. Every configuration and argument structure begins with its own size, must be initialised with
  * its _INIT macro (or be zeroed and have size set), and only ever grows at the end; struct tern_rows, which
@@ -65,7 +68,8 @@ extern "C" {
 /* What a caller must rebuild after a failure. */
 enum tern_recovery {
     TERN_RECOVER_NOTHING = 0, /* success */
-    TERN_RECOVER_CALL = 1,    /* mend the arguments and call again; every object is as before */
+    TERN_RECOVER_CALL = 1,    /* mend the arguments and call again; every object is as before. In a COLLECTIVE
+                                 call that peers are in, before their deadline: see Errors above */
     TERN_RECOVER_GROUP = 2,   /* the operation is lost: tern_ep_reset after a kernel's fault, else close and
                                  open the communicator anew */
     TERN_RECOVER_PROCESS = 3  /* the device or the process is beyond repair */
@@ -165,13 +169,18 @@ TERN_API enum tern_status tern_id_from_environment(struct tern_id *id, int *rank
 TERN_API enum tern_status tern_comm_open(const struct tern_id *id, int rank, int num_ranks,
                                          const struct tern_comm_config *config, struct tern_comm **comm);
 /* All num_ranks ranks in this process, driven by the calling thread: comms[r] is rank r. No sockets. With
- * TERN_DEVICE_ORDINAL given, all share that device; by default rank r uses GPU r modulo the number of GPUs.
- */
+ * TERN_DEVICE_ORDINAL given, all share that device; by default rank r uses GPU r modulo the number of GPUs. A
+ * communicator may have more ranks than an EP object, which takes at most TERN_MAX_RANKS.
+ * Of the COLLECTIVE calls marked blocking one thread can be in one at a time, and waits there for the other
+ * ranks: to drive several ranks use tern_ep_open_all and tern_ep_reset_all. tern_comm_barrier and
+ * tern_comm_allgather have no such form; one thread for all ranks needs neither. */
 TERN_API enum tern_status tern_comm_open_all(int num_ranks, const struct tern_comm_config *config,
                                              struct tern_comm **comms);
 /* Local. Waits for the streams opened through it; work on any other stream, a GPU's default one among them,
  * must have finished, and everything opened on the communicator must have been closed, else nothing happens
- * but a line in the log. Memory that peers still map lives until they close. */
+ * but a line in the log. Memory that peers still map lives until they close. What is given back may make a
+ * device wait until running kernels have ended, a peer's device too, whose window the last to close gives
+ * back: not while a peer's operation waits for this rank. */
 TERN_API void tern_comm_close(struct tern_comm *comm);
 
 TERN_API int tern_comm_rank(const struct tern_comm *comm);
@@ -274,14 +283,17 @@ struct tern_ep_config {
                                copies take rows to about 100 KiB on sm_90, plain ones to about 200 */
     uint32_t max_routes;    /* routes open at once; default 4 */
     uint32_t num_sms;       /* processors an operation takes unless its arguments say otherwise; default 24,
-                               capped by tern_comm_num_sms. Operations that may run at once (of several
-                               objects) must together fit it, or one may wait for processors that another
-                               holds while it waits for a peer */
+                               capped by tern_comm_num_sms and 256. Operations that may run at once (of
+                               several objects) must together fit it, or one may wait for processors that
+                               another holds while it waits for a peer */
     uint32_t timeout_ms;    /* default: the communicator's */
     uint32_t transfer;      /* enum tern_transfer; default: TERN_TRANSFER, else auto */
     uint64_t staging_bytes; /* window memory for callers' tensors that are in no window: default the worst
                                case of one operation in rank layout, about num_ranks * max_tokens *
-                               max_row_bytes; TERN_STAGING_NONE for none, if every tensor is in a window */
+                               max_row_bytes; TERN_STAGING_NONE for none, if every tensor is in a window.
+                               Expert layout can need up to max_topk times as much, once many choices fall on
+                               one rank: there give the rows of tern_ep_max_rows times the bytes of a row of
+                               all outputs (ids, weights and sources too), and 256 bytes an output */
 };
 #define TERN_EP_CONFIG_INIT                                                                                  \
     {                                                                                                        \
@@ -291,7 +303,8 @@ struct tern_ep_config {
 /* What tern_ep_open takes on every rank. */
 struct tern_ep_sizes {
     size_t size;
-    uint64_t window_bytes;  /* device memory that peers address: signals, messages, staging */
+    uint64_t window_bytes;  /* device memory that peers address: signals, messages, staging. Beside the
+                               communicator's heap_bytes, not out of them */
     uint64_t device_bytes;  /* device memory of this rank only: routes and state */
     uint64_t host_bytes;    /* host memory the device writes: counts and fault records */
     uint64_t staging_bytes; /* the part of window_bytes that is staging */
@@ -309,17 +322,22 @@ TERN_API enum tern_status tern_ep_get_sizes(const struct tern_ep_config *config,
 TERN_API enum tern_status tern_ep_max_rows(const struct tern_ep_config *config, int num_ranks, int layout,
                                            uint32_t expert_alignment, uint64_t *rows);
 
-/* COLLECTIVE, blocking. TERN_MISMATCH names the rank, the field and both values. Any number may be open on
- * one communicator. */
+/* COLLECTIVE, blocking. The ranks' configurations are judged together: if one has a value out of range, or a
+ * rank lacks memory, all fail with its status and sentence; TERN_MISMATCH names the rank, the field and both
+ * values. All may then call again. Any number may be open on one communicator. */
 TERN_API enum tern_status tern_ep_open(struct tern_comm *comm, const struct tern_ep_config *config,
                                        struct tern_ep **ep);
 /* The same for all ranks of tern_comm_open_all, by one thread. */
 TERN_API enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **comms,
                                            const struct tern_ep_config *config, struct tern_ep **eps);
-/* Local. Waits for what this rank issued; closes routes left open. */
+/* Local. Waits for what this rank issued; closes routes left open. Gives memory back as tern_comm_close does:
+ * not while a peer's operation, on any object, waits for this rank. */
 TERN_API void tern_ep_close(struct tern_ep *ep);
 /* Blocks until all that was issued on this object, outside graphs, has run. Returns the object's fault, if
- * any, every time; an expert id out of range, which ends nothing (it counts as -1), once. */
+ * any, every time; an expert id out of range, which ends nothing (it counts as -1), once, and not if
+ * tern_route_wait has told of it. The route is as good as any other: go on with it, or update it.
+ * On cuda, call this before you destroy a stream of your own on which the object's latest operation was
+ * issued; tern_stream_close does its own waiting. */
 TERN_API enum tern_status tern_ep_synchronize(struct tern_ep *ep);
 /* COLLECTIVE, blocking: after a fault, makes the object as new. All routes of it become invalid: close them.
  * Every rank must still be there. */
@@ -338,29 +356,31 @@ enum tern_awaited {
     TERN_AWAIT_MATCH = 3,    /* the peer entered another operation, or other payloads */
     TERN_AWAIT_WEIGHTS = 5,  /* the peer wants top-k weights, and this rank was given none */
     TERN_AWAIT_EXPERT_ID = 4 /* an id outside -1 .. num_experts - 1: peer = this rank, expected = token *
-                                topk + k, seen = the id */
+                                topk + k, seen = the id; topk and num_experts are set */
 };
 
 struct tern_fault {
     size_t size;
     int32_t status;    /* enum tern_status */
     int32_t operation; /* enum tern_operation */
-    int32_t awaited;   /* enum tern_awaited */
+    int32_t awaited;   /* enum tern_awaited; what the reporter awaited */
     int32_t rank;      /* who wrote the record */
     int32_t peer;      /* who was late, or what the record is about */
     int32_t reporter;  /* the rank that noticed first: this one, or a peer that told us */
     int32_t block;     /* of the kernel */
     int32_t warp;
-    uint64_t epoch;      /* running number of the operation on its object, from 1 */
-    uint64_t expected;   /* value of the awaited signal */
-    uint64_t seen;       /* its value at the deadline */
-    uint64_t elapsed_ns; /* waited so far */
-    uint64_t late[2];    /* bit r: rank r (r + 64 in the second word) had not arrived at the deadline; 0 if a
-                            peer told us */
+    uint64_t epoch;       /* running number of the operation on its object, from 1 */
+    uint64_t expected;    /* value of the awaited signal */
+    uint64_t seen;        /* its value at the deadline */
+    uint64_t elapsed_ns;  /* waited so far */
+    uint64_t late[2];     /* bit r: rank r (r + 64 in the second word) had not arrived at the deadline; 0 if a
+                             peer told us */
+    uint32_t topk;        /* TERN_AWAIT_EXPERT_ID: the route's; else 0 */
+    uint32_t num_experts; /* likewise: the object's */
 };
 #define TERN_FAULT_INIT                                                                                      \
     {                                                                                                        \
-        sizeof(struct tern_fault), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0, 0 }                              \
+        sizeof(struct tern_fault), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0}, 0, 0                          \
     }
 
 /* Copies the object's first fault since it was opened or reset, else an id out of range of one of its routes.
@@ -386,7 +406,7 @@ struct tern_route_args {
     uint32_t num_tokens;  /* of this rank; 0 is normal; ranks may differ */
     uint32_t topk;        /* equal on all ranks */
     uint32_t layout;      /* enum tern_layout; equal on all ranks */
-    uint32_t expert_alignment; /* rows; default 1; equal on all ranks */
+    uint32_t expert_alignment; /* rows; default 1; equal on all ranks. Rank layout has no use for it */
     uint32_t reserved;
     struct tern_event *after;  /* start no sooner than this event; may be NULL */
     struct tern_event *record; /* record this event when done; may be NULL */
@@ -435,7 +455,8 @@ TERN_API enum tern_status tern_route_open(struct tern_ep *ep, const struct tern_
 TERN_API enum tern_status tern_route_update(struct tern_route *route, const struct tern_route_args *args,
                                             struct tern_stream *stream);
 /* Local, blocking: the host learns the counts (exact shapes). Not needed for static shapes. Not in a
- * capture. TERN_TIMEOUT as a kernel's fault; TERN_INVALID_ARGUMENT for an id out of range on this rank. */
+ * capture. TERN_TIMEOUT as a kernel's fault. TERN_INVALID_ARGUMENT, every time, if an id of this rank was out
+ * of range; it counts as -1, and the counts are filled all the same. */
 TERN_API enum tern_status tern_route_wait(struct tern_route *route, struct tern_route_counts *counts);
 /* Local, does not block. */
 TERN_API enum tern_status tern_route_get_view(struct tern_route *route, struct tern_route_view *view);
@@ -462,7 +483,9 @@ enum tern_cast {
 };
 
 /* Outputs in a window of tern_alloc are written in place by the peers; others go through staging and one more
- * copy. Rows at or past out_rows are never written; they are counted in tern_route_view.overflow. */
+ * copy. TERN_NO_SPACE on this rank alone if out_rows rows of them are more than staging_bytes, whose default
+ * suffices for rank layout only. Rows at or past out_rows are never written; they are counted in
+ * tern_route_view.overflow. */
 struct tern_dispatch_args {
     size_t size;
     const struct tern_rows *in;  /* [num_in] with num_tokens rows each; device memory */
@@ -480,7 +503,8 @@ struct tern_dispatch_args {
     int32_t *out_source;         /* [out_rows, 2]: source rank, token there. NULL: not wanted */
     uint32_t zero_padding;       /* expert layout: nonzero writes zeros into padding rows of every output and
                                     {-1, -1} into out_source; else they keep what they held */
-    uint32_t num_sms;            /* default: the object's; ranks may differ */
+    uint32_t num_sms;            /* default: the object's; capped by tern_comm_num_sms and 256; ranks may
+                                    differ */
     struct tern_event *after;    /* start no sooner than this event; may be NULL */
     struct tern_event *record;   /* record this event when done; may be NULL */
 };
@@ -509,7 +533,7 @@ struct tern_combine_args {
     float *out_weights;      /* device, [num_tokens, topk]; needs in_weights if in_rows > 0; or NULL. A rank
                                 without in_weights adds nothing to its peers' */
     const void *bias[2];     /* device, BF16 [num_tokens, hidden] dense; or NULL */
-    uint32_t num_sms;        /* default: the object's */
+    uint32_t num_sms; /* default: the object's; capped by tern_comm_num_sms and 256; ranks may differ */
     uint32_t reserved;
     struct tern_event *after;
     struct tern_event *record;
@@ -523,7 +547,8 @@ struct tern_combine_args {
 /* COLLECTIVE, asynchronous on `stream`. out[t] = bias[0][t] + bias[1][t] + the sum of token t's rows, in
  * FP32, rounded once to BF16. Order: rank layout, ranks ascending; expert layout, choices ascending. No
  * weighting: the caller weights expert outputs. out_weights sums in_weights over the ranks in the same order
- * (rank layout), or takes each choice's (expert layout). A token with no row gets the biases, or zeros. */
+ * (rank layout), or takes each choice's (expert layout). A token with no row gets the biases, or zeros. `in`
+ * and in_weights in no window go through staging, as in dispatch. */
 TERN_API enum tern_status tern_combine(struct tern_route *route, const struct tern_combine_args *args,
                                        struct tern_stream *stream);
 

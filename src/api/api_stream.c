@@ -16,6 +16,7 @@ void tern_stream_close(struct tern_comm *comm, struct tern_stream *stream)
 {
     if (comm != NULL && stream != NULL) {
         comm->machine->ops->stream_close(comm->machine, stream);
+        terni_comm_stream_closed(comm, stream);
     }
 }
 

@@ -6,7 +6,8 @@
  * answer. A rank with a process or thread of its own runs half by half; the one thread of tern_comm_open_all
  * runs each half for all of its ranks before the next. Step by step the ranks learn
  *
- *     meet     that their configurations agree, and which ranks share a host (hence which device to take)
+ *     meet     that their configurations agree, what to call the communicator, and which ranks share a host
+ *              (hence which device to take)
  *     equip    which device each has opened
  *     share    where each one's window memory is
  *     confirm  that each one has mapped the windows of all
@@ -92,6 +93,7 @@ static enum tern_status opening_init(struct opening *o, const struct tern_comm_c
     if (o->comm == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a communicator");
     }
+    pthread_mutex_init(&o->comm->children_lock, NULL);
     o->comm->timeout_ms = (uint32_t)timeout_ms;
     return TERN_OK;
 }
@@ -131,16 +133,36 @@ static enum tern_status post_card(struct opening *o)
     return o->comm->boot->ops->post(o->comm->boot, &o->card, sizeof o->card);
 }
 
+static enum tern_status meet(struct opening *o)
+{
+    unsigned char *nonce = o->card.nonce;
+    if (o->comm->rank == 0 && getrandom(nonce, sizeof o->card.nonce, 0) != (ssize_t)sizeof o->card.nonce) {
+        return TERN_FAIL(TERN_SYSTEM_ERROR, "no random bytes to name a communicator: %m");
+    }
+    return post_card(o);
+}
+
 static enum tern_status wait_cards(struct opening *o)
 {
     struct tern_comm *comm = o->comm;
     return comm->boot->ops->wait(comm->boot, comm->cards, sizeof *comm->cards, comm->timeout_ms);
 }
 
+/* An id may open several communicators, at once if it was made from an agreed address: what tells them apart
+ * is what rank 0 drew for each. All ranks have its card. */
+static void agree_cookie(struct tern_comm *comm)
+{
+    for (size_t i = 0; i < sizeof comm->cookie; i++) {
+        comm->cookie[i] ^= comm->cards[0].nonce[i];
+    }
+}
+
 static enum tern_status met(struct opening *o)
 {
     TERN_TRY(wait_cards(o));
-    return terni_cards_check(o->comm->cards, o->comm->num_ranks);
+    TERN_TRY(terni_cards_check(o->comm->cards, o->comm->num_ranks));
+    agree_cookie(o->comm);
+    return TERN_OK;
 }
 
 static enum tern_status equip(struct opening *o)
@@ -190,8 +212,8 @@ static enum tern_status shared(struct opening *o)
 
 static enum tern_status confirmed(struct opening *o) { return terni_comm_judge_wait(o->comm); }
 
-static enum tern_status (*const halves[])(struct opening *o) = {post_card, met,    equip,    equipped,
-                                                                share,     shared, confirmed};
+static enum tern_status (*const halves[])(struct opening *o) = {meet,  met,    equip,    equipped,
+                                                                share, shared, confirmed};
 
 /* ---- Open and close ---- */
 
@@ -246,7 +268,7 @@ enum tern_status terni_comm_open(const struct tern_id *id, int rank, int num_ran
     }
     TERN_TRY(terni_id_read(id, &fields, &address));
     TERN_TRY(opening_init(&o, config));
-    memcpy(o.comm->cookie, fields.cookie, sizeof o.comm->cookie);
+    memcpy(o.comm->cookie, fields.cookie, sizeof o.comm->cookie); /* the id's part of it */
     status = terni_tcp_open(id, rank, num_ranks, o.comm->timeout_ms, &boot);
     if (status == TERN_OK) {
         status = attach(o.comm, boot);
@@ -266,14 +288,9 @@ enum tern_status terni_comm_open(const struct tern_id *id, int rank, int num_ran
 /* Runs the steps for ranks that all live in this thread. On failure the caller closes what there is. */
 static enum tern_status drive_all(struct opening *openings, int num_ranks, struct boot **boots)
 {
-    unsigned char cookie[16];
-    if (getrandom(cookie, sizeof cookie, 0) != (ssize_t)sizeof cookie) {
-        return TERN_FAIL(TERN_SYSTEM_ERROR, "no random bytes for a cookie: %m");
-    }
     for (int r = 0; r < num_ranks; r++) {
         struct boot *boot = boots[r];
         boots[r] = NULL; /* the communicator's now */
-        memcpy(openings[r].comm->cookie, cookie, sizeof cookie);
         TERN_TRY(attach(openings[r].comm, boot));
     }
     for (size_t i = 0; i < sizeof halves / sizeof halves[0]; i++) {
@@ -334,18 +351,6 @@ free_arrays:
     return status;
 }
 
-/* Objects of one communicator may open and close in different threads. Release: what a child did with the
- * communicator comes before its disown; partner: the acquire in terni_comm_close. */
-void terni_comm_adopt(struct tern_comm *comm)
-{
-    __atomic_add_fetch(&comm->num_children, 1, __ATOMIC_RELAXED);
-}
-
-void terni_comm_disown(struct tern_comm *comm)
-{
-    __atomic_sub_fetch(&comm->num_children, 1, __ATOMIC_RELEASE); /* pairs with terni_comm_close */
-}
-
 /* Also of a communicator that opened halfway. The machine goes after the memory it gave, the boot last.
  * Streams that Tern opened are waited for; what the user runs on others must have finished, the default
  * stream of a GPU among them: waiting for that one would mean waiting for streams of other ranks. */
@@ -355,12 +360,12 @@ void terni_comm_close(struct tern_comm *comm)
     if (comm == NULL) {
         return;
     }
-    num_children = __atomic_load_n(&comm->num_children, __ATOMIC_ACQUIRE); /* pairs with terni_comm_disown */
+    num_children = terni_comm_num_children(comm);
     if (num_children != 0) {
-        TERN_LOG(
-            TERN_LOG_ERROR,
-            "tern_comm_close of rank %d while %d objects are open on it: close them first; nothing is closed",
-            comm->rank, num_children);
+        TERN_LOG(TERN_LOG_ERROR,
+                 "tern_comm_close of rank %d while something is open on it (objects: %d): close that first; "
+                 "nothing is closed",
+                 comm->rank, num_children);
         return;
     }
     if (comm->machine != NULL) {
@@ -376,6 +381,7 @@ void terni_comm_close(struct tern_comm *comm)
     }
     free(comm->domain_of);
     free(comm->cards);
+    pthread_mutex_destroy(&comm->children_lock);
     free(comm);
 }
 

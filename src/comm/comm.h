@@ -9,6 +9,8 @@
 
 #include "machine/machine.h"
 
+#include <pthread.h>
+
 /* ---- Boot: messages between hosts of ranks. tcp.c (between processes) and board.c (inside one) ---- */
 
 struct boot;
@@ -60,6 +62,7 @@ struct rank_card {
     int32_t num_sms;      /* of the device */
     int32_t status;       /* enum tern_status: whether this rank's machine opened */
     uint32_t reserved;
+    unsigned char nonce[16]; /* rank 0: random, drawn for this communicator; others: zero */
     char host_name[64];
     char device_name[96];
     char reason[128]; /* of a status that is not TERN_OK */
@@ -86,11 +89,18 @@ struct tern_comm {
     int num_domains;
     int ranks_on_device; /* ranks that share this rank's device, itself included */
     uint32_t timeout_ms;
-    unsigned char cookie[16];  /* names sockets and windows of this communicator */
+    unsigned char cookie[16];  /* names its sockets and windows; no other has it, see agree_cookie */
     uint32_t num_heaps;        /* begun so far: the running number of the next */
     struct heap *heap;         /* the users' windows */
     struct block_list *blocks; /* what tern_alloc handed out, by kind */
-    int num_children;          /* objects open on it: atomic, see terni_comm_adopt */
+    pthread_mutex_t children_lock;
+    struct comm_child *children; /* objects open on it */
+};
+
+/* Part of an object that lives on a communicator. */
+struct comm_child {
+    uintptr_t stream_key; /* of the stream that its latest work was issued on; 0: none that is not done */
+    struct comm_child *next;
 };
 
 /* The public calls behind their argument checks. `config` is complete, not NULL. */
@@ -99,10 +109,17 @@ enum tern_status terni_comm_open(const struct tern_id *id, int rank, int num_ran
 enum tern_status terni_comm_open_all(int num_ranks, const struct tern_comm_config *config,
                                      struct tern_comm **comms);
 /* An object that lives on the communicator opens and closes; any thread. */
-void terni_comm_adopt(struct tern_comm *comm);
-void terni_comm_disown(struct tern_comm *comm);
+void terni_comm_adopt(struct tern_comm *comm, struct comm_child *child);
+void terni_comm_disown(struct tern_comm *comm, struct comm_child *child);
+int terni_comm_num_children(struct tern_comm *comm);
+/* The object's latest work is on `stream`; is done. The stream of it: 1, or 0 if there is none. */
+void terni_child_used(struct comm_child *child, struct tern_stream *stream);
+void terni_child_idle(struct comm_child *child);
+int terni_child_stream(const struct comm_child *child, struct tern_stream **stream);
+/* All that was issued on the stream has run, and it is no more. */
+void terni_comm_stream_closed(struct tern_comm *comm, struct tern_stream *stream);
 /* Waits for the streams that were opened through the communicator; work that the user put on any other one,
- * also on a GPU's default stream, must have finished. While num_children is not zero, logs an error and
+ * also on a GPU's default stream, must have finished. While children are open, logs an error and
  * closes nothing: the children's kernels and memory are in use, and a leak is the lesser harm. */
 void terni_comm_close(struct tern_comm *comm);
 

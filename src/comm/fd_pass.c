@@ -3,8 +3,9 @@
  * Every rank listens on an abstract unix socket, connects to each peer's and sends one packet with its name
  * and its descriptor; then it accepts the same from each. Connections and packets wait in the kernel until
  * the receiver looks, so nobody waits for anybody but a sender, and one loop under one deadline does both
- * sides. Abstract names leave no files behind. Anyone in the network namespace can connect to them: a packet
- * counts only if it comes from the same user and carries the communicator's cookie. */
+ * sides. Abstract names leave no files behind. Anyone in the network namespace can connect to them: nothing
+ * is read from another user, because reading a packet installs its descriptors here; a packet counts only if
+ * it carries the communicator's cookie and one descriptor, and those of any other are closed. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* accept4, struct ucred */
 #endif
@@ -112,6 +113,37 @@ static enum tern_status send_to(struct exchange *x, int rank)
     return status;
 }
 
+static int is_same_user(int socket_fd)
+{
+    struct ucred from;
+    socklen_t from_bytes = sizeof from;
+    return getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &from, &from_bytes) == 0 && from.uid == geteuid();
+}
+
+/* The one descriptor that came with the message; -1, and none left open, if there was not exactly one: padding
+ * makes room for more in a buffer for one. */
+static int take_descriptor(struct msghdr *message)
+{
+    int taken = -1, num_taken = 0;
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(message); h != NULL; h = CMSG_NXTHDR(message, h)) {
+        size_t bytes = h->cmsg_len - CMSG_LEN(0);
+        if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS) {
+            continue;
+        }
+        for (size_t at = 0; at + sizeof taken <= bytes; at += sizeof taken) {
+            if (taken >= 0) {
+                close(taken);
+            }
+            memcpy(&taken, CMSG_DATA(h) + at, sizeof taken);
+            num_taken++;
+        }
+    }
+    if (num_taken > 1) {
+        close(taken);
+    }
+    return num_taken == 1 ? taken : -1;
+}
+
 /* The rank whose packet waits on socket_fd; *fd is its descriptor. -1: nothing there yet, -2: no packet of
  * ours will come. */
 static int recv_packet(const struct exchange *x, int socket_fd, int *fd)
@@ -120,10 +152,7 @@ static int recv_packet(const struct exchange *x, int socket_fd, int *fd)
     struct iovec data = {.iov_base = &name, .iov_len = sizeof name};
     union control control;
     struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
-    struct ucred from;
-    socklen_t from_bytes = sizeof from;
-    struct cmsghdr *header;
-    int received = -1;
+    int received;
     ssize_t got;
     message.msg_control = control.bytes;
     message.msg_controllen = sizeof control.bytes;
@@ -131,15 +160,10 @@ static int recv_packet(const struct exchange *x, int socket_fd, int *fd)
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
         return -1;
     }
-    header = got >= 0 ? CMSG_FIRSTHDR(&message) : NULL;
-    if (header != NULL && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
-        header->cmsg_len == CMSG_LEN(sizeof received)) {
-        memcpy(&received, CMSG_DATA(header), sizeof received);
-    }
+    received = got >= 0 ? take_descriptor(&message) : -1;
     if (got != (ssize_t)sizeof name || received < 0 || name.rank < 0 || name.rank >= x->num_ranks ||
         !x->is_peer[name.rank] || x->fds[name.rank] >= 0 || name.heap != x->self->heap ||
-        memcmp(name.cookie, x->self->cookie, sizeof name.cookie) != 0 ||
-        getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &from, &from_bytes) != 0 || from.uid != geteuid()) {
+        memcmp(name.cookie, x->self->cookie, sizeof name.cookie) != 0) {
         if (received >= 0) {
             close(received);
         }
@@ -161,7 +185,11 @@ static void receive(struct exchange *x)
     int fd;
     while (x->num_guests < max_guests &&
            (fd = accept4(x->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
-        x->guests[x->num_guests++] = fd;
+        if (is_same_user(fd)) {
+            x->guests[x->num_guests++] = fd;
+        } else {
+            close(fd);
+        }
     }
     for (int i = x->num_guests - 1; i >= 0; i--) {
         int rank = recv_packet(x, x->guests[i], &fd);

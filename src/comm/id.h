@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the 128 bytes of a struct tern_id mean: where rank 0 listens, and a cookie that tells this
- * communicator from every other that might use the address. Ids travel between processes, so the layout is
+ * What the 128 bytes of a struct tern_id mean: where rank 0 listens, and a cookie that tells its callers from
+ * those of any other id that might use the address. Ids travel between processes, so the layout is
  * fixed: equal byte order on all ranks is assumed and checked by the magic. */
 #ifndef TERN_ID_H
 #define TERN_ID_H

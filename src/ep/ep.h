@@ -35,8 +35,8 @@ struct tern_ep {
     char *host_memory_device;
     struct tern_route *routes; /* [max_routes] */
     uint64_t num_route_runs;
-    struct tern_event *last; /* after the latest operation outside a graph */
-    int has_last;
+    struct comm_child child; /* knows the stream of the latest operation outside a graph */
+    struct tern_event *last; /* for whoever must come after that operation */
     int no_default_stream; /* another rank of this process has the same device, so the same default stream */
     struct ep_record stated; /* the fault, once seen */
 };
@@ -56,6 +56,8 @@ enum tern_status terni_ep_begin(struct tern_ep *ep, struct tern_stream *stream, 
 enum tern_status terni_ep_end(struct tern_ep *ep, enum tern_status status, struct tern_stream *stream,
                               struct tern_event *record);
 enum tern_status terni_ep_synchronize(struct tern_ep *ep);
+/* Host waits for the operations issued, whatever became of them. */
+enum tern_status terni_ep_wait(struct tern_ep *ep);
 
 /* TERN_OK, or the object's fault, with its sentence. */
 enum tern_status terni_ep_fault(struct tern_ep *ep);

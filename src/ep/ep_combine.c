@@ -126,7 +126,10 @@ enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_co
     struct launch l;
     l.kernel = bulk ? TERN_KERNEL_combine_bulk : TERN_KERNEL_combine_plain;
     l.num_blocks = terni_tuning_blocks(a->num_sms, ep->shape.num_sms, tern_comm_num_sms(ep->comm));
+    k.f.message.num_blocks = (uint64_t)l.num_blocks;
     l.num_threads = g.num_threads + (a->out_weights ? 32 : 0);
+    k.parts = terni_tuning_parts(k.num_tokens, (k.row_bytes + k.chunk_bytes - 1) / k.chunk_bytes,
+                                 (uint32_t)l.num_blocks * k.num_pullers, &k.part_chunks);
     l.shared_bytes = g.shared_bytes;
     l.args = &k;
     l.args_bytes = sizeof(k);

@@ -183,10 +183,10 @@ static uint32_t lay_stage(const struct tern_dispatch_args *a, uint32_t num_out, 
         at += (uint32_t)align_up(k->scale_bytes, 16);
     }
     for (uint32_t i = 0; i < num_out; i++) {
-        k->out[i].column = i;
+        k->out[i].column = EP_COL_PAYLOADS + i;
         k->out[i].row_bytes = output_bytes(a, i);
         k->out[i].whole = k->out[i].row_bytes % 16 == 0;
-        k->column_bytes[i] = k->out[i].row_bytes;
+        k->column_bytes[EP_COL_PAYLOADS + i] = k->out[i].row_bytes;
     }
     return (uint32_t)align_up(at, 128);
 }
@@ -197,7 +197,7 @@ static enum tern_status place_outputs(const struct tern_route *route, const stru
     struct ep_place *columns = k->f.message.columns;
     for (uint32_t i = 0; i < num_out; i++) {
         TERN_TRY(terni_staging_place(s, "an output", a->out[i].data, a->out[i].row_bytes,
-                                     row_stride_of(&a->out[i]), 0, &columns[i]));
+                                     row_stride_of(&a->out[i]), 0, &columns[EP_COL_PAYLOADS + i]));
     }
     uint32_t ids = route->topk * route->idx_bytes;
     uint32_t weights = route->layout == TERN_LAYOUT_RANK ? route->topk * 4 : 4;
@@ -219,6 +219,17 @@ static uint64_t sign(const struct tern_route *route, const struct tern_dispatch_
         s = terni_ep_sign(s, output_bytes(a, i));
     }
     return s;
+}
+
+/* 1 if a row of this rank's own is its inputs' bytes as they lie in memory. */
+static int can_keep(const struct tern_route *route, const struct tern_dispatch_args *a,
+                    const struct dispatch_args *k)
+{
+    int can = route->layout == TERN_LAYOUT_RANK && a->cast == TERN_CAST_NONE;
+    for (uint32_t i = 0; i < k->num_in; i++) {
+        can = can && k->in[i].whole;
+    }
+    return can;
 }
 
 enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_dispatch_args *a,
@@ -247,18 +258,22 @@ enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_d
     k.stage_bytes = lay_stage(a, num_out, &k);
     k.f.message.num_rows = a->out_rows;
     k.f.message.signature = sign(route, a, num_out);
-    uint32_t table = terni_place_table(&ep->shape, EP_MAX_COLUMNS);
+    uint32_t table = terni_place_table(&ep->shape, EP_COL_PAYLOADS + num_out);
     TERN_TRY(
         terni_tuning_dispatch(&ep->machine->info, bulk, a->cast != TERN_CAST_NONE, k.stage_bytes, table, &g));
     k.num_stages = g.num_stages;
     k.table_bytes = g.table_bytes;
+    k.num_senders = (uint32_t)g.num_threads / 32;
     terni_staging_begin(&staging, ep, route, a->out_rows, a->zero_padding != 0, 0);
     TERN_TRY(place_outputs(route, a, num_out, &k, &staging));
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
     struct launch l;
     l.kernel = bulk ? TERN_KERNEL_dispatch_bulk : TERN_KERNEL_dispatch_plain;
     l.num_blocks = terni_tuning_blocks(a->num_sms, ep->shape.num_sms, tern_comm_num_sms(ep->comm));
-    l.num_threads = g.num_threads;
+    k.f.message.num_blocks = (uint64_t)l.num_blocks;
+    k.num_keepers =
+        can_keep(route, a, &k) ? terni_tuning_keepers(&ep->machine->info, l.num_blocks, k.num_senders) : 0;
+    l.num_threads = g.num_threads + 32 + 32 * (int)k.num_keepers;
     l.shared_bytes = g.shared_bytes;
     l.args = &k;
     l.args_bytes = sizeof(k);

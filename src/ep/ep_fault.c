@@ -28,7 +28,7 @@ static void append(char *text, size_t bytes, int *length, const char *format, ..
 
 static void append_late(const struct tern_fault *f, char *text, size_t bytes, int *length)
 {
-    append(text, bytes, length, "; late:");
+    append(text, bytes, length, "; late ranks:");
     for (int r = 0; r < 128; r++) {
         if (f->late[r >> 6] >> (r & 63) & 1) {
             append(text, bytes, length, " %d", r);
@@ -36,15 +36,46 @@ static void append_late(const struct tern_fault *f, char *text, size_t bytes, in
     }
 }
 
+/* Signatures tell that something differs, not what. */
+static const char compare_hint[] =
+    "; compare topk, layout, alignment, idx_bytes, payload sizes and cast of both ranks";
+
+/* What another rank found. */
+static void append_heard(const struct tern_fault *f, char *text, size_t bytes, int *length)
+{
+    const char *this_one = f->peer == f->rank ? " (this one)" : "";
+    if (f->awaited == TERN_AWAIT_WEIGHTS) {
+        append(text, bytes, length, "rank %d has no topk_weights, but rank %d%s asks it for out_topk_weights",
+               f->reporter, f->peer, this_one);
+        return;
+    }
+    append(text, bytes, length, "rank %d reported that rank %d%s %s%s", f->reporter, f->peer, this_one,
+           f->awaited == TERN_AWAIT_MATCH  ? "is in another operation, route or shape"
+           : f->awaited == TERN_AWAIT_DONE ? "did not finish in time"
+                                           : "was late",
+           f->awaited == TERN_AWAIT_MATCH ? compare_hint : "");
+}
+
+static void append_expert_id(const struct tern_fault *f, char *text, size_t bytes, int *length)
+{
+    append(text, bytes, length, "expert id %lld", (long long)f->seen);
+    if (f->topk == 0) { /* of a caller who filled in less than tern_fault_get does */
+        append(text, bytes, length, " at index %llu of topk_idx is out of range",
+               (unsigned long long)f->expected);
+        return;
+    }
+    append(text, bytes, length, " of token %llu, choice %llu is outside -1 .. %lld",
+           (unsigned long long)(f->expected / f->topk), (unsigned long long)(f->expected % f->topk),
+           (long long)f->num_experts - 1);
+}
+
 int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
 {
     int n = 0;
-    append(text, bytes, &n, "rank %d, %s (operation %llu): ", f->rank, operation_name(f->operation),
+    append(text, bytes, &n, "rank %d, %s (operation number %llu): ", f->rank, operation_name(f->operation),
            (unsigned long long)f->epoch);
     if (f->reporter != f->rank) {
-        append(text, bytes, &n, "rank %d reported that rank %d%s %s", f->reporter, f->peer,
-               f->peer == f->rank ? " (this one)" : "",
-               f->status == TERN_MISMATCH ? "is in another operation" : "was late");
+        append_heard(f, text, bytes, &n);
         return n;
     }
     switch (f->awaited) {
@@ -58,15 +89,14 @@ int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
         break;
     case TERN_AWAIT_MATCH:
         append(text, bytes, &n,
-               "rank %d is in another operation, route or shape (signature %016llx, here %016llx)", f->peer,
-               (unsigned long long)f->seen, (unsigned long long)f->expected);
+               "rank %d is in another operation, route or shape (signature %016llx, here %016llx)%s", f->peer,
+               (unsigned long long)f->seen, (unsigned long long)f->expected, compare_hint);
         break;
     case TERN_AWAIT_WEIGHTS:
         append(text, bytes, &n, "rank %d asks for out_topk_weights, but topk_weights is NULL here", f->peer);
         break;
     case TERN_AWAIT_EXPERT_ID:
-        append(text, bytes, &n, "expert id %lld at index %llu of topk_idx is out of range",
-               (long long)f->seen, (unsigned long long)f->expected);
+        append_expert_id(f, text, bytes, &n);
         break;
     default:
         append(text, bytes, &n, "no fault");
@@ -113,7 +143,7 @@ static const struct ep_record *bad_id_of(const struct tern_ep *ep, uint32_t i)
                                                     i * l->route_host.bytes + l->route_host.bad_id);
 }
 
-static struct tern_fault fault_of(const struct ep_record *r)
+static struct tern_fault fault_of(const struct tern_ep *ep, const struct ep_record *r)
 {
     struct tern_fault f = TERN_FAULT_INIT;
     f.status = r->status;
@@ -128,15 +158,20 @@ static struct tern_fault fault_of(const struct ep_record *r)
     f.expected = r->expected;
     f.seen = r->seen;
     f.elapsed_ns = r->elapsed_ns;
+    if (r->awaited == TERN_AWAIT_EXPERT_ID) { /* nobody is late: the kernel leaves topk there */
+        f.topk = (uint32_t)r->late[0];
+        f.num_experts = ep->shape.num_experts;
+        return f;
+    }
     f.late[0] = r->late[0];
     f.late[1] = r->late[1];
     return f;
 }
 
-static enum tern_status state_record(const struct ep_record *r)
+static enum tern_status state_record(const struct tern_ep *ep, const struct ep_record *r)
 {
     char text[512];
-    struct tern_fault f = fault_of(r);
+    struct tern_fault f = fault_of(ep, r);
     terni_fault_format(&f, text, sizeof(text));
     return TERN_FAIL((enum tern_status)r->status, "%s", text);
 }
@@ -146,7 +181,7 @@ enum tern_status terni_ep_fault(struct tern_ep *ep)
     if (!ep->stated.written && !read_record(record_of(ep), &ep->stated)) {
         return TERN_OK;
     }
-    return state_record(&ep->stated);
+    return state_record(ep, &ep->stated);
 }
 
 enum tern_status terni_route_bad_id(struct tern_route *route)
@@ -156,7 +191,7 @@ enum tern_status terni_route_bad_id(struct tern_route *route)
         return TERN_OK;
     }
     route->reported = r.written;
-    return state_record(&r);
+    return state_record(route->ep, &r);
 }
 
 enum tern_status terni_ep_bad_id(struct tern_ep *ep)
@@ -165,7 +200,7 @@ enum tern_status terni_ep_bad_id(struct tern_ep *ep)
         struct ep_record r;
         if (read_record(bad_id_of(ep, i), &r) && r.written > ep->routes[i].reported) {
             ep->routes[i].reported = r.written;
-            return state_record(&r);
+            return state_record(ep, &r);
         }
     }
     return TERN_OK;
@@ -181,7 +216,7 @@ enum tern_status terni_ep_fault_copy(struct tern_ep *ep, struct tern_fault *faul
     if (!found) {
         return TERN_FAIL(TERN_BAD_STATE, "the object has no fault");
     }
-    struct tern_fault f = fault_of(&r);
+    struct tern_fault f = fault_of(ep, &r);
     f.size = fault->size;
     memcpy(fault, &f, sizeof(f));
     return TERN_OK;

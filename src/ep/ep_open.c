@@ -162,8 +162,11 @@ static enum tern_status prepare(struct tern_ep *ep)
     ep->shape.timeout_ms = ep->shape.timeout_ms ? ep->shape.timeout_ms : comm->timeout_ms;
     for (int r = 0; r < comm->num_ranks; r++) {
         if (comm->domain_of[r] != comm->domain_of[comm->rank]) {
-            return TERN_FAIL(TERN_UNSUPPORTED, "ranks %d and %d are in different domains (%d and %d)",
-                             comm->rank, r, comm->domain_of[comm->rank], comm->domain_of[r]);
+            return TERN_FAIL(
+                TERN_UNSUPPORTED,
+                "ranks %d and %d are in different domains (%d and %d); more than one domain is not "
+                "supported yet: see TERN_DOMAIN_SIZE",
+                comm->rank, r, comm->domain_of[comm->rank], comm->domain_of[r]);
         }
     }
     ep->no_default_stream = default_stream_is_shared(comm);
@@ -171,25 +174,33 @@ static enum tern_status prepare(struct tern_ep *ep)
     return allocate(ep);
 }
 
-static enum tern_status open_post(struct tern_comm *comm, const struct tern_ep_config *config,
-                                  struct tern_ep **out)
+/* On failure *out may be an object to close. */
+static enum tern_status create(struct tern_comm *comm, const struct tern_ep_config *config,
+                               struct tern_ep **out)
 {
-    struct ep_shape shape;
-    /* A configuration that no rank could have is refused without asking the others. */
-    TERN_TRY(terni_shape_init(config, comm->num_ranks, &shape));
     struct tern_ep *ep = (struct tern_ep *)calloc(1, sizeof(*ep));
     if (!ep) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for an EP object of %zu bytes", sizeof(*ep));
     }
     ep->comm = comm;
     ep->machine = comm->machine;
-    ep->shape = shape;
-    terni_comm_adopt(comm);
+    terni_comm_adopt(comm, &ep->child);
     *out = ep;
-    enum tern_status status = prepare(ep);
-    struct ep_card card = card_of(&ep->shape);
-    card.status = status;
-    if (status != TERN_OK) {
+    TERN_TRY(terni_shape_init(config, comm->num_ranks, &ep->shape));
+    return prepare(ep);
+}
+
+/* Whatever fails here, a bad configuration too, the others are in the exchange or will come to it: the card
+ * goes out with the failure in it. */
+static enum tern_status open_post(struct tern_comm *comm, const struct tern_ep_config *config,
+                                  struct tern_ep **out)
+{
+    struct ep_card card;
+    memset(&card, 0, sizeof(card));
+    card.status = create(comm, config, out);
+    if (card.status == TERN_OK) {
+        card = card_of(&(*out)->shape);
+    } else {
         snprintf(card.reason, sizeof(card.reason), "%s", tern_last_error());
     }
     return comm->boot->ops->post(comm->boot, &card, sizeof(card));
@@ -213,9 +224,8 @@ static enum tern_status judge_cards(const struct tern_comm *comm, const struct e
     return TERN_OK;
 }
 
-static enum tern_status compare_with_all(struct tern_ep *ep)
+static enum tern_status compare_with_all(struct tern_comm *comm)
 {
-    struct tern_comm *comm = ep->comm;
     struct ep_card *cards = (struct ep_card *)calloc((size_t)comm->num_ranks, sizeof(*cards));
     if (!cards) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %d cards", comm->num_ranks);
@@ -235,7 +245,7 @@ enum tern_status terni_ep_open_step(struct tern_comm *comm, const struct tern_ep
     case 0:
         return open_post(comm, config, ep);
     case 1:
-        TERN_TRY(compare_with_all(*ep));
+        TERN_TRY(compare_with_all(comm)); /* passes only if this rank's own part went well */
         return terni_heap_begin(comm, (*ep)->layout.window_bytes, &(*ep)->heap);
     case 2:
         return terni_comm_judge_post(comm, terni_heap_end(comm, (*ep)->heap));
@@ -250,8 +260,8 @@ void terni_ep_close(struct tern_ep *ep)
         return;
     }
     const struct machine_ops *ops = ep->machine->ops;
-    if (ep->has_last) {
-        ops->event_synchronize(ep->machine, ep->last);
+    if (terni_ep_wait(ep) != TERN_OK) {
+        TERN_LOG(TERN_LOG_WARN, "closing an object: %s", tern_last_error());
     }
     terni_heap_close(ep->heap);
     if (ep->last) {
@@ -264,7 +274,7 @@ void terni_ep_close(struct tern_ep *ep)
         ops->free(ep->machine, ep->device_memory);
     }
     free(ep->routes);
-    terni_comm_disown(ep->comm);
+    terni_comm_disown(ep->comm, &ep->child);
     free(ep);
 }
 
@@ -276,7 +286,7 @@ static enum tern_status zero_everything(struct tern_ep *ep)
         ops->fill(ep->machine, ep->heap->bases[ep->comm->rank], 0, ep->layout.control_bytes, stream);
     if (status == TERN_OK) {
         status =
-            ops->fill(ep->machine, ep->device_memory + ep->layout.state, 0, sizeof(struct ep_state), stream);
+            ops->fill(ep->machine, ep->device_memory + ep->layout.state, 0, ep->layout.state_bytes, stream);
     }
     if (status == TERN_OK) {
         status = ops->stream_synchronize(ep->machine, stream);
@@ -297,9 +307,7 @@ enum tern_status terni_ep_reset_step(struct tern_ep *ep, int step)
 {
     struct tern_comm *comm = ep->comm;
     if (step == 0) {
-        enum tern_status idle =
-            ep->has_last ? ep->machine->ops->event_synchronize(ep->machine, ep->last) : TERN_OK;
-        return terni_comm_judge_post(comm, idle);
+        return terni_comm_judge_post(comm, terni_ep_wait(ep));
     }
     TERN_TRY(terni_comm_judge_wait(comm));
     return step == 1 ? terni_comm_judge_post(comm, zero_everything(ep)) : TERN_OK;

@@ -1,25 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Order of operations on one EP object. Its signals count epochs, one operation after the other, so
- * operations run in issue order even when the caller changes streams: an event joins the streams. Inside a
- * graph the capture's own order holds, and the caller orders launches of the graph against other operations.
- */
+ * operations run in issue order even when the caller changes streams: then an event joins the two, recorded
+ * only at that moment, because an event behind every kernel costs each next one some 3 us. Inside a graph the
+ * capture's own order holds, and the caller orders launches of the graph against other operations. */
 #include "ep/ep.h"
+
+/* `last` comes after the latest operation, and whatever else was issued on its stream. */
+static enum tern_status record_last(struct tern_ep *ep, struct tern_stream *stream)
+{
+    const struct machine_ops *ops = ep->machine->ops;
+    if (ops->stream_capturing(ep->machine, stream)) {
+        return TERN_FAIL(TERN_BAD_STATE,
+                         "the stream of the object's latest operation is being captured; synchronize the "
+                         "object before a capture begins there");
+    }
+    return ops->event_record(ep->machine, ep->last, stream);
+}
 
 enum tern_status terni_ep_begin(struct tern_ep *ep, struct tern_stream *stream, struct tern_event *after)
 {
     const struct machine_ops *ops = ep->machine->ops;
     TERN_TRY(terni_ep_fault(ep));
-    if (!stream && ep->no_default_stream) {
+    if (ep->no_default_stream && ops->is_default_stream(ep->machine, stream)) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
-                         "stream is NULL, but %d ranks share device %d and its default stream; give each a "
+                         "stream is %s, but %d ranks share device %d and its default stream; give each a "
                          "stream of its own",
-                         ep->comm->ranks_on_device, ep->machine->info.device);
+                         stream ? "cudaStreamLegacy" : "NULL", ep->comm->ranks_on_device,
+                         ep->machine->info.device);
     }
     if (after) {
         TERN_TRY(ops->event_wait(ep->machine, after, stream));
     }
-    if (ep->has_last && !ops->stream_capturing(ep->machine, stream)) {
+    struct tern_stream *before;
+    if (terni_child_stream(&ep->child, &before) && before != stream &&
+        !ops->stream_capturing(ep->machine, stream)) {
+        TERN_TRY(record_last(ep, before));
         TERN_TRY(ops->event_wait(ep->machine, ep->last, stream));
     }
     return TERN_OK;
@@ -29,22 +45,26 @@ enum tern_status terni_ep_end(struct tern_ep *ep, enum tern_status status, struc
                               struct tern_event *record)
 {
     const struct machine_ops *ops = ep->machine->ops;
-    enum tern_status ended = TERN_OK;
     if (!ops->stream_capturing(ep->machine, stream)) {
-        ended = ops->event_record(ep->machine, ep->last, stream);
-        ep->has_last = 1;
+        terni_child_used(&ep->child, stream);
     }
-    if (record && status == TERN_OK && ended == TERN_OK) {
-        ended = ops->event_record(ep->machine, record, stream);
+    return record && status == TERN_OK ? ops->event_record(ep->machine, record, stream) : status;
+}
+
+enum tern_status terni_ep_wait(struct tern_ep *ep)
+{
+    struct tern_stream *stream;
+    if (terni_child_stream(&ep->child, &stream)) {
+        TERN_TRY(record_last(ep, stream));
+        TERN_TRY(ep->machine->ops->event_synchronize(ep->machine, ep->last));
+        terni_child_idle(&ep->child);
     }
-    return status != TERN_OK ? status : ended;
+    return TERN_OK;
 }
 
 enum tern_status terni_ep_synchronize(struct tern_ep *ep)
 {
-    if (ep->has_last) {
-        TERN_TRY(ep->machine->ops->event_synchronize(ep->machine, ep->last));
-    }
+    TERN_TRY(terni_ep_wait(ep));
     TERN_TRY(terni_ep_fault(ep));
     return terni_ep_bad_id(ep);
 }
@@ -54,9 +74,9 @@ void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *f)
     const struct ep_layout *l = &ep->layout;
     f->rank = ep->comm->rank;
     f->num_ranks = ep->comm->num_ranks;
+    f->own = ep->heap->bases[ep->comm->rank];
     f->ep_bases = ep->heap->device_bases;
     f->user_bases = ep->comm->heap->device_bases;
-    f->ready_offset = l->ready;
     f->done_offset = l->done;
     f->abort_offset = l->abort;
     f->message_offset = l->message;
@@ -72,7 +92,7 @@ void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *f)
 
 uint32_t terni_place_table(const struct ep_shape *shape, uint32_t num_columns)
 {
-    return (uint32_t)align_up(shape->num_ranks * (num_columns * sizeof(struct place) + sizeof(uint64_t)),
+    return (uint32_t)align_up(shape->num_ranks * (num_columns * sizeof(struct place) + 2 * sizeof(uint64_t)),
                               128);
 }
 

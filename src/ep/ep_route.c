@@ -66,6 +66,8 @@ static void fill_route_args(struct tern_route *route, const struct tern_route_ar
     k->host.rank_counts = (int32_t *)(device + l->rank_counts);
     k->host.expert_counts = (int32_t *)(device + l->expert_counts);
     k->host.expert_offsets = (int32_t *)(device + l->expert_offsets);
+    k->cells = (uint64_t *)(ep->device_memory + ep->layout.cells);
+    k->finished = (uint64_t *)(ep->device_memory + ep->layout.finished);
     k->ticket = run->captured ? 0 : run->number;
     k->topk_idx = a->topk_idx;
     k->idx_bytes = route->idx_bytes;
@@ -151,13 +153,14 @@ enum tern_status terni_route_run(struct tern_route *route, const struct tern_rou
 {
     uint32_t idx_bytes = args->idx_bytes ? args->idx_bytes : 8;
     TERN_TRY(check_args(route->ep, args, idx_bytes));
+    uint32_t alignment = args->expert_alignment ? args->expert_alignment : 1;
     if (args->topk != route->topk || args->layout != route->layout || idx_bytes != route->idx_bytes ||
-        (args->expert_alignment ? args->expert_alignment : 1) != route->alignment) {
+        alignment != route->alignment) {
         return TERN_FAIL(
             TERN_INVALID_ARGUMENT,
             "the route was opened with topk %u, layout %u, alignment %u, ids of %u bytes, not %u, %u, %u, %u",
             route->topk, route->layout, route->alignment, route->idx_bytes, args->topk, args->layout,
-            args->expert_alignment, idx_bytes);
+            alignment, idx_bytes);
     }
     return launch_route(route, args, stream);
 }
@@ -185,13 +188,12 @@ enum tern_status terni_route_wait(struct tern_route *route, struct tern_route_co
         TERN_LOG(TERN_LOG_WARN, "a route has waited %llu ms behind other work of its stream",
                  (unsigned long long)(wait_ns / 1000000u));
     }
-    TERN_TRY(terni_route_bad_id(route));
     counts->num_rows = (uint64_t)route->host.num_rows[0];
     counts->num_tokens = (uint64_t)route->host.num_rows[1];
     counts->rank_counts = route->host.rank_counts;
     counts->expert_counts = route->host.expert_counts;
     counts->expert_offsets = route->host.expert_offsets;
-    return TERN_OK;
+    return terni_route_bad_id(route); /* it ends nothing: the counts hold */
 }
 
 void terni_route_view(struct tern_route *route, struct tern_route_view *view)

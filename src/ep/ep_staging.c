@@ -9,7 +9,7 @@
 #include "ep/ep.h"
 #include "kernels/kernels.h"
 
-enum { COPY_THREADS = 512, CPU_COPY_THREADS = 64, CPU_COPY_BLOCKS = 2 };
+enum { COPY_THREADS = 512, COPY_BLOCKS_A_SM = 32, CPU_COPY_THREADS = 64, CPU_COPY_BLOCKS = 2 };
 
 void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct tern_route *route,
                          uint64_t capacity, int padding, int copy_in)
@@ -56,29 +56,41 @@ enum tern_status terni_staging_place(struct staging *s, const char *what, void *
         place->offset = (uint64_t)at | PLACE_USER_HEAP;
         return TERN_OK;
     }
-    uint64_t stride = align_up(row_bytes, 16);
-    uint64_t bytes = align_up(s->copies.capacity * stride, 256);
+    uint64_t bytes = align_up(s->copies.capacity * row_bytes, 256);
     if (s->used + bytes > s->ep->shape.staging_bytes) {
-        return TERN_FAIL(
-            TERN_NO_SPACE,
-            "%s is in no window and needs %llu bytes of staging for %llu rows; %llu of %llu are left", what,
-            (unsigned long long)bytes, (unsigned long long)s->copies.capacity,
-            (unsigned long long)(s->ep->shape.staging_bytes - s->used),
-            (unsigned long long)s->ep->shape.staging_bytes);
+        return TERN_FAIL(TERN_NO_SPACE,
+                         "%s is in no window and needs %llu bytes of staging for %llu rows; %llu of %llu are "
+                         "left: raise staging_bytes or use tern_alloc(TERN_MEMORY_WINDOW)",
+                         what, (unsigned long long)bytes, (unsigned long long)s->copies.capacity,
+                         (unsigned long long)(s->ep->shape.staging_bytes - s->used),
+                         (unsigned long long)s->ep->shape.staging_bytes);
     }
     uint64_t offset = s->ep->layout.staging + s->used;
     char *staged = s->ep->heap->bases[s->ep->comm->rank] + offset;
     struct copy_column *c = &s->copies.columns[s->copies.num_columns++];
     c->src = s->copy_in ? (const char *)data : staged;
     c->dst = s->copy_in ? staged : (char *)data;
-    c->src_stride = s->copy_in ? row_stride : (int64_t)stride;
-    c->dst_stride = s->copy_in ? (int64_t)stride : row_stride;
+    c->src_stride = s->copy_in ? row_stride : (int64_t)row_bytes;
+    c->dst_stride = s->copy_in ? (int64_t)row_bytes : row_stride;
     c->row_bytes = row_bytes;
     c->all = (uint32_t)all;
     s->used += bytes;
     place->offset = offset;
-    place->stride = (int64_t)stride;
+    place->stride = (int64_t)row_bytes;
     return TERN_OK;
+}
+
+/* A warp for every piece if the outputs are full, up to a limit: on a GPU that is faster than few warps with
+ * many pieces each (docs/performance.md). */
+static int blocks_of(const struct staging *s)
+{
+    uint64_t pieces = 0;
+    for (uint32_t c = 0; c < s->copies.num_columns; c++) {
+        pieces += s->copies.capacity * s->copies.columns[c].row_bytes / COPY_PIECE + 1;
+    }
+    uint64_t blocks = pieces / (COPY_THREADS / 32) + 1;
+    uint64_t most = (uint64_t)COPY_BLOCKS_A_SM * (uint64_t)s->ep->machine->info.num_sms;
+    return (int)(blocks < most ? blocks : most);
 }
 
 enum tern_status terni_staging_copy(const struct staging *s, struct tern_stream *stream)
@@ -90,7 +102,7 @@ enum tern_status terni_staging_copy(const struct staging *s, struct tern_stream 
     int cpu = m->info.kind == TERN_MACHINE_CPU;
     struct launch l;
     l.kernel = TERN_KERNEL_copy_rows;
-    l.num_blocks = cpu ? CPU_COPY_BLOCKS : 2 * m->info.num_sms;
+    l.num_blocks = cpu ? CPU_COPY_BLOCKS : blocks_of(s);
     l.num_threads = cpu ? CPU_COPY_THREADS : COPY_THREADS;
     l.shared_bytes = 0;
     l.args = &s->copies;

@@ -128,11 +128,10 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     memset(&l, 0, sizeof(l));
 
     uint64_t at = 0;
-    l.ready = take(&at, s->num_ranks * sizeof(uint64_t));
-    l.done = take(&at, s->num_ranks * sizeof(uint64_t));
+    l.done = take(&at, (uint64_t)s->num_ranks * EP_MAX_BLOCKS * sizeof(uint64_t));
     l.abort = take(&at, sizeof(uint64_t));
-    l.message = take(&at, 2ull * s->num_ranks * sizeof(struct ep_message));
-    l.counts = take(&at, 2ull * s->num_ranks * (s->num_ranks + (uint64_t)s->num_experts) * sizeof(int32_t));
+    l.message = take(&at, 2ull * s->num_ranks * MESSAGE_WORDS * sizeof(uint64_t));
+    l.counts = take(&at, 2ull * s->num_ranks * (s->num_ranks + (uint64_t)s->num_experts) * sizeof(uint64_t));
     l.control_bytes = at;
     l.staging = take(&at, s->staging_bytes);
     l.window_bytes = at;
@@ -140,6 +139,9 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     layout_route(s, &l.route);
     at = 0;
     l.state = take(&at, sizeof(struct ep_state));
+    l.cells = take(&at, ROUTE_MAX_WORKERS * (s->num_ranks + (uint64_t)s->num_experts) * sizeof(uint64_t));
+    l.finished = take(&at, ROUTE_MAX_WORKERS * sizeof(uint64_t));
+    l.state_bytes = at;
     l.routes = take(&at, s->max_routes * l.route.bytes);
     l.device_bytes = at;
 

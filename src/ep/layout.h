@@ -28,10 +28,11 @@ struct route_host_layout {
 
 struct ep_layout {
     /* the window, in the object's heap */
-    uint64_t ready, done, abort, message, counts, staging, window_bytes;
+    uint64_t done, abort, message, counts, staging, window_bytes;
     uint64_t control_bytes; /* of it, zeroed by a reset */
     /* device memory */
-    uint64_t state, routes, device_bytes;
+    uint64_t state, cells, finished, routes, device_bytes;
+    uint64_t state_bytes; /* from state on: with the running route's words, zeroed by a reset */
     struct route_layout route;
     /* host memory */
     uint64_t record, route_hosts, host_bytes;

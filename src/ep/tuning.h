@@ -15,7 +15,7 @@ struct geometry {
 /* `sms` as asked for, 0: fallback; never more than `most`. */
 int terni_tuning_blocks(uint32_t sms, uint32_t fallback, int most);
 
-/* One block; counters take (ranks + experts) words a warp. */
+/* Workers and the settler; counters take (ranks + experts) words a warp. */
 enum tern_status terni_tuning_route(const struct machine_info *info, uint32_t num_ranks, uint32_t num_experts,
                                     uint32_t num_tokens, struct geometry *g);
 /* stage_bytes: of one token. */
@@ -24,5 +24,9 @@ enum tern_status terni_tuning_dispatch(const struct machine_info *info, int bulk
 /* stage_bytes: of one batch of chunks; 0 for the plain variant. */
 enum tern_status terni_tuning_combine(const struct machine_info *info, int bulk, uint32_t stage_bytes,
                                       uint32_t table_bytes, struct geometry *g);
+/* In how many parts, of *part_chunks chunks each, combine cuts a token so that `warps` are busy alike. */
+uint32_t terni_tuning_parts(uint32_t num_tokens, uint32_t chunks, uint32_t warps, uint32_t *part_chunks);
+/* Warps of a dispatch that keep the rank's own rows; 0: the senders take them along. */
+uint32_t terni_tuning_keepers(const struct machine_info *info, int num_blocks, uint32_t num_senders);
 
 #endif

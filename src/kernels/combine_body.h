@@ -4,10 +4,11 @@
  * windows, adds them in FP32 in target order (ranks ascending, or choices ascending) onto the biases, rounds
  * once and writes the token. Nobody pushes; the peers only keep their rows still until this rank is done.
  *
- * A token is cut into chunks of chunk_bytes, and a chunk's rows into batches of at most batch_rows. One step
- * of the bulk pipeline is one batch: step n uses stage n % num_stages. The loader runs num_stages - 1 steps
- * ahead of the adder; both are the same warp, so that what the loader knows of a step travels in the stage's
- * note.
+ * A token is cut into chunks of chunk_bytes, and a chunk's rows into batches of at most batch_rows. A warp
+ * takes a part of a token at a time: all of its chunks if there are many tokens, fewer if warps would be left
+ * without work. One step of the bulk pipeline is one batch: step n uses stage n % num_stages. The loader runs
+ * num_stages - 1 steps ahead of the adder; both are the same warp, so that what the loader knows of a step
+ * travels in the stage's note.
  *
  * If weights are wanted, the block's last warp pulls them meanwhile.
  *
@@ -22,10 +23,12 @@ enum { COMBINE_VECS = COMBINE_CHUNK / 512 };
 
 struct puller {
     const struct combine_args *p;
+    struct op_table table;
     struct target_map map;
     char *stages;
     uint64_t *bars;  /* [num_stages], then as many notes */
     uint32_t chunks; /* a row */
+    uint32_t units;  /* parts of all tokens */
 };
 
 /* A chunk's sums: lane l holds bytes [q * 512 + l * 16, + 16) of it in sum[q]. */
@@ -33,16 +36,18 @@ struct accumulator {
     float sum[COMBINE_VECS][8];
 };
 
-TERN_DEVICE struct puller puller_of(const struct combine_args *p)
+TERN_DEVICE struct puller puller_of(const struct combine_args *p, const struct op_table *table)
 {
     struct puller s;
     uint32_t stage_bytes = p->batch_rows * p->chunk_bytes;
     s.p = p;
-    s.map = target_map_of(&p->f, &p->route, p->layout, p->topk, p->num_experts, COMBINE_COLUMNS);
+    s.table = *table;
+    s.map = target_map_of(&p->f, table, &p->route, p->layout, p->topk, p->num_experts);
     s.stages = shared_memory() + p->table_bytes + (uint32_t)warp() * p->num_stages * stage_bytes;
     s.bars = (uint64_t *)(shared_memory() + p->table_bytes + p->num_pullers * p->num_stages * stage_bytes) +
              (uint32_t)warp() * 2 * p->num_stages;
     s.chunks = (p->row_bytes + p->chunk_bytes - 1) / p->chunk_bytes;
+    s.units = p->num_tokens * p->parts;
     return s;
 }
 
@@ -60,9 +65,22 @@ TERN_DEVICE uint32_t chunk_size(const struct puller *s, uint32_t chunk)
     return left < s->p->chunk_bytes ? left : s->p->chunk_bytes;
 }
 
-TERN_DEVICE const char *row_address(struct target g)
+/* Chunks of unit u, which is part u % parts of token u / parts. */
+struct chunk_range {
+    uint32_t begin, end;
+};
+
+TERN_DEVICE struct chunk_range chunks_of(const struct puller *s, uint32_t u)
 {
-    struct place at = place_table()[g.rank];
+    struct chunk_range c;
+    c.begin = u % s->p->parts * s->p->part_chunks;
+    c.end = c.begin + s->p->part_chunks < s->chunks ? c.begin + s->p->part_chunks : s->chunks;
+    return c;
+}
+
+TERN_DEVICE const char *row_address(const struct puller *s, struct target g)
+{
+    struct place at = s->table.places[g.rank];
     return at.base + g.row * at.stride;
 }
 
@@ -121,26 +139,28 @@ TERN_DEVICE uint64_t note_of(uint32_t rows, int last) { return (uint64_t)rows <<
 /* Where the loader is, and this lane's rows of its token: targets lane, lane + 32, ... in groups. */
 enum { PULL_MAX_GROUPS = EP_MAX_RANKS / 32 };
 struct loader {
-    uint32_t token, chunk, batch;
+    uint32_t unit, chunk, end, batch;
     uint32_t valid;                     /* targets of the token */
     uint32_t position[PULL_MAX_GROUPS]; /* among the valid ones, in order; none: UINT32_MAX */
     const char *address[PULL_MAX_GROUPS];
 };
 
-TERN_DEVICE void loader_begin_token(const struct puller *s, struct loader *l, const int groups)
+TERN_DEVICE void loader_begin_unit(const struct puller *s, struct loader *l, const int groups)
 {
-    l->chunk = 0;
+    struct chunk_range c = chunks_of(s, l->unit);
+    l->chunk = c.begin;
+    l->end = c.end;
     l->batch = 0;
     l->valid = 0;
     TERN_UNROLL
     for (int i = 0; i < groups; i++) {
         struct target g = {-1, 0};
-        if (l->token < s->p->num_tokens) {
-            g = target_of(&s->map, l->token, (uint32_t)(i * 32 + lane()));
+        if (l->unit < s->units) {
+            g = target_of(&s->map, l->unit / s->p->parts, (uint32_t)(i * 32 + lane()));
         }
         uint32_t hits = warp_ballot(g.rank >= 0);
         l->position[i] = g.rank >= 0 ? l->valid + (uint32_t)popc_before(hits, lane()) : UINT32_MAX;
-        l->address[i] = g.rank >= 0 ? row_address(g) : 0;
+        l->address[i] = g.rank >= 0 ? row_address(s, g) : 0;
         l->valid += (uint32_t)TERN_POPC(hits);
     }
 }
@@ -154,7 +174,7 @@ TERN_DEVICE void load_step(const struct puller *s, struct loader *l, uint32_t st
     uint32_t rows = l->valid - first < p->batch_rows ? l->valid - first : p->batch_rows;
     int last = first + rows == l->valid;
     char *to = s->stages + stage * p->batch_rows * p->chunk_bytes;
-    if (l->token >= p->num_tokens) {
+    if (l->unit >= s->units) {
         return;
     }
     if (lane() == 0) {
@@ -171,9 +191,9 @@ TERN_DEVICE void load_step(const struct puller *s, struct loader *l, uint32_t st
     }
     l->batch = last ? 0 : l->batch + 1;
     l->chunk += (uint32_t)last;
-    if (l->chunk == s->chunks) {
-        l->token += gap_of(s);
-        loader_begin_token(s, l, groups);
+    if (l->chunk == l->end) {
+        l->unit += gap_of(s);
+        loader_begin_unit(s, l, groups);
     }
 }
 
@@ -205,40 +225,38 @@ TERN_DEVICE void pull_bulk(const struct puller *s, const int groups)
     }
     sync_warp();
     struct loader l;
-    l.token = first_of(s);
-    uint32_t t = l.token;
-    loader_begin_token(s, &l, groups);
+    l.unit = first_of(s);
+    loader_begin_unit(s, &l, groups);
     for (uint32_t n = 0; n < ahead; n++) {
         load_step(s, &l, n, groups);
     }
     struct accumulator a;
-    uint32_t stage = 0, parity = 0, chunk = 0;
+    uint32_t stage = 0, parity = 0;
     int first = 1;
-    while (t < p->num_tokens) {
-        load_step(s, &l, stage == 0 ? ahead : stage - 1, groups);
-        if (first) {
-            begin_sum(s, &a, t, chunk);
+    for (uint32_t u = first_of(s); u < s->units; u += gap_of(s)) {
+        struct chunk_range c = chunks_of(s, u);
+        uint32_t t = u / p->parts;
+        for (uint32_t chunk = c.begin; chunk < c.end; chunk += (uint32_t)first) {
+            load_step(s, &l, stage == 0 ? ahead : stage - 1, groups);
+            if (first) {
+                begin_sum(s, &a, t, chunk);
+            }
+            while (!mbar_test(s->bars + stage, parity)) {
+                spin();
+            }
+            sync_warp();
+            uint64_t note = s->bars[p->num_stages + stage];
+            add_rows(s, &a, (uint32_t)(note >> 1), chunk_size(s, chunk), stage);
+            first = (int)(note & 1);
+            if (first) {
+                end_sum(s, &a, t, chunk);
+            }
+            /* These reads of the stage and its note come before what the loader puts there next. */
+            fence_proxy_async();
+            sync_warp();
+            stage = stage == ahead ? 0 : stage + 1;
+            parity ^= stage == 0;
         }
-        while (!mbar_test(s->bars + stage, parity)) {
-            spin();
-        }
-        sync_warp();
-        uint64_t note = s->bars[p->num_stages + stage];
-        add_rows(s, &a, (uint32_t)(note >> 1), chunk_size(s, chunk), stage);
-        first = (int)(note & 1);
-        if (first) {
-            end_sum(s, &a, t, chunk);
-            chunk++;
-        }
-        if (chunk == s->chunks) {
-            chunk = 0;
-            t += gap_of(s);
-        }
-        /* These reads of the stage and its note come before what the loader puts there next. */
-        fence_proxy_async();
-        sync_warp();
-        stage = stage == ahead ? 0 : stage + 1;
-        parity ^= stage == 0;
     }
 }
 
@@ -258,7 +276,7 @@ TERN_DEVICE void pull_plain(const struct puller *s)
                 struct target one;
                 one.rank = (int)shfl_u32((uint32_t)g.rank, src);
                 one.row = (int64_t)shfl_u64((uint64_t)g.row, src);
-                const char *from = row_address(one) + (size_t)chunk * p->chunk_bytes;
+                const char *from = row_address(s, one) + (size_t)chunk * p->chunk_bytes;
                 TERN_UNROLL
                 for (int q = 0; q < COMBINE_VECS; q++) {
                     uint32_t i = (uint32_t)(q * 512 + lane() * 16);
@@ -280,7 +298,7 @@ TERN_DEVICE float add_weights(const struct puller *s, uint32_t t, uint32_t k, ui
                               float sum)
 {
     const struct combine_args *p = s->p;
-    const struct place *from = place_table() + COMBINE_WEIGHTS * p->f.num_ranks;
+    const struct place *from = s->table.places + COMBINE_WEIGHTS * p->f.num_ranks;
     float value[WEIGHTS_AT_ONCE];
     int there[WEIGHTS_AT_ONCE];
     TERN_UNROLL
@@ -325,16 +343,17 @@ TERN_DEVICE void pull_weights(const struct puller *s)
 TERN_DEVICE void combine_body(const struct combine_args *p, const int bulk)
 {
     uint64_t epoch = op_epoch(&p->f);
+    struct op_table table = op_table_at(shared_memory(), COMBINE_COLUMNS, p->f.num_ranks);
     if (bid() == 0) {
-        op_announce(&p->f, epoch, COMBINE_COLUMNS);
+        op_announce(&p->f, epoch, MESSAGE_COLUMNS + 2 * COMBINE_COLUMNS);
     }
-    if (op_await(&p->f, epoch)) {
+    int ok = op_await(&p->f, epoch, &table);
+    if (ok) {
         if (bulk) {
             /* The peers' rows, seen through their ready signals, come before asynchronous reads. */
             fence_proxy_async();
         }
-        place_fill(&p->f, epoch, COMBINE_COLUMNS);
-        struct puller s = puller_of(p);
+        struct puller s = puller_of(p, &table);
         if ((uint32_t)warp() >= p->num_pullers) {
             pull_weights(&s);
         } else if (bulk && s.map.num_targets <= 32) {
@@ -345,7 +364,7 @@ TERN_DEVICE void combine_body(const struct combine_args *p, const int bulk)
             pull_plain(&s);
         }
     }
-    op_leave(&p->f, epoch);
+    op_leave(&p->f, epoch, &table, ok);
 }
 
 #endif

@@ -4,4 +4,9 @@
 #include "kernels/kernels.h"
 #include "kernels/combine_body.h"
 
-TERN_KERNEL(combine_bulk, struct combine_args, p) { combine_body(p, 1); }
+TERN_KERNEL(combine_bulk, struct combine_args, p)
+{
+    if (TERN_HAS_BULK) { /* elsewhere it is never launched, and need not be compiled */
+        combine_body(p, 1);
+    }
+}

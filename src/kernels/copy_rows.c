@@ -2,35 +2,8 @@
  *
  * Rows between a caller's tensors and staging windows, for tensors that are in no window. How many rows is
  * read on the device, so that static shapes need no host. */
-#include "kernels/ep_args.h"
+#include "kernels/copy.h"
 #include "kernels/kernels.h"
-#include "simt/simt.h"
-
-TERN_DEVICE void copy_row(char *dst, const char *src, uint32_t bytes)
-{
-    uint64_t either = (uint64_t)(uintptr_t)dst | (uint64_t)(uintptr_t)src | bytes;
-    if ((either & 15) == 0) {
-        for (uint32_t i = (uint32_t)lane() * 16; i < bytes; i += 512 * 4) {
-            struct vec16 v[4];
-            TERN_UNROLL
-            for (int q = 0; q < 4; q++) {
-                if (i + (uint32_t)q * 512 < bytes) {
-                    v[q] = ld_stream_vec16(src + i + q * 512);
-                }
-            }
-            TERN_UNROLL
-            for (int q = 0; q < 4; q++) {
-                if (i + (uint32_t)q * 512 < bytes) {
-                    st_vec16(dst + i + q * 512, v[q]);
-                }
-            }
-        }
-        return;
-    }
-    for (uint32_t i = (uint32_t)lane(); i < bytes; i += 32) {
-        dst[i] = src[i];
-    }
-}
 
 struct row_range {
     int64_t begin, end;
@@ -48,11 +21,19 @@ TERN_DEVICE struct row_range group_rows(const struct copy_args *p, uint32_t g)
     return r;
 }
 
+/* All warps of the grid. Rows without gaps on both sides are one run of bytes. */
 TERN_DEVICE void copy_range(const struct copy_column *c, struct row_range rows)
 {
-    int64_t step = nblk() * nwarps();
-    for (int64_t r = rows.begin + bid() * nwarps() + warp(); r < rows.end; r += step) {
-        copy_row(c->dst + r * c->dst_stride, c->src + r * c->src_stride, c->row_bytes);
+    int dense = c->src_stride == c->row_bytes && c->dst_stride == c->row_bytes;
+    int64_t num = rows.end > rows.begin ? rows.end - rows.begin : 0;
+    int64_t run = dense ? num * c->row_bytes : c->row_bytes; /* bytes */
+    int64_t pieces = (run + COPY_PIECE - 1) / COPY_PIECE;    /* of a run */
+    int64_t all = dense ? pieces : num * pieces;
+    for (int64_t u = bid() * nwarps() + warp(); u < all; u += nblk() * nwarps()) {
+        int64_t row = rows.begin + (dense ? 0 : u / pieces);
+        int64_t at = (dense ? u : u % pieces) * COPY_PIECE;
+        int64_t bytes = run - at < COPY_PIECE ? run - at : COPY_PIECE;
+        copy_piece(c->dst + row * c->dst_stride + at, c->src + row * c->src_stride + at, (uint32_t)bytes);
     }
 }
 

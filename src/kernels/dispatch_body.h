@@ -3,63 +3,54 @@
  * Dispatch, "place once": every warp takes tokens in turn, brings a token's payloads into shared memory once
  * and sends them from there to each target's final row. No queue, no credit, nobody at the receiver. The
  * bodies take `bulk` as a constant: asynchronous bulk copies through a ring of stages, or loads and stores.
+ * A warp after these sends ids, weights and sources meanwhile (dispatch_meta.h), and with few blocks more warps
+ * keep the rank's own rows (dispatch_own.h).
  *
  * Shared memory: | place table | stages of warp 0, 1, ... | barriers of warp 0, 1, ... | lists of warp 0, 1,
  * ... | A stage holds one token: its payload columns one after the other, each 16-byte aligned, then cast
- * scales. A list holds the targets of the token that is being sent, so that lanes can take (target, choice)
- * pairs.
+ * scales.
  *
  * Bulk pipeline of a warp with S stages: token j is loaded into stage j % S. Before token j + S - 1 goes into
- * stage (j - 1) % S, every lane has waited until its copies of token j - 1 have read that stage. */
+ * stage (j - 1) % S, every lane has waited until its copies of token j - 1 have read that stage. The first
+ * loads start before the peers are awaited: they touch nothing but this rank's own memory. */
 #ifndef TERN_DISPATCH_BODY_H
 #define TERN_DISPATCH_BODY_H
 
 #include "kernels/cast.h"
-#include "kernels/place.h"
-
-/* A target on a warp's list. */
-struct listed {
-    int32_t rank, row;
-    uint32_t choice; /* of the token; expert layout */
-    uint32_t reserved;
-};
+#include "kernels/dispatch_meta.h"
+#include "kernels/dispatch_own.h"
 
 /* One warp's view of its pipeline. */
 struct sender {
     const struct dispatch_args *p;
+    const struct op_table *table;
     struct target_map map;
     char *stages;
     uint64_t *bars;
-    struct listed *list;
-    uint32_t touched; /* lanes read or write stages themselves, so that bulk copies need a proxy fence */
-    uint32_t odd;     /* some column cannot leave as a bulk copy */
-    uint32_t meta;    /* somebody wants ids, weights or sources */
+    uint32_t first, step; /* its tokens */
+    uint32_t touched;     /* lanes read or write stages themselves, so that bulk copies need a proxy fence */
+    uint32_t odd;         /* some column cannot leave as a bulk copy */
 };
 
-TERN_DEVICE struct sender sender_of(const struct dispatch_args *p, int num_columns)
+TERN_DEVICE struct sender sender_of(const struct dispatch_args *p, const struct op_table *table)
 {
     struct sender s;
     uint32_t stages_bytes = p->num_stages * p->stage_bytes;
     s.p = p;
-    s.map = target_map_of(&p->f, &p->route, p->layout, p->topk, p->num_experts, num_columns);
+    s.table = table;
+    s.map = target_map_of(&p->f, table, &p->route, p->layout, p->topk, p->num_experts);
     s.stages = shared_memory() + p->table_bytes + (uint32_t)warp() * stages_bytes;
-    s.bars = (uint64_t *)(shared_memory() + p->table_bytes + (uint32_t)nwarps() * stages_bytes) +
+    s.bars = (uint64_t *)(shared_memory() + p->table_bytes + p->num_senders * stages_bytes) +
              (uint32_t)warp() * p->num_stages;
-    s.list =
-        (struct listed *)(shared_memory() + p->table_bytes +
-                          (uint32_t)nwarps() * (stages_bytes + p->num_stages * (uint32_t)sizeof(uint64_t))) +
-        warp() * 32;
+    s.first = (uint32_t)bid() * p->num_senders + (uint32_t)warp();
+    s.step = (uint32_t)nblk() * p->num_senders;
     s.odd = 0;
-    s.meta = 0;
     for (uint32_t c = 0; c < p->num_out; c++) {
         s.odd |= !p->out[c].whole;
     }
     s.touched = p->cast != CAST_NONE || s.odd;
     for (uint32_t c = 0; c < p->num_in; c++) {
         s.touched |= !p->in[c].whole;
-    }
-    for (int i = EP_COL_IDS * p->f.num_ranks; i < EP_MAX_COLUMNS * p->f.num_ranks; i++) {
-        s.meta |= place_table()[i].base != 0;
     }
     return s;
 }
@@ -140,54 +131,18 @@ TERN_DEVICE void finish_stage(const struct sender *s, uint32_t stage, uint32_t p
     }
 }
 
-/* Rank layout: choice k of token t for one target, local or not. */
-TERN_DEVICE void send_choice(const struct sender *s, uint32_t t, uint32_t k, struct listed g)
+/* Where output c of rank `rank` lies. */
+TERN_DEVICE struct place output_of(const struct sender *s, uint32_t c, int rank)
 {
-    const struct dispatch_args *p = s->p;
-    int num_ranks = p->f.num_ranks;
-    struct place ids = place_table()[EP_COL_IDS * num_ranks + g.rank];
-    struct place weights = place_table()[EP_COL_WEIGHTS * num_ranks + g.rank];
-    int32_t first = g.rank * (int32_t)s->map.experts_a_rank;
-    int32_t id = p->route.ids[(uint64_t)t * p->topk + k];
-    int local = id >= first && id < first + (int32_t)s->map.experts_a_rank;
-    char *at = ids.base + g.row * ids.stride + (uint64_t)k * p->idx_bytes;
-    if (ids.base && p->idx_bytes == 8) {
-        *(int64_t *)at = local ? id - first : -1;
-    } else if (ids.base) {
-        *(int32_t *)at = local ? id - first : -1;
-    }
-    if (weights.base && p->weights) {
-        ((float *)(weights.base + g.row * weights.stride))[k] =
-            local ? p->weights[(uint64_t)t * p->topk + k] : 0.0f;
-    }
+    return s->table->places[s->p->out[c].column * (uint32_t)s->p->f.num_ranks + (uint32_t)rank];
 }
 
-/* Ids, weights and sources of token t for the listed targets. All lanes. */
-TERN_DEVICE void send_meta(const struct sender *s, uint32_t t, uint32_t num_listed)
-{
-    const struct dispatch_args *p = s->p;
-    for (uint32_t i = (uint32_t)lane(); p->layout == 0 && i < num_listed * p->topk; i += 32) {
-        send_choice(s, t, i % p->topk, s->list[i / p->topk]);
-    }
-    if ((uint32_t)lane() < num_listed) {
-        struct listed g = s->list[lane()];
-        struct place weights = place_table()[EP_COL_WEIGHTS * p->f.num_ranks + g.rank];
-        struct place source = place_table()[EP_COL_SOURCE * p->f.num_ranks + g.rank];
-        if (p->layout != 0 && weights.base && p->weights) {
-            *(float *)(weights.base + g.row * weights.stride) = p->weights[(uint64_t)t * p->topk + g.choice];
-        }
-        if (source.base) {
-            *(uint64_t *)(source.base + g.row * source.stride) = (uint64_t)t << 32 | (uint32_t)p->f.rank;
-        }
-    }
-}
-
-/* Sends whole columns of this lane's target: one bulk copy each, straight to the final row. */
+/* Sends whole columns of this lane's target straight to the final row. */
 TERN_DEVICE void send_whole(const struct sender *s, const char *stage, struct target g)
 {
     const struct dispatch_args *p = s->p;
     for (uint32_t c = 0; c < p->num_out; c++) {
-        struct place at = place_table()[p->out[c].column * (uint32_t)p->f.num_ranks + (uint32_t)g.rank];
+        struct place at = output_of(s, c, g.rank);
         if (p->out[c].whole && at.base) {
             bulk_store(at.base + g.row * at.stride, stage + p->out[c].stage_offset, p->out[c].row_bytes);
         }
@@ -195,11 +150,11 @@ TERN_DEVICE void send_whole(const struct sender *s, const char *stage, struct ta
 }
 
 /* Sends the columns of a target that bulk copies cannot take. All lanes, one target. */
-TERN_DEVICE void send_odd(const struct sender *s, const char *stage, struct listed g, const int bulk)
+TERN_DEVICE void send_odd(const struct sender *s, const char *stage, struct target g, const int bulk)
 {
     const struct dispatch_args *p = s->p;
     for (uint32_t c = 0; c < p->num_out; c++) {
-        struct place at = place_table()[p->out[c].column * (uint32_t)p->f.num_ranks + (uint32_t)g.rank];
+        struct place at = output_of(s, c, g.rank);
         if ((!p->out[c].whole || !bulk) && at.base) {
             warp_copy(at.base + g.row * at.stride, stage + p->out[c].stage_offset, p->out[c].row_bytes);
         }
@@ -218,54 +173,66 @@ TERN_DEVICE void send_token(const struct sender *s, uint32_t t, uint32_t stage, 
         uint32_t i = i0 + (uint32_t)lane();
         uint32_t turned = i + rotation < n ? i + rotation : i + rotation - n;
         struct target g = target_of(&s->map, t, i < n ? turned : n);
+        if (p->num_keepers && g.rank == p->f.rank) {
+            g.rank = -1;
+        }
         if (bulk && g.rank >= 0) {
             send_whole(s, at, g);
         }
-        if (!bulk || s->odd || s->meta) {
-            uint32_t hits = warp_ballot(g.rank >= 0);
-            uint32_t num_listed = (uint32_t)TERN_POPC(hits);
-            if (g.rank >= 0) {
-                struct listed l = {g.rank, (int32_t)g.row, turned, 0};
-                s->list[popc_before(hits, lane())] = l;
-            }
-            sync_warp();
-            for (uint32_t j = 0; (!bulk || s->odd) && j < num_listed; j++) {
-                send_odd(s, at, s->list[j], bulk);
-            }
-            send_meta(s, t, num_listed);
-            sync_warp();
+        for (uint32_t left = !bulk || s->odd ? warp_ballot(g.rank >= 0) : 0; left; left &= left - 1) {
+            int src = TERN_FFS(left) - 1;
+            struct target one;
+            one.rank = (int)shfl_u32((uint32_t)g.rank, src);
+            one.row = (int64_t)shfl_u64((uint64_t)g.row, src);
+            send_odd(s, at, one, bulk);
         }
     }
 }
 
-TERN_DEVICE void send_tokens_bulk(const struct sender *s)
+/* Starts the first loads. */
+TERN_DEVICE void begin_bulk(const struct sender *s)
 {
-    const struct dispatch_args *p = s->p;
-    uint32_t first = (uint32_t)(bid() * nwarps() + warp());
-    uint32_t step = (uint32_t)(nblk() * nwarps());
-    uint32_t ahead = p->num_stages - 1;
+    uint32_t ahead = s->p->num_stages - 1;
     if (lane() == 0) {
-        for (uint32_t i = 0; i < p->num_stages; i++) {
+        for (uint32_t i = 0; i < s->p->num_stages; i++) {
             mbar_init(s->bars + i, 1);
         }
         fence_mbar_init();
     }
     sync_warp();
-    for (uint32_t j = 0; j < ahead && first + j * step < p->num_tokens; j++) {
-        load_token(s, first + j * step, j, 1);
+    for (uint32_t j = 0; j < ahead && s->first + j * s->step < s->p->num_tokens; j++) {
+        load_token(s, s->first + j * s->step, j, 1);
     }
+}
+
+/* After begin_bulk, if nothing is to be sent: loads must not outlive the block. */
+TERN_DEVICE void abandon_bulk(const struct sender *s)
+{
+    uint32_t ahead = s->p->num_stages - 1;
+    for (uint32_t j = 0; j < ahead && s->first + j * s->step < s->p->num_tokens; j++) {
+        while (!mbar_test(s->bars + j, 0)) {
+            spin();
+        }
+    }
+}
+
+/* After begin_bulk. */
+TERN_DEVICE void send_tokens_bulk(const struct sender *s)
+{
+    const struct dispatch_args *p = s->p;
+    uint32_t ahead = p->num_stages - 1;
     uint32_t stage = 0, parity = 0;
-    for (uint32_t t = first; t < p->num_tokens; t += step) {
+    for (uint32_t t = s->first; t < p->num_tokens; t += s->step) {
         finish_stage(s, stage, parity, 1);
         send_token(s, t, stage, 1);
         bulk_commit();
-        if (t + ahead * step < p->num_tokens) {
+        if (t + ahead * s->step < p->num_tokens) {
             bulk_wait_read(1);
             if (s->touched) {
                 fence_proxy_async();
             }
             sync_warp();
-            load_token(s, t + ahead * step, stage == 0 ? ahead : stage - 1, 1);
+            load_token(s, t + ahead * s->step, stage == 0 ? ahead : stage - 1, 1);
         }
         stage = stage == ahead ? 0 : stage + 1;
         parity ^= stage == 0;
@@ -276,8 +243,7 @@ TERN_DEVICE void send_tokens_bulk(const struct sender *s)
 TERN_DEVICE void send_tokens_plain(const struct sender *s)
 {
     const struct dispatch_args *p = s->p;
-    uint32_t step = (uint32_t)(nblk() * nwarps());
-    for (uint32_t t = (uint32_t)(bid() * nwarps() + warp()); t < p->num_tokens; t += step) {
+    for (uint32_t t = s->first; t < p->num_tokens; t += s->step) {
         load_token(s, t, 0, 0);
         finish_stage(s, 0, 0, 0);
         send_token(s, t, 0, 0);
@@ -285,10 +251,11 @@ TERN_DEVICE void send_tokens_plain(const struct sender *s)
     }
 }
 
-TERN_DEVICE void fill_row(const struct dispatch_args *p, int64_t row)
+TERN_DEVICE void fill_row(const struct sender *s, int64_t row)
 {
-    for (int c = 0; c < EP_MAX_COLUMNS; c++) {
-        struct place at = place_table()[c * p->f.num_ranks + p->f.rank];
+    const struct dispatch_args *p = s->p;
+    for (int c = 0; c < s->table->num_columns; c++) {
+        struct place at = s->table->places[c * p->f.num_ranks + p->f.rank];
         int value = c == EP_COL_SOURCE ? -1 : 0;
         for (uint32_t i = (uint32_t)lane(); at.base && i < p->column_bytes[c]; i += 32) {
             at.base[row * at.stride + i] = (char)value;
@@ -307,10 +274,10 @@ TERN_DEVICE void fill_padding(const struct sender *s)
     for (uint32_t e = 0; p->zero_padding && e < s->map.experts_a_rank; e++) {
         int64_t end = p->route.expert_offsets[e + 1] < capacity ? p->route.expert_offsets[e + 1] : capacity;
         for (int64_t r = p->route.expert_offsets[e] + p->route.expert_counts[e] + first; r < end; r += step) {
-            fill_row(p, r);
+            fill_row(s, r);
         }
     }
-    struct place ids = place_table()[EP_COL_IDS * p->f.num_ranks + p->f.rank];
+    struct place ids = s->table->places[EP_COL_IDS * p->f.num_ranks + p->f.rank];
     for (int64_t r = p->route.num_rows[0] + first; p->fill_ids && r < capacity; r += step) {
         for (uint32_t k = (uint32_t)lane(); k < p->topk * p->idx_bytes / 4; k += 32) {
             ((int32_t *)(ids.base + r * ids.stride))[k] = -1;
@@ -323,11 +290,14 @@ TERN_DEVICE void fill_padding(const struct sender *s)
 }
 
 /* 1 if a peer wants weights and this rank was given none: the peer's rows would lack them. All threads. */
-TERN_DEVICE int weights_missing(const struct dispatch_args *p, uint64_t epoch)
+TERN_DEVICE int weights_missing(const struct dispatch_args *p, const struct op_table *table, uint64_t epoch)
 {
     int missing = 0;
-    for (int r = tid(); !p->weights && p->num_tokens > 0 && r < p->f.num_ranks; r += nthr()) {
-        if (place_table()[EP_COL_WEIGHTS * p->f.num_ranks + r].base) {
+    if (p->weights || p->num_tokens == 0) {
+        return 0;
+    }
+    for (int r = tid(); r < p->f.num_ranks; r += nthr()) {
+        if (table->places[EP_COL_WEIGHTS * p->f.num_ranks + r].base) {
             struct op_note note = {OP_STATUS_MISMATCH, OP_AWAIT_WEIGHTS, r, p->f.rank, epoch, 0, 0, 0, 0, 0};
             op_fault(&p->f, &note);
             missing = 1;
@@ -339,27 +309,39 @@ TERN_DEVICE int weights_missing(const struct dispatch_args *p, uint64_t epoch)
 TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
 {
     uint64_t epoch = op_epoch(&p->f);
+    int num_columns = EP_COL_PAYLOADS + (int)p->num_out;
+    struct op_table table = op_table_at(shared_memory(), num_columns, p->f.num_ranks);
+    struct sender s = sender_of(p, &table);
+    int sends = (uint32_t)warp() < p->num_senders;
     if (bid() == 0) {
-        op_announce(&p->f, epoch, EP_MAX_COLUMNS);
+        op_announce(&p->f, epoch, MESSAGE_COLUMNS + 2 * num_columns);
     }
-    if (op_await(&p->f, epoch)) {
-        if (bulk) {
-            /* The peers' reads of what their outputs held before, seen through their ready signals, come
-             * before this block's asynchronous writes there. */
-            fence_proxy_async();
-        }
-        place_fill(&p->f, epoch, EP_MAX_COLUMNS);
-        if (!weights_missing(p, epoch)) {
-            struct sender s = sender_of(p, EP_MAX_COLUMNS);
-            if (bulk) {
-                send_tokens_bulk(&s);
-            } else {
-                send_tokens_plain(&s);
-            }
-            fill_padding(&s);
-        }
+    if (bulk && sends) {
+        begin_bulk(&s);
     }
-    op_leave(&p->f, epoch);
+    int ok = op_await(&p->f, epoch, &table) && !weights_missing(p, &table, epoch);
+    if (!ok && bulk && sends) {
+        abandon_bulk(&s);
+    }
+    if (ok && bulk) {
+        /* The peers' reads of what their outputs held before, seen through their ready signals, come before
+         * this block's asynchronous writes there. */
+        fence_proxy_async();
+    }
+    if (ok && (uint32_t)warp() > p->num_senders) {
+        keep_own(p, &table);
+    } else if (ok && !sends) {
+        struct courier c = courier_of(p, &table);
+        send_meta(&c);
+    } else if (ok && bulk) {
+        send_tokens_bulk(&s);
+    } else if (ok) {
+        send_tokens_plain(&s);
+    }
+    if (ok) {
+        fill_padding(&s);
+    }
+    op_leave(&p->f, epoch, &table, ok);
 }
 
 #endif

@@ -4,4 +4,9 @@
 #include "kernels/kernels.h"
 #include "kernels/dispatch_body.h"
 
-TERN_KERNEL(dispatch_bulk, struct dispatch_args, p) { dispatch_body(p, 1); }
+TERN_KERNEL(dispatch_bulk, struct dispatch_args, p)
+{
+    if (TERN_HAS_BULK) { /* elsewhere it is never launched, and need not be compiled */
+        dispatch_body(p, 1);
+    }
+}

@@ -5,11 +5,12 @@
  *
  * Control window of one rank, as its peers see it (offsets from ep/layout.c):
  *
- *   ready[R]   u64  written by rank s: the epoch it has entered          single writer a word
- *   done[R]    u64  written by rank s: the epoch it has finished
- *   abort      u64  written by any rank: some rank gave up, see ABORT_*
- *   message[2][R]   written by rank s before ready: where its outputs are; by parity of the epoch
- *   counts[2][R]    written by rank s before ready: its count row (route only); likewise
+ *   done[R][B]      u64  written by block b of rank s: the epoch it has finished   one writer a word
+ *   abort           u64  written by any rank: some rank gave up, see ABORT_*
+ *   message[2][R]   tagged words from rank s: it is in, and where its outputs are; by parity of the epoch
+ *   counts[2][R]    tagged words from rank s: its count row (route only); likewise
+ *
+ * A tagged word has the low half of the epoch in its high half, so that it says itself when it has arrived.
  *
  * Two copies are enough: a rank enters epoch e + 2 only after it saw every rank enter e + 1, which each did
  * after it had finished e. */
@@ -23,11 +24,13 @@ enum {
     EP_MAX_RANKS = 128,
     EP_MAX_PAYLOADS = 8,
     EP_MAX_IN = EP_MAX_PAYLOADS,
-    /* payloads, the scales of a cast, ids, weights, source */
-    EP_COL_IDS = EP_MAX_PAYLOADS + 1,
+    EP_MAX_BLOCKS = 256, /* of one launch */
+    /* Columns of a dispatch's message. */
+    EP_COL_IDS = 0,
     EP_COL_WEIGHTS,
     EP_COL_SOURCE,
-    EP_MAX_COLUMNS
+    EP_COL_PAYLOADS, /* and the scales of a cast */
+    EP_MAX_COLUMNS = EP_COL_PAYLOADS + EP_MAX_PAYLOADS + 1
 };
 
 /* Where a column of a rank's output lies: an offset in one of its two heaps, or nowhere. */
@@ -39,18 +42,28 @@ struct ep_place {
     int64_t stride; /* bytes between rows */
 };
 
-/* What a rank tells every peer when it enters an operation. */
+/* What a rank tells every peer when it enters an operation: 64-bit values, each sent as two tagged words. */
 struct ep_message {
-    uint64_t signature; /* of operation and sizes; equal on all ranks */
-    uint64_t num_rows;  /* capacity: rows at or past it do not exist */
+    uint64_t signature;  /* of operation and sizes; equal on all ranks */
+    uint64_t num_rows;   /* capacity: rows at or past it do not exist */
+    uint64_t num_blocks; /* of this rank's launch: so many will say that they are done */
     struct ep_place columns[EP_MAX_COLUMNS];
 };
+enum {
+    MESSAGE_SIGNATURE,
+    MESSAGE_NUM_ROWS,
+    MESSAGE_NUM_BLOCKS,
+    MESSAGE_COLUMNS, /* offset and stride of each */
+    MESSAGE_WORDS = 2 * (MESSAGE_COLUMNS + 2 * EP_MAX_COLUMNS)
+};
 
-#define ABORT_WORD(culprit, reporter, status)                                                                \
-    ((uint64_t)(uint32_t)(-(status)) << 32 | (uint64_t)((reporter) + 1) << 16 | (uint64_t)((culprit) + 1))
+#define ABORT_WORD(culprit, reporter, status, awaited)                                                       \
+    ((uint64_t)(awaited) << 40 | (uint64_t)(-(status)) << 32 | (uint64_t)((reporter) + 1) << 16 |            \
+     (uint64_t)((culprit) + 1))
 #define ABORT_CULPRIT(word)  ((int)((word)&0xffffu) - 1)
 #define ABORT_REPORTER(word) ((int)((word) >> 16 & 0xffffu) - 1)
-#define ABORT_STATUS(word)   (-(int)((word) >> 32))
+#define ABORT_STATUS(word)   (-(int)((word) >> 32 & 0xffu))
+#define ABORT_AWAITED(word)  ((int)((word) >> 40 & 0xffu))
 
 /* An ep_place of one rank, as this rank addresses it; base NULL: not wanted there. */
 struct place {
@@ -66,10 +79,8 @@ enum { COMBINE_CHUNK = 1024 };
 /* This rank's own device memory; only its kernels touch it, one operation at a time. */
 struct ep_state {
     uint64_t epoch;       /* operations finished */
-    uint32_t blocks_done; /* of the running operation */
     uint32_t fault_claim; /* nonzero once a thread has taken the right to write the record */
     uint32_t bad_ids;     /* met by the running route; the first one is recorded */
-    uint32_t reserved;
 };
 
 /* Host-visible memory, written by the thread that won the claim. One record is for the fault that ended the
@@ -83,9 +94,10 @@ struct ep_record {
 
 struct op_frame {
     int32_t rank, num_ranks;
+    char *own;               /* this rank's EP heap */
     char *const *ep_bases;   /* [num_ranks] each rank's EP heap as this rank addresses it */
     char *const *user_bases; /* [num_ranks] each rank's user heap */
-    uint64_t ready_offset, done_offset, abort_offset, message_offset, counts_offset; /* in an EP heap */
+    uint64_t done_offset, abort_offset, message_offset, counts_offset; /* in an EP heap */
     struct ep_state *state;
     struct ep_record *record;
     uint64_t timeout_ns;
@@ -99,8 +111,8 @@ struct ep_rank_set {
     uint64_t low, high; /* ranks 0..63 and 64..127 */
 };
 
-/* Bytes of shared memory beside a warp's counters in the route kernel. */
-enum { ROUTE_BUFFER_BYTES = 32 * 9 * 4 };
+/* Bytes of shared memory beside a warp's counters in the route kernel, and the most blocks that count. */
+enum { ROUTE_BUFFER_BYTES = 32 * 9 * 4, ROUTE_MAX_WORKERS = 16 };
 
 /* A route's device memory, pointers into one slot (ep/layout.c). R ranks, E experts, L = E / R, K ids. */
 struct route_memory {
@@ -130,7 +142,9 @@ struct route_args {
     struct op_frame f;
     struct route_memory route;
     struct route_host host;
-    uint64_t ticket; /* 0: in a graph, the host does not wait */
+    uint64_t *cells;    /* [ROUTE_MAX_WORKERS][R + E] tagged words: what each worker of the launch counted */
+    uint64_t *finished; /* [ROUTE_MAX_WORKERS] the epoch that each worker has finished */
+    uint64_t ticket;    /* 0: in a graph, the host does not wait */
     const void *topk_idx;
     uint32_t idx_bytes, num_tokens, topk, num_experts;
     uint32_t layout, alignment;
@@ -161,7 +175,9 @@ struct dispatch_args {
     uint32_t fill_ids;    /* this rank wants -1 in the ids of rows that nobody sends */
     uint32_t scale_bytes; /* of a row, with a cast */
     uint32_t stage_bytes, num_stages, table_bytes; /* shared memory: table, stages a warp, barriers */
-    uint32_t column_bytes[EP_MAX_COLUMNS];         /* of a row, for padding; 0: not an output */
+    uint32_t num_senders; /* warps of a block that send payloads; one more sends ids, weights, sources */
+    uint32_t num_keepers; /* warps after these that keep rows of this rank's own; 0: senders do */
+    uint32_t column_bytes[EP_MAX_COLUMNS]; /* of a row, for padding; 0: not an output */
     struct column_in in[EP_MAX_IN];
     struct column_out out[EP_MAX_PAYLOADS + 1];
 };
@@ -175,8 +191,12 @@ struct combine_args {
     const char *bias[2];
     uint32_t num_tokens, topk, num_experts, layout;
     uint32_t row_bytes, chunk_bytes, batch_rows, num_stages, table_bytes;
-    uint32_t num_pullers; /* warps of a block that pull rows; one more pulls weights, if wanted */
+    uint32_t parts, part_chunks; /* a token is pulled in so many parts of so many chunks */
+    uint32_t num_pullers;        /* warps of a block that pull rows; one more pulls weights, if wanted */
 };
+
+/* Bytes that a warp copies at once. */
+enum { COPY_PIECE = 4096 };
 
 /* Rows between a caller's tensors and staging. */
 struct copy_column {

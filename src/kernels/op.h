@@ -1,245 +1,262 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The frame of every operation: announce (tell the peers where this rank's outputs are), await (all have),
- * work, leave (tell them that it is finished, and wait for theirs). A wait that passes its deadline writes
- * one record, tells every peer, and makes the kernel leave; nothing traps.
+ * work, leave (tell them that it is finished, and wait for theirs).
  *
  *   rank s                                        rank d
- *   message -> d's window, st.release ready[s]    ld.acquire ready[s], reads message
+ *   fence, tagged words -> d's window             ld.acquire until every word has the epoch's tag
  *   rows -> d's outputs                           ...
- *   last block: st.release done[s]                last block: ld.acquire done[s]; kernel ends; stream goes on
- */
+ *   each block: fence, done[s][block] = epoch     block 0: ld.acquire done[s][*]; kernel ends; stream goes on
+ *
+ * Words of a message carry their own tag, so that nothing is sent twice and no store waits for another's
+ * arrival: a peer has the message as soon as it has its words. */
 #ifndef TERN_OP_H
 #define TERN_OP_H
 
-#include "kernels/ep_args.h"
-#include "simt/simt.h"
+#include "kernels/fault.h"
 
-/* Two programs that are wrong on purpose, for test/tsan_awake.sh: one release store weakened in each. */
+/* Programs that are wrong on purpose, for test/tsan_awake.sh: the stores of one signal weakened in each, or the
+ * fence before them left out. */
 #ifdef TERN_WEAKEN_READY
-#define OP_SIGNAL_READY st_relaxed_sys_u64
+#define OP_STORE_READY st_relaxed_sys_u64
 #else
-#define OP_SIGNAL_READY st_release_sys_u64
+#define OP_STORE_READY st_fenced_sys_u64
+#endif
+#ifdef TERN_TEST_NO_SYSTEM_FENCE
+#define OP_FENCE() ((void)0)
+#else
+/* Pairs with the acquires of op_receive and op_await_done in the peers. */
+#define OP_FENCE() fence_acqrel_sys()
 #endif
 #ifdef TERN_WEAKEN_DONE
-#define OP_SIGNAL_DONE st_relaxed_sys_u64
+#define OP_STORE_DONE st_relaxed_sys_u64
 #else
-#define OP_SIGNAL_DONE st_release_sys_u64
+#define OP_STORE_DONE st_fenced_sys_u64
 #endif
 
-enum {
-    OP_AWAIT_READY = 1,
-    OP_AWAIT_DONE = 2,
-    OP_AWAIT_MATCH = 3,
-    OP_AWAIT_EXPERT_ID = 4,
-    OP_AWAIT_WEIGHTS = 5
-};
-enum { OP_STATUS_INVALID = -1, OP_STATUS_MISMATCH = -10, OP_STATUS_TIMEOUT = -11 };
-
-TERN_DEVICE uint64_t *op_word(const struct op_frame *f, int rank, uint64_t offset, int i)
-{
-    return (uint64_t *)(f->ep_bases[rank] + offset) + i;
-}
-
-TERN_DEVICE struct ep_message *op_message(const struct op_frame *f, int rank, uint64_t epoch, int from)
-{
-    return (struct ep_message *)(f->ep_bases[rank] + f->message_offset) +
-           (epoch & 1) * (uint64_t)f->num_ranks + from;
-}
-
-/* The count row that `from` sends to `rank`: [num_ranks] pairs a destination, then [num_experts] choices. */
-TERN_DEVICE int32_t *op_counts(const struct op_frame *f, int rank, uint64_t epoch, int from, uint32_t columns)
-{
-    return (int32_t *)(f->ep_bases[rank] + f->counts_offset) +
-           ((epoch & 1) * (uint64_t)f->num_ranks + from) * (uint64_t)columns;
-}
-
-TERN_DEVICE int op_aborted(const struct op_frame *f)
-{
-    /* Relaxed: nothing is read on the strength of it. Pairs with op_tell in any rank. */
-    return ld_relaxed_sys_u64(op_word(f, f->rank, f->abort_offset, 0)) != 0;
-}
-
-/* What a record says; the rest it takes from the frame. */
-struct op_note {
-    int status, awaited, peer, reporter;
-    uint64_t epoch, expected, seen, elapsed_ns;
-    uint64_t late_low, late_high; /* ranks 0..63 and 64..127 */
+/* What a block learns from the messages, in its shared memory. */
+struct op_table {
+    struct place *places; /* [num_columns][num_ranks] */
+    uint64_t *capacities; /* [num_ranks] rows */
+    uint64_t *blocks;     /* [num_ranks] of the peer's launch */
+    int num_columns;
 };
 
-/* By the one thread that has the claim to r. */
-TERN_DEVICE void op_fill_record(const struct op_frame *f, struct ep_record *r, const struct op_note *n,
-                                uint64_t written)
+TERN_DEVICE struct op_table op_table_at(char *memory, int num_columns, int num_ranks)
 {
-    r->status = n->status;
-    r->operation = f->operation;
-    r->awaited = n->awaited;
-    r->rank = f->rank;
-    r->peer = n->peer;
-    r->reporter = n->reporter;
-    r->block = bid();
-    r->warp = warp();
-    r->epoch = n->epoch;
-    r->expected = n->expected;
-    r->seen = n->seen;
-    r->elapsed_ns = n->elapsed_ns;
-    r->late[0] = n->late_low;
-    r->late[1] = n->late_high;
-    /* Pairs with the acquire in read_record (ep_fault.c): the host reads the rest only after it sees this
-     * word. */
-    st_release_sys_u64(&r->written, written);
+    struct op_table t;
+    t.places = (struct place *)memory;
+    t.capacities = (uint64_t *)(t.places + num_columns * num_ranks);
+    t.blocks = t.capacities + num_ranks;
+    t.num_columns = num_columns;
+    return t;
 }
 
-TERN_DEVICE void op_write_record(const struct op_frame *f, const struct op_note *n)
+/* What `from` sends, in the window that begins at `heap`. */
+TERN_DEVICE uint64_t *op_message(const struct op_frame *f, char *heap, uint64_t epoch, int from)
 {
-    /* Pairs with itself in other threads: one of them wins the record. */
-    if (atom_cas_acqrel_gpu_u32(&f->state->fault_claim, 0, 1) == 0) {
-        op_fill_record(f, f->record, n, 1);
-    }
+    return (uint64_t *)(heap + f->message_offset) + ((int)(epoch & 1) * f->num_ranks + from) * MESSAGE_WORDS;
 }
 
-/* Every rank learns who was late, so that nobody blames a rank that is itself waiting. */
-TERN_DEVICE void op_tell(const struct op_frame *f, const struct op_note *n)
+/* The count row that `from` sends: [num_ranks] pairs a destination, then [num_experts] choices. */
+TERN_DEVICE uint64_t *op_counts(const struct op_frame *f, char *heap, uint64_t epoch, int from,
+                                uint32_t columns)
 {
-    uint64_t word = ABORT_WORD(n->peer, f->rank, n->status);
-    for (int d = 0; d < f->num_ranks; d++) {
-        st_relaxed_sys_u64(op_word(f, d, f->abort_offset, 0), word);
-    }
+    return (uint64_t *)(heap + f->counts_offset) +
+           ((epoch & 1) * (uint64_t)f->num_ranks + (uint64_t)from) * columns;
 }
 
-/* This rank's own discovery: record it, then stop everybody. */
-TERN_DEVICE void op_fault(const struct op_frame *f, const struct op_note *n)
+TERN_DEVICE uint64_t *op_done(const struct op_frame *f, char *heap, int from, int block)
 {
-    op_write_record(f, n);
-    op_tell(f, n);
+    return (uint64_t *)(heap + f->done_offset) + from * EP_MAX_BLOCKS + block;
 }
 
-/* A peer's discovery reached this rank by its abort word. */
-TERN_DEVICE void op_hear(const struct op_frame *f, struct op_note *n)
-{
-    uint64_t word = ld_relaxed_sys_u64(op_word(f, f->rank, f->abort_offset, 0));
-    n->status = ABORT_STATUS(word);
-    n->peer = ABORT_CULPRIT(word);
-    n->reporter = ABORT_REPORTER(word);
-    op_write_record(f, n);
-}
-
-/* 1 if somebody gave up; then there is a record, so that no abandoned operation looks like a success. */
-TERN_DEVICE int op_stopped(const struct op_frame *f, uint64_t epoch, int awaited)
-{
-    if (!op_aborted(f)) {
-        return 0;
-    }
-    struct op_note note = {0, awaited, 0, 0, epoch, epoch, 0, 0, 0, 0};
-    op_hear(f, &note);
-    return 1;
-}
-
-/* Waits until this rank's words[peer] reaches `value`; 0 if the operation is to be abandoned. `offset` is
- * ready_offset or done_offset. Pairs with the release stores in op_announce and op_leave: what the peer wrote
- * before them is visible afterwards. */
-TERN_DEVICE int op_wait(const struct op_frame *f, uint64_t offset, int peer, uint64_t value, int awaited)
-{
-    const uint64_t *word = op_word(f, f->rank, offset, peer);
-    /* Pairs with the releases named above, as does the load in the loop. */
-    uint64_t seen = ld_acquire_sys_u64(word);
-    uint64_t begin = 0;
-    for (uint32_t n = 0; seen < value; n++) {
-        if (n % 64 == 63) {
-            uint64_t now = clock_ns();
-            begin = begin ? begin : now;
-            struct op_note note = {OP_STATUS_TIMEOUT, awaited, peer, f->rank, value, value, seen,
-                                   now - begin,       0,       0};
-            if (op_aborted(f)) {
-                op_hear(f, &note);
-                return 0;
-            }
-            if (note.elapsed_ns > f->timeout_ns) {
-                for (int s = 0; s < f->num_ranks; s++) {
-                    uint64_t bit = (uint64_t)(ld_relaxed_sys_u64(op_word(f, f->rank, offset, s)) < value)
-                                   << (s & 63);
-                    note.late_low |= s < 64 ? bit : 0;
-                    note.late_high |= s < 64 ? 0 : bit;
-                }
-                op_fault(f, &note);
-                return 0;
-            }
-        }
-        spin();
-        seen = ld_acquire_sys_u64(word); /* pairs with the same releases */
-    }
-    return 1;
-}
-
-/* The epoch of this operation. Every block reads it before the last block raises it in op_leave. */
+/* The epoch of this operation. Every block reads it before block 0 raises it in op_leave. */
 TERN_DEVICE uint64_t op_epoch(const struct op_frame *f) { return f->state->epoch + 1; }
 
-/* Threads of one block: this rank is in; its message of so many columns, and all that the block wrote to
- * peers so far, precede. */
-TERN_DEVICE void op_announce(const struct op_frame *f, uint64_t epoch, int num_columns)
+/* A word that says by its tag which operation it belongs to. Tags return after 2^32 operations; a word is
+ * written again long before. */
+TERN_DEVICE uint64_t op_tagged(uint64_t epoch, uint32_t data) { return epoch << 32 | data; }
+
+TERN_DEVICE int op_has_tag(uint64_t word, uint64_t epoch)
 {
-    int words =
-        (int)(offsetof(struct ep_message, columns) / 8) + num_columns * (int)(sizeof(struct ep_place) / 8);
-    for (int d = tid(); d < f->num_ranks; d += nthr()) {
-        const uint64_t *from = (const uint64_t *)&f->message;
-        uint64_t *to = (uint64_t *)op_message(f, d, epoch, f->rank);
-        for (int i = 0; i < words; i++) {
-            to[i] = from[i];
-        }
-        /* Pairs with the acquire in op_wait(READY): without it the peer may read an older message. */
-        OP_SIGNAL_READY(op_word(f, d, f->ready_offset, f->rank), epoch);
+    return (uint32_t)(word >> 32) == (uint32_t)epoch;
+}
+
+/* Threads of one block: this rank is in; the first so many values of its message, and all that this thread
+ * and the kernels before it in the stream wrote or read, precede. */
+TERN_DEVICE void op_announce(const struct op_frame *f, uint64_t epoch, int num_values)
+{
+    const uint64_t *values = (const uint64_t *)&f->message;
+    int words = 2 * num_values;
+    int i = tid();
+    char *heap = f->ep_bases[i / words < f->num_ranks ? i / words : 0]; /* on its way before the fence */
+    OP_FENCE(); /* makes the stores below releases; pairs with the acquires in op_receive */
+    while (i < words * f->num_ranks) {
+        int w = i % words;
+        uint32_t half = (uint32_t)(values[w >> 1] >> (32 * (w & 1)));
+        OP_STORE_READY(op_message(f, heap, epoch, f->rank) + w, op_tagged(epoch, half));
+        i += nthr();
+        heap = f->ep_bases[i / words < f->num_ranks ? i / words : 0];
     }
 }
 
-/* All threads of the block: every rank is in, in the same operation. 0: abandon. */
-TERN_DEVICE int op_await(const struct op_frame *f, uint64_t epoch)
+/* Waits for a value of rank `peer` in one tagged word, or two neighbouring ones; 0 if the operation is to be
+ * abandoned. */
+TERN_DEVICE int op_receive(const struct op_frame *f, uint64_t epoch, int peer, const uint64_t *words,
+                           const int num_words, uint64_t *value)
 {
-    int failed = op_stopped(f, epoch, OP_AWAIT_READY);
-    for (int s = tid(); !failed && s < f->num_ranks; s += nthr()) {
-        if (!op_wait(f, f->ready_offset, s, epoch, OP_AWAIT_READY)) {
-            failed = 1;
-        } else {
-            uint64_t theirs = op_message(f, f->rank, epoch, s)->signature;
-            if (theirs != f->message.signature) {
-                struct op_note note = {OP_STATUS_MISMATCH,   OP_AWAIT_MATCH, s, f->rank, epoch,
-                                       f->message.signature, theirs,         0, 0,       0};
-                op_fault(f, &note);
-                failed = 1;
-            }
+    struct op_patience patience = {0, 0};
+    for (;;) {
+        /* Acquires, which pair with the fence and stores of op_announce: what the peer's earlier kernels
+         * wrote is visible afterwards, and what they read has been read. */
+        uint64_t low = ld_acquire_sys_u64(words);
+        uint64_t high = num_words == 2 ? ld_acquire_sys_u64(words + 1) : epoch << 32;
+        if (op_has_tag(low, epoch) && op_has_tag(high, epoch)) {
+            *value = high << 32 | (uint32_t)low;
+            return 1;
         }
+        struct op_note note = {
+            OP_STATUS_TIMEOUT, OP_AWAIT_READY, peer, f->rank, epoch, epoch, low >> 32, 0, 0, 0};
+        int verdict = op_patient(f, &patience, &note);
+        if (verdict == OP_EXPIRED) {
+            for (int s = 0; s < f->num_ranks; s++) {
+                if (!op_has_tag(ld_relaxed_sys_u64(op_message(f, f->own, epoch, s)), epoch)) {
+                    op_note_late(&note, s);
+                }
+            }
+            op_fault(f, &note);
+        }
+        if (verdict != OP_WAIT_ON) {
+            return 0;
+        }
+    }
+}
+
+/* Puts value v of rank s's message into the table; 0 if s is in another operation. */
+TERN_DEVICE int op_take(const struct op_frame *f, uint64_t epoch, const struct op_table *t, int s, int v,
+                        uint64_t value, char *ep_base, char *user_base)
+{
+    if (v == MESSAGE_SIGNATURE && value != f->message.signature) {
+        struct op_note note = {OP_STATUS_MISMATCH,   OP_AWAIT_MATCH, s, f->rank, epoch,
+                               f->message.signature, value,          0, 0,       0};
+        op_fault(f, &note);
+        return 0;
+    }
+    if (v == MESSAGE_NUM_ROWS) {
+        t->capacities[s] = value;
+    } else if (v == MESSAGE_NUM_BLOCKS) {
+        t->blocks[s] = value;
+    } else if (v >= MESSAGE_COLUMNS) {
+        struct place *at = &t->places[(v - MESSAGE_COLUMNS) / 2 * f->num_ranks + s];
+        if ((v - MESSAGE_COLUMNS) & 1) {
+            at->stride = (int64_t)value;
+        } else {
+            char *heap = value & PLACE_USER_HEAP ? user_base : ep_base;
+            at->base = value == PLACE_NONE ? 0 : heap + (value & ~PLACE_USER_HEAP);
+        }
+    }
+    return 1;
+}
+
+/* All threads of the block: every rank is in, in the same operation, and the table is filled. Without a table
+ * (NULL), only the signatures are looked at. 0: abandon. */
+TERN_DEVICE int op_await(const struct op_frame *f, uint64_t epoch, const struct op_table *t)
+{
+    int values = t ? MESSAGE_COLUMNS + 2 * t->num_columns : 1;
+    /* One thread looks whether the others have given up on a rank that comes late. */
+    int failed = tid() == nthr() - 1 && op_stopped(f, epoch, OP_AWAIT_READY);
+    for (int i = tid(); !failed && i < values * f->num_ranks; i += nthr()) {
+        int s = i / values;
+        int v = i % values;
+        char *ep_base = f->ep_bases[s]; /* on their way while the wait goes on */
+        char *user_base = f->user_bases[s];
+        uint64_t value;
+        failed = !op_receive(f, epoch, s, op_message(f, f->own, epoch, s) + 2 * v, 2, &value) ||
+                 !op_take(f, epoch, t, s, v, value, ep_base, user_base);
     }
     return !sync_block_or(failed);
 }
 
-/* All threads of every block, each having completed its own copies. The last block to come tells every peer
- * and waits for them; the others are gone by then and their processors free. */
-TERN_DEVICE void op_leave(const struct op_frame *f, uint64_t epoch)
+/* Waits until block b of rank s has finished; 0 if the operation is to be abandoned. */
+TERN_DEVICE int op_await_done(const struct op_frame *f, uint64_t epoch, const struct op_table *t, int s,
+                              int b)
 {
-    int last = 0;
-    sync_block();
-    if (tid() == 0) {
-        /* Blocks chain through this atomic, which pairs with itself in the other blocks: each one's writes,
-         * in memory of any rank, precede the last block's done signals. The fences pair with each other
-         * across blocks; they are of system scope because some of those writes went to peers. */
-        fence_acqrel_sys();
-        last = atom_add_acqrel_gpu_u32(&f->state->blocks_done, 1) == (uint32_t)nblk() - 1;
-        fence_acqrel_sys(); /* pairs with the fence above in earlier blocks */
+    const uint64_t *word = op_done(f, f->own, s, b);
+    struct op_patience patience = {0, 0};
+    for (;;) {
+        /* Pairs with the fence and store in op_leave: that block's rows are here; or its reads are over. */
+        uint64_t seen = ld_acquire_sys_u64(word);
+        if (seen >= epoch) {
+            return 1;
+        }
+        struct op_note note = {OP_STATUS_TIMEOUT, OP_AWAIT_DONE, s, f->rank, epoch, epoch, seen, 0, 0, 0};
+        int verdict = op_patient(f, &patience, &note);
+        if (verdict == OP_EXPIRED) {
+            for (int r = 0; r < f->num_ranks; r++) {
+                int late = 0;
+                for (uint64_t i = 0; i < t->blocks[r]; i++) {
+                    late |= ld_relaxed_sys_u64(op_done(f, f->own, r, (int)i)) < epoch;
+                }
+                if (late) {
+                    op_note_late(&note, r);
+                }
+            }
+            op_fault(f, &note);
+        }
+        if (verdict != OP_WAIT_ON) {
+            return 0;
+        }
     }
-    if (!sync_block_or(last)) {
+}
+
+/* After a fault, until block b of this rank has left too, for it must not read the epoch after it was raised.
+ * It sees the abort word and leaves at once, unless it has no processor; then the deadline ends this. */
+TERN_DEVICE void op_await_own(const struct op_frame *f, uint64_t epoch, int b)
+{
+    uint64_t begin = clock_ns();
+    /* Pairs with the store to the own window in op_leave. */
+    while (ld_acquire_sys_u64(op_done(f, f->own, f->rank, b)) < epoch && clock_ns() - begin < f->timeout_ns) {
+        spin();
+    }
+}
+
+/* All threads of every block, each having completed its own copies; ok: nothing was abandoned. Each block
+ * tells every rank, or after a fault its own. Block 0 waits for all blocks of all ranks; the others are gone
+ * by then and their processors free. */
+TERN_DEVICE void op_leave(const struct op_frame *f, uint64_t epoch, const struct op_table *t, int ok)
+{
+    char *heap = f->ep_bases[tid() < f->num_ranks ? tid() : 0]; /* on its way before the fence */
+    sync_block();
+    if (tid() < f->num_ranks) {
+        /* With the barrier above, what any thread of this block wrote or read precedes the stores below. */
+        OP_FENCE();
+    }
+    /* While the fences run: whoever gave up on this rank has told its host so, and must not be proved wrong. */
+    ok = ok && !(tid() == nthr() - 1 && op_stopped(f, epoch, OP_AWAIT_DONE));
+    ok = !sync_block_or(!ok);
+    for (int d = tid(); d < f->num_ranks; d += nthr()) {
+        heap = d == tid() ? heap : f->ep_bases[d];
+        if (ok || d == f->rank) {
+            /* Pairs with op_await_done at the peer: without it rows may be read before they are there, or
+             * buffers reused while they are still read. */
+            OP_STORE_DONE(op_done(f, heap, f->rank, bid()), epoch);
+        }
+    }
+    if (bid() != 0) {
         return;
     }
-    int failed = sync_block_or(op_stopped(f, epoch, OP_AWAIT_DONE));
-    for (int d = tid(); !failed && d < f->num_ranks; d += nthr()) {
-        /* Pairs with op_wait(DONE) at the peer: without it rows may be read before they are there, or
-         * buffers reused while they are still read. */
-        OP_SIGNAL_DONE(op_word(f, d, f->done_offset, f->rank), epoch);
+    for (int s = warp(); ok && s < f->num_ranks; s += nwarps()) {
+        for (int b = lane(); ok && b < (int)t->blocks[s]; b += 32) {
+            ok = op_await_done(f, epoch, t, s, b);
+        }
     }
-    for (int s = tid(); !failed && s < f->num_ranks; s += nthr()) {
-        failed = !op_wait(f, f->done_offset, s, epoch, OP_AWAIT_DONE);
+    ok = !sync_block_or(!ok);
+    for (int b = tid(); !ok && b < nblk(); b += nthr()) {
+        op_await_own(f, epoch, b);
     }
     sync_block();
     if (tid() == 0) {
-        f->state->blocks_done = 0;
         f->state->epoch = epoch;
     }
 }

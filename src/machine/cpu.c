@@ -23,10 +23,11 @@
 struct cpu_machine {
     struct machine base; /* first */
     struct executor *executor;
-    int ordinal; /* on the executor */
-    struct tern_stream *default_stream;
+    int ordinal;                        /* on the executor */
+    struct tern_stream *default_stream; /* the user's: NULL means it */
+    struct tern_stream *own;            /* own_stream: the user's work is never in its way */
     pthread_mutex_t lock;
-    struct tern_stream *streams; /* under lock: all, the default among them */
+    struct tern_stream *streams; /* under lock: all, these two among them */
 };
 
 static struct cpu_machine *cpu_of(struct machine *m) { return (struct cpu_machine *)m; }
@@ -200,11 +201,7 @@ enum tern_status terni_cpu_launch_function(struct machine *m, simt_function *fun
     return terni_stream_launch(stream_of(m, s), function, name, launch);
 }
 
-static struct tern_stream *cpu_own_stream(struct machine *m)
-{
-    (void)m;
-    return NULL; /* every rank has a default stream of its own */
-}
+static struct tern_stream *cpu_own_stream(struct machine *m) { return cpu_of(m)->own; }
 
 static enum tern_status cpu_stream_open(struct machine *m, struct tern_stream **stream)
 {
@@ -224,17 +221,26 @@ static void cpu_stream_close(struct machine *m, struct tern_stream *s)
 {
     struct cpu_machine *cpu = cpu_of(m);
     struct tern_stream **link = &cpu->streams;
+    int is_ours;
 
     if (s == NULL) {
         return;
     }
     pthread_mutex_lock(&cpu->lock);
-    while (*link != s) {
+    while (*link != NULL && *link != s) {
         link = &(*link)->next;
     }
-    *link = s->next;
+    is_ours = *link != NULL;
+    if (is_ours) {
+        *link = s->next;
+    }
     pthread_mutex_unlock(&cpu->lock);
-    terni_stream_close(s);
+    if (is_ours) {
+        terni_stream_close(s);
+    } else {
+        TERN_LOG(TERN_LOG_ERROR, "tern_stream_close of %p, which was not opened here or is closed",
+                 (void *)s);
+    }
 }
 
 static enum tern_status cpu_stream_synchronize(struct machine *m, struct tern_stream *s)
@@ -245,6 +251,11 @@ static enum tern_status cpu_stream_synchronize(struct machine *m, struct tern_st
 static int cpu_stream_capturing(struct machine *m, struct tern_stream *s)
 {
     return stream_of(m, s)->capture != NULL;
+}
+
+static int cpu_is_default_stream(struct machine *m, struct tern_stream *s)
+{
+    return stream_of(m, s) == cpu_of(m)->default_stream;
 }
 
 /* ---- Events and graphs ---- */
@@ -356,6 +367,7 @@ static const struct machine_ops cpu_ops = {
     .stream_close = cpu_stream_close,
     .stream_synchronize = cpu_stream_synchronize,
     .stream_capturing = cpu_stream_capturing,
+    .is_default_stream = cpu_is_default_stream,
     .own_stream = cpu_own_stream,
     .event_open = cpu_event_open,
     .event_close = cpu_event_close,
@@ -406,10 +418,11 @@ enum tern_status terni_cpu_open(struct executor *x, struct machine **machine)
     cpu->ordinal = terni_executor_ref(x);
     describe(cpu, (int)num_sms);
     status = cpu_stream_open(&cpu->base, &cpu->default_stream);
+    if (status == TERN_OK) {
+        status = cpu_stream_open(&cpu->base, &cpu->own);
+    }
     if (status != TERN_OK) {
-        terni_executor_release(x);
-        pthread_mutex_destroy(&cpu->lock);
-        free(cpu);
+        cpu_close(&cpu->base);
         return status;
     }
     *machine = &cpu->base;

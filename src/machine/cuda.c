@@ -226,6 +226,7 @@ static const struct machine_ops ops = {
     .stream_close = terni_cuda_stream_close,
     .stream_synchronize = terni_cuda_stream_synchronize,
     .stream_capturing = terni_cuda_stream_capturing,
+    .is_default_stream = terni_cuda_is_default_stream,
     .own_stream = cuda_own_stream,
     .event_open = terni_cuda_event_open,
     .event_close = terni_cuda_event_close,

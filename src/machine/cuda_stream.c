@@ -121,6 +121,13 @@ enum tern_status terni_cuda_stream_synchronize(struct machine *m, struct tern_st
     return TERN_CUDA_STATUS(error, "cudaStreamSynchronize on device %d", m->info.device);
 }
 
+/* By either name. Not cudaStreamPerThread: each thread has one of its own. */
+int terni_cuda_is_default_stream(struct machine *m, struct tern_stream *s)
+{
+    (void)m;
+    return s == NULL || (cudaStream_t)s == cudaStreamLegacy;
+}
+
 /* The legacy default stream cannot be captured, and asking it would spoil a capture elsewhere. */
 int terni_cuda_stream_capturing(struct machine *m, struct tern_stream *s)
 {
@@ -129,7 +136,7 @@ int terni_cuda_stream_capturing(struct machine *m, struct tern_stream *s)
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     cudaError_t error;
 
-    if (s == NULL || (cudaStream_t)s == cudaStreamLegacy || terni_cuda_enter(c, &caller) != TERN_OK) {
+    if (terni_cuda_is_default_stream(m, s) || terni_cuda_enter(c, &caller) != TERN_OK) {
         return 0;
     }
     error = cudaStreamIsCapturing((cudaStream_t)s, &capture);

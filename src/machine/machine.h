@@ -79,9 +79,12 @@ struct machine_ops {
     void (*stream_close)(struct machine *m, struct tern_stream *s);
     enum tern_status (*stream_synchronize)(struct machine *m, struct tern_stream *s);
     int (*stream_capturing)(struct machine *m, struct tern_stream *s);
-    /* The machine's stream for short work of the library that the host waits for. One and the same: a GPU has
-     * few hardware queues, handed out in turn to streams as they are created, and streams that share one wait
-     * for each other. */
+    /* Whether `s` is the default stream: NULL, or another name that the machine has for it. */
+    int (*is_default_stream)(struct machine *m, struct tern_stream *s);
+    /* The machine's stream for short work of the library that the host waits for: not the default stream,
+     * where work of the user may be waiting for a peer, and in no capture. One and the same: a GPU has few
+     * hardware queues, handed out in turn to streams as they are created, and streams that share one wait for
+     * each other. */
     struct tern_stream *(*own_stream)(struct machine *m);
 
     enum tern_status (*event_open)(struct machine *m, struct tern_event **e);

@@ -118,6 +118,7 @@ void mbar_expect(uint64_t *bar, uint32_t bytes)
     struct fiber *f = current_fiber();
 
     check_bar(f, bar, "mbar_expect");
+    f->executor->stats.bar_arrivals++;
     order_release(phase_clock(bar, (uint32_t)*bar & 1u)); /* pairs with the acquire of mbar_test */
     if (!bar_advance(f->executor, bar, 1, bytes)) {
         terni_fiber_bug(f, "mbar_expect of thread %d: an arrival too many, or more than %d bytes to come",
@@ -147,7 +148,10 @@ int mbar_test(uint64_t *bar, uint32_t parity)
 
 void fence_proxy_async(void)
 {
-    order_release(&current_fiber()->block->proxy); /* pairs with the acquire in issue() */
+    struct fiber *f = current_fiber();
+
+    f->executor->stats.proxy_fences++;
+    order_release(&f->block->proxy); /* pairs with the acquire in issue() */
 }
 
 static void check_copy(struct fiber *f, const char *call, const void *shared, const void *global,
@@ -203,7 +207,6 @@ static struct bulk_op *issue(struct fiber *f, void *dst, const void *src, uint32
     order_acquire(&f->block->proxy);
     order_enter(f->context);
     x->pending[x->num_pending++] = op;
-    x->stats.bulk_copies++;
     return op;
 }
 
@@ -215,6 +218,8 @@ void bulk_load(void *shared, const void *global, uint32_t bytes, uint64_t *bar)
     check_bar(f, bar, "bulk_load");
     issue(f, shared, global, bytes)->bar = bar;
     f->block->pending_loads++;
+    f->executor->stats.bulk_loads++;
+    f->executor->stats.bulk_load_bytes += bytes;
 }
 
 void bulk_store(void *global, const void *shared, uint32_t bytes)
@@ -229,6 +234,8 @@ void bulk_store(void *global, const void *shared, uint32_t bytes)
     op->next = f->stores;
     f->stores = op;
     f->open_stores++;
+    f->executor->stats.bulk_stores++;
+    f->executor->stats.bulk_store_bytes += bytes;
 }
 
 void bulk_commit(void)
@@ -236,6 +243,7 @@ void bulk_commit(void)
     struct fiber *f = current_fiber();
     f->groups++;
     f->open_stores = 0;
+    f->executor->stats.bulk_groups++;
 }
 
 /* ---- Waiting for stores ---- */
@@ -272,6 +280,7 @@ static void wait_groups(int n, int waits_read)
     struct fiber *f = current_fiber();
     uint64_t *acquired = waits_read ? &f->groups_read : &f->groups_written;
 
+    f->executor->stats.bulk_waits++;
     if (n < 0 || n > 7) {
         terni_fiber_bug(f, "bulk_wait of thread %d: %d groups, not 0 to 7", f->thread.tid, n);
     }

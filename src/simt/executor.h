@@ -43,6 +43,7 @@ enum primitive {
     PRIMITIVE_SYNC_BLOCK,
     PRIMITIVE_SYNC_BLOCK_OR
 };
+enum { PRIMITIVE_COUNT = PRIMITIVE_SYNC_BLOCK_OR + 1 };
 
 enum fiber_fate { FIBER_LIVES, FIBER_ENDED, FIBER_FAULTY };
 
@@ -236,9 +237,15 @@ struct policy {
 struct executor_stats {
     uint64_t resumes; /* of a fiber: two switches each */
     uint64_t picks;   /* of a warp */
-    uint64_t bulk_copies;
-    uint64_t grids, blocks;
-    uint64_t trace; /* hash of every pick: equal schedules have equal traces */
+    uint64_t trace;   /* hash of every pick: equal schedules have equal traces */
+    /* What kernels asked for, whatever the schedule, unless they vote on what they found while waiting. */
+    uint64_t grids, blocks, threads;
+    uint64_t joins[PRIMITIVE_COUNT]; /* completed, of a warp or a block */
+    uint64_t bulk_loads, bulk_load_bytes;
+    uint64_t bulk_stores, bulk_store_bytes;
+    uint64_t bulk_groups, bulk_waits; /* of a thread */
+    uint64_t bar_arrivals;
+    uint64_t proxy_fences; /* of a thread */
 };
 
 struct executor {
@@ -265,6 +272,7 @@ struct executor {
     const void *scheduler_low;
     size_t scheduler_bytes;
     char bug_text[200]; /* what a faulty fiber did */
+    char bug_clock;     /* its writing comes before the report */
 
     struct tern_stream **active; /* streams with work */
     int num_active, max_active;

@@ -83,6 +83,7 @@ void terni_fiber_resume(struct fiber *f)
         return;
     }
     if (f->fate == FIBER_FAULTY) {
+        order_acquire(&x->bug_clock);
         terni_report(x, f->block, x->bug_text);
     }
     check_canary(f);

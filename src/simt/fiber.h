@@ -25,6 +25,7 @@
 struct simt_thread {
     int tid, bid, nthr, nblk;
     char *shared;
+    int fenced; /* a system fence since the last acquire: what st_fenced relies on */
 };
 extern _Thread_local struct simt_thread *simt_self __attribute__((tls_model("initial-exec")));
 
@@ -48,6 +49,7 @@ void spin(void);
 /* A chance for another fiber to run, taken at random: before and after every access that others observe. */
 void simt_point(void);
 uint64_t clock_ns(void);
+void simt_no_fence(void); /* ends the program */
 
 void fence_proxy_async(void);
 void mbar_init(uint64_t *bar, uint32_t count);
@@ -115,6 +117,7 @@ TERN_DEVICE uint64_t atom_add_relaxed_gpu_u64(uint64_t *p, uint64_t v)
 TERN_DEVICE uint64_t ld_acquire_sys_u64(const uint64_t *p)
 {
     simt_point();
+    simt_self->fenced = 0;
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
 
@@ -127,12 +130,22 @@ TERN_DEVICE void st_release_sys_u64(uint64_t *p, uint64_t v)
     simt_point();
 }
 
+/* ThreadSanitizer does not see the fence before it, so the store itself is the release here, and that the
+ * fence is there is looked at. */
+TERN_DEVICE void st_fenced_sys_u64(uint64_t *p, uint64_t v)
+{
+    if (!simt_self->fenced) {
+        simt_no_fence();
+    }
+    st_release_sys_u64(p, v);
+}
+
 TERN_DEVICE void st_relaxed_sys_u64(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 
 /* Acquire-release operations carry all the order that kernels rely on here; ThreadSanitizer does not model
  * stand-alone fences, so a kernel that needs one between relaxed accesses is reported. */
 TERN_DEVICE void fence_acqrel_gpu(void) {}
-TERN_DEVICE void fence_acqrel_sys(void) {}
+TERN_DEVICE void fence_acqrel_sys(void) { simt_self->fenced = 1; }
 
 TERN_DEVICE struct vec16 ld_vec16(const void *p)
 {
@@ -144,6 +157,8 @@ TERN_DEVICE struct vec16 ld_vec16(const void *p)
 TERN_DEVICE struct vec16 ld_stream_vec16(const void *p) { return ld_vec16(p); }
 
 TERN_DEVICE void st_vec16(void *p, struct vec16 v) { memcpy(__builtin_assume_aligned(p, 16), &v, 16); }
+
+TERN_DEVICE void st_stream_vec16(void *p, struct vec16 v) { st_vec16(p, v); }
 
 /* Round to nearest, ties to even; NaN becomes 0x7fff as the GPU has it. */
 TERN_DEVICE uint32_t simt_bf16(float v)

@@ -64,6 +64,7 @@ static void warp_open(struct executor *x, struct block *b, int idx)
         f->thread.nthr = b->grid->op->num_threads;
         f->thread.nblk = b->grid->op->num_blocks;
         f->thread.shared = b->shared;
+        f->thread.fenced = 0;
         f->block = b;
         f->warp = w;
         f->lane = lane;
@@ -94,6 +95,7 @@ static void block_open(struct grid *g)
     shared_open(x, b);
     x->live_fibers += b->live;
     x->stats.blocks++;
+    x->stats.threads += (uint64_t)op->num_threads;
     for (int i = 0; i < b->num_warps; i++) {
         warp_open(x, b, i);
     }

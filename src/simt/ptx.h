@@ -113,6 +113,9 @@ TERN_DEVICE void st_relaxed_sys_u64(uint64_t *p, uint64_t v)
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(p), "l"(v) : "memory");
 }
 
+/* A fence and a relaxed store are a release; one fence serves many stores. */
+TERN_DEVICE void st_fenced_sys_u64(uint64_t *p, uint64_t v) { st_relaxed_sys_u64(p, v); }
+
 TERN_DEVICE void fence_acqrel_gpu(void) { asm volatile("fence.acq_rel.gpu;" : : : "memory"); }
 TERN_DEVICE void fence_acqrel_sys(void) { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
 
@@ -149,6 +152,11 @@ TERN_DEVICE struct vec16 ld_stream_vec16(const void *p)
 TERN_DEVICE void st_vec16(void *p, struct vec16 v)
 {
     *(uint4 *)p = make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]);
+}
+
+TERN_DEVICE void st_stream_vec16(void *p, struct vec16 v)
+{
+    __stcs((uint4 *)p, make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]));
 }
 
 TERN_DEVICE uint32_t cvt_bf16x2(float lo, float hi)

@@ -18,9 +18,17 @@ void terni_fiber_bug(struct fiber *f, const char *format, ...)
     va_start(list, format);
     vsnprintf(f->executor->bug_text, sizeof(f->executor->bug_text), format, list);
     va_end(list);
+    order_release(&f->executor->bug_clock);
     f->fate = FIBER_FAULTY;
     terni_fiber_yield(f);
     abort(); /* the scheduler does not come back */
+}
+
+void simt_no_fence(void)
+{
+    struct fiber *f = current_fiber();
+
+    terni_fiber_bug(f, "st_fenced of thread %d without a system fence since its last acquire", f->thread.tid);
 }
 
 /* Returns the number of warps printed. */

@@ -22,6 +22,7 @@
  *   uint64_t ld_acquire_sys_u64(p)  ld_relaxed_sys_u64(p)
  *   void     st_release_sys_u64(p, v)  st_relaxed_sys_u64(p, v)
  *   void     fence_acqrel_gpu() fence_acqrel_sys()
+ *   void     st_fenced_sys_u64(p, v)                  after fence_acqrel_sys() in this thread: a release store
  *   void     fence_proxy_async()      earlier ordinary accesses of this thread, and those it has synchronised
  *                                     with, come before later bulk copies of this thread and of threads that
  *                                     synchronise with it afterwards; global and shared memory
@@ -41,6 +42,7 @@
  *   uint32_t cvt_e4m3x4(a, b, c, d)                   saturating, nearest even; a in the low byte
  *   struct vec16 ld_vec16(p)  void st_vec16(p, v)     16 bytes, aligned
  *   struct vec16 ld_stream_vec16(p)                   the same, read once: does not linger in L1
+ *   void     st_stream_vec16(p, v)                    the same, not soon read: leaves L2 first
  *
  * Qualifiers: TERN_DEVICE (inline function), TERN_KERNEL(name, struct args, p) { body }, TERN_UNROLL. */
 #ifndef TERN_SIMT_H

@@ -72,6 +72,7 @@ static uint32_t warp_join(enum primitive p, uint64_t value)
     if (w->joined == ALL_LANES) {
         w->joined = 0;
         w->phase++;
+        f->executor->stats.joins[p]++;
         f->executor->quiet = 0;
         terni_warp_wake(w, ALL_LANES);
     } else {
@@ -131,6 +132,7 @@ static int block_join(enum primitive p, int v)
     if (++b->joined == f->thread.nthr) {
         b->joined = 0;
         b->phase++;
+        f->executor->stats.joins[p]++;
         f->executor->quiet = 0;
         for (int i = 0; i < b->num_warps; i++) {
             b->warps[i].at_block = 0;

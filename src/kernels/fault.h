@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How a wait ends that should not go on: patience with a deadline, the one record a rank writes for its host,
+ * and the verdict that it tells its peers. Nothing traps. */
+#ifndef TERN_FAULT_H
+#define TERN_FAULT_H
+
+#include "kernels/ep_args.h"
+#include "simt/simt.h"
+
+enum {
+    OP_AWAIT_READY = 1,
+    OP_AWAIT_DONE = 2,
+    OP_AWAIT_MATCH = 3,
+    OP_AWAIT_EXPERT_ID = 4,
+    OP_AWAIT_WEIGHTS = 5
+};
+enum { OP_STATUS_INVALID = -1, OP_STATUS_MISMATCH = -10, OP_STATUS_TIMEOUT = -11 };
+
+TERN_DEVICE uint64_t *op_word(const struct op_frame *f, int rank, uint64_t offset, int i)
+{
+    return (uint64_t *)(f->ep_bases[rank] + offset) + i;
+}
+
+/* In this rank's own window, without a load for the address. */
+TERN_DEVICE uint64_t *op_own_word(const struct op_frame *f, uint64_t offset, int i)
+{
+    return (uint64_t *)(f->own + offset) + i;
+}
+
+TERN_DEVICE int op_aborted(const struct op_frame *f)
+{
+    /* Relaxed: nothing is read on the strength of it. Pairs with op_tell in any rank. */
+    return ld_relaxed_sys_u64(op_own_word(f, f->abort_offset, 0)) != 0;
+}
+
+/* What a record says; the rest it takes from the frame. */
+struct op_note {
+    int status, awaited, peer, reporter;
+    uint64_t epoch, expected, seen, elapsed_ns;
+    uint64_t late_low, late_high; /* ranks 0..63 and 64..127 */
+};
+
+TERN_DEVICE void op_note_late(struct op_note *n, int rank)
+{
+    uint64_t bit = 1ull << (rank & 63);
+    n->late_low |= rank < 64 ? bit : 0;
+    n->late_high |= rank < 64 ? 0 : bit;
+}
+
+/* By the one thread that has the claim to r. */
+TERN_DEVICE void op_fill_record(const struct op_frame *f, struct ep_record *r, const struct op_note *n,
+                                uint64_t written)
+{
+    r->status = n->status;
+    r->operation = f->operation;
+    r->awaited = n->awaited;
+    r->rank = f->rank;
+    r->peer = n->peer;
+    r->reporter = n->reporter;
+    r->block = bid();
+    r->warp = warp();
+    r->epoch = n->epoch;
+    r->expected = n->expected;
+    r->seen = n->seen;
+    r->elapsed_ns = n->elapsed_ns;
+    r->late[0] = n->late_low;
+    r->late[1] = n->late_high;
+    /* Pairs with the acquire in read_record (ep_fault.c): the host reads the rest only after it sees this
+     * word. */
+    st_release_sys_u64(&r->written, written);
+}
+
+TERN_DEVICE void op_write_record(const struct op_frame *f, const struct op_note *n)
+{
+    /* Pairs with itself in other threads: one of them wins the record. */
+    if (atom_cas_acqrel_gpu_u32(&f->state->fault_claim, 0, 1) == 0) {
+        op_fill_record(f, f->record, n, 1);
+    }
+}
+
+/* Every rank learns who was late, so that nobody blames a rank that is itself waiting. */
+TERN_DEVICE void op_tell(const struct op_frame *f, const struct op_note *n)
+{
+    uint64_t word = ABORT_WORD(n->peer, f->rank, n->status, n->awaited);
+    for (int d = 0; d < f->num_ranks; d++) {
+        st_relaxed_sys_u64(op_word(f, d, f->abort_offset, 0), word);
+    }
+}
+
+/* This rank's own discovery: record it, then stop everybody. */
+TERN_DEVICE void op_fault(const struct op_frame *f, const struct op_note *n)
+{
+    op_write_record(f, n);
+    op_tell(f, n);
+}
+
+/* A peer's discovery reached this rank by its abort word. */
+TERN_DEVICE void op_hear(const struct op_frame *f, struct op_note *n)
+{
+    uint64_t word = ld_relaxed_sys_u64(op_own_word(f, f->abort_offset, 0));
+    n->status = ABORT_STATUS(word);
+    n->awaited = ABORT_AWAITED(word);
+    n->peer = ABORT_CULPRIT(word);
+    n->reporter = ABORT_REPORTER(word);
+    op_write_record(f, n);
+}
+
+/* 1 if somebody gave up; then there is a record, so that no abandoned operation looks like a success. */
+TERN_DEVICE int op_stopped(const struct op_frame *f, uint64_t epoch, int awaited)
+{
+    if (!op_aborted(f)) {
+        return 0;
+    }
+    struct op_note note = {0, awaited, 0, 0, epoch, epoch, 0, 0, 0, 0};
+    op_hear(f, &note);
+    return 1;
+}
+
+/* One wait. Begins as {0, 0}; op_patient is asked after every look that found nothing. */
+struct op_patience {
+    uint64_t begin;
+    uint32_t looks;
+};
+enum { OP_WAIT_ON, OP_GIVEN_UP, OP_EXPIRED };
+
+/* OP_GIVEN_UP: a peer stopped the operation, and that is on record. OP_EXPIRED: the deadline has passed; the
+ * note has everything but who else is late, and the caller faults with it. */
+TERN_DEVICE int op_patient(const struct op_frame *f, struct op_patience *w, struct op_note *note)
+{
+    w->looks++;
+    spin();
+    if (w->looks % 64 != 0) {
+        return OP_WAIT_ON;
+    }
+    uint64_t now = clock_ns();
+    w->begin = w->begin ? w->begin : now;
+    note->elapsed_ns = now - w->begin;
+    if (op_aborted(f)) {
+        op_hear(f, note);
+        return OP_GIVEN_UP;
+    }
+    return note->elapsed_ns > f->timeout_ns ? OP_EXPIRED : OP_WAIT_ON;
+}
+
+#endif

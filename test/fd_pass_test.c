@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Handing descriptors over abstract sockets, which anybody in the network namespace can call: strangers'
+ * packets, whatever they carry, neither count nor leave a descriptor open here. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* memfd_create */
+#endif
+#include "comm/fd_pass.h"
+#include "comm_scene.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { most_fds = 4, nobody = 65534 };
+
+static struct part_name name_of(int rank)
+{
+    struct part_name name = {{7, 7, 7, 1}, 5, rank};
+    int pid = (int)getpid(); /* two runs of this program do not meet */
+    memcpy(name.cookie + 8, &pid, sizeof pid);
+    return name;
+}
+
+/* Connects to the socket of `to` and sends one packet: `bytes` of `from`, with num_fds copies of fd. */
+static int call_with(const struct part_name *to, const struct part_name *from, size_t bytes, int fd,
+                     int num_fds)
+{
+    union {
+        struct cmsghdr header; /* for its alignment */
+        char bytes[CMSG_SPACE(most_fds * sizeof(int))];
+    } control;
+    struct part_name name = *from;
+    struct iovec data = {.iov_base = &name, .iov_len = bytes};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    uint64_t cookie[2];
+    int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), n, is_sent;
+    memcpy(cookie, to->cookie, sizeof cookie);
+    n = snprintf(a.sun_path + 1, sizeof a.sun_path - 1, "tern/%016llx%016llx/%u/%d",
+                 (unsigned long long)cookie[0], (unsigned long long)cookie[1], to->heap, to->rank);
+    if (num_fds > 0) {
+        memset(&control, 0, sizeof control);
+        control.header.cmsg_level = SOL_SOCKET;
+        control.header.cmsg_type = SCM_RIGHTS;
+        control.header.cmsg_len = CMSG_LEN((size_t)num_fds * sizeof fd);
+        for (int i = 0; i < num_fds; i++) {
+            memcpy(CMSG_DATA(&control.header) + (size_t)i * sizeof fd, &fd, sizeof fd);
+        }
+        message.msg_control = &control;
+        message.msg_controllen = CMSG_SPACE((size_t)num_fds * sizeof fd);
+    }
+    is_sent = connect(s, (const struct sockaddr *)&a,
+                      (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)) == 0 &&
+              sendmsg(s, &message, MSG_NOSIGNAL) == (ssize_t)bytes;
+    close(s);
+    CHECK(is_sent, "a packet of %zu bytes and %d descriptors: %m", bytes, num_fds);
+    return 0;
+}
+
+/* A call in a peer's name but as another user; only root can try. */
+static int call_as_nobody(const struct part_name *to, const struct part_name *from, int fd)
+{
+    int status = 0;
+    pid_t pid = fork();
+    CHECK(pid >= 0, "no process");
+    if (pid == 0) {
+        int result = setuid(nobody) == 0 ? call_with(to, from, sizeof *from, fd, 1) : TEST_FAILED;
+        fflush(stdout);
+        _exit(result != 0);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0, "wait status 0x%x", (unsigned)status);
+    return 0;
+}
+
+struct stage {
+    struct part_name names[2];
+    int listen_fd, peer_listen_fd; /* of rank 0, under test, and of rank 1 */
+    int wanted_fd, wrong_fd;       /* what rank 1 sends, and what others do */
+};
+
+static int stage_open(struct stage *s)
+{
+    s->names[0] = name_of(0);
+    s->names[1] = name_of(1);
+    OK(terni_fd_listen(&s->names[0], &s->listen_fd));
+    OK(terni_fd_listen(&s->names[1], &s->peer_listen_fd));
+    s->wanted_fd = memfd_create("wanted", MFD_CLOEXEC);
+    s->wrong_fd = memfd_create("wrong", MFD_CLOEXEC);
+    CHECK(s->wanted_fd >= 0 && s->wrong_fd >= 0, "memfd_create: %m");
+    return 0;
+}
+
+static void stage_close(const struct stage *s)
+{
+    close(s->listen_fd);
+    close(s->peer_listen_fd);
+    close(s->wanted_fd);
+    close(s->wrong_fd);
+}
+
+/* Rank 0's side of the exchange, with rank 1's packet behind everything that was sent so far. */
+static int exchange(const struct stage *s)
+{
+    static const unsigned char is_peer[2] = {0, 1};
+    struct stat wanted, got;
+    int fds[2], before = num_fds();
+    PASS(call_with(&s->names[0], &s->names[1], sizeof s->names[1], s->wanted_fd, 1));
+    OK(terni_fd_exchange(&s->names[0], 2, is_peer, s->listen_fd, s->wanted_fd, 5000, fds));
+    CHECK(fds[0] == -1 && fds[1] >= 0, "descriptors %d and %d", fds[0], fds[1]);
+    CHECK(fstat(fds[1], &got) == 0 && fstat(s->wanted_fd, &wanted) == 0 && got.st_ino == wanted.st_ino,
+          "another descriptor than rank 1's");
+    close(fds[1]);
+    CHECK(num_fds() == before, "%d descriptors after, %d before", num_fds(), before);
+    return 0;
+}
+
+static int call_badly(const struct stage *s)
+{
+    const struct part_name *to = &s->names[0], *peer = &s->names[1];
+    struct part_name bad[4] = {*peer, *peer, *peer, *peer};
+    bad[0].cookie[0] ^= 1;
+    bad[1].heap++;
+    bad[2].rank = 0; /* no peer */
+    bad[3].rank = 2; /* no rank */
+    for (int num = 0; num <= most_fds; num++) {
+        PASS(call_with(to, peer, 2, s->wrong_fd, num)); /* cut short */
+        for (int i = 0; i < 4; i++) {
+            PASS(call_with(to, &bad[i], sizeof bad[i], s->wrong_fd, num));
+        }
+        if (num != 1) {
+            PASS(call_with(to, peer, sizeof *peer, s->wrong_fd, num)); /* right but for the number */
+        }
+    }
+    return 0;
+}
+
+static int strangers(struct test *t)
+{
+    struct stage s;
+    int result, before = num_fds();
+    (void)t;
+    PASS(stage_open(&s));
+    result = call_badly(&s);
+    result = result ? result : exchange(&s);
+    stage_close(&s);
+    PASS(result);
+    CHECK(num_fds() == before, "%d descriptors after, %d before", num_fds(), before);
+    return 0;
+}
+
+static int other_user(struct test *t)
+{
+    struct stage s;
+    int result;
+    if (geteuid() != 0) {
+        return test_skip(t, "only root can call as another user");
+    }
+    PASS(stage_open(&s));
+    result = call_as_nobody(&s.names[0], &s.names[1], s.wrong_fd);
+    result = result ? result : exchange(&s);
+    stage_close(&s);
+    return result;
+}
+
+int main(int argc, char **argv)
+{
+    struct test t;
+    test_begin(&t, argc, argv);
+    test_quiet();
+    test_run(&t, "strangers", strangers);
+    test_run(&t, "other_user", other_user);
+    return test_end(&t);
+}

@@ -1,0 +1,47 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# tern-run starts a program as its caller would: with the caller's signals, and an exit status that says how it
+# ended.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+. test/house.inc
+
+run=${TERN_BUILD:-build/release}/bin/tern-run
+
+# ends STATUS NAME COMMAND...: exits with that status
+ends()
+{
+    wanted=$1 name=$2
+    shift 2
+    timeout 60 "$@" > "$scratch/out" 2>&1
+    status=$?
+    if [ $status -eq "$wanted" ]; then
+        ok "$name"
+    else
+        sed 's/^/# /' "$scratch/out"
+        not_ok "$name: status $status, expected $wanted"
+    fi
+}
+
+ends 0 "all ranks exit with 0" "$run" -n 3 true
+ends 7 "the status of the rank that fails" "$run" -n 3 sh -c '[ $TERN_RANK -ne 1 ] || exit 7'
+ends 143 "a rank that dies of a signal" "$run" -n 2 sh -c '[ $TERN_RANK -ne 1 ] || kill -s TERM $$'
+ends 124 "a run that takes too long" "$run" -n 2 --timeout 0.2 sleep 20
+ends 2 "no number of ranks" "$run" true
+ends 127 "no such program" "$run" -n 6 no-such-program
+if [ "$(grep -c 'cannot run no-such-program: ' "$scratch/out")" -eq 1 ]; then
+    ok "six ranks that cannot run say so once"
+else
+    sed 's/^/# /' "$scratch/out"
+    not_ok "six ranks that cannot run do not say so once"
+fi
+
+# tern-run itself ignores SIGPIPE; a rank must find it as tern-run did.
+pipe='kill -s PIPE $$; exit 7'
+timeout 60 sh -c "$pipe" > /dev/null 2>&1
+alone=$? # 141, or 7 where whoever runs this ignores the signal
+ends $alone "SIGPIPE does to a rank what it does to the program alone" "$run" -n 1 sh -c "$pipe"
+ends 7 "SIGPIPE stays ignored for ranks if the caller ignores it" \
+    sh -c "trap '' PIPE; exec \"\$0\" -n 1 sh -c '$pipe'" "$run"
+finish
