@@ -2,6 +2,7 @@
  *
  * Sizes are pure functions: they grow with every argument, hold in 64 bits, refuse what cannot be, and their
  * worst case is enough for the worst routing that the reference can be given. Needs no machine. */
+#include "ep/tuning.h"
 #include "ref/ref.h"
 #include "support.h"
 
@@ -288,6 +289,47 @@ static int sufficient(struct test *t)
     return 0;
 }
 
+/* Any capability and 48 to 228 KiB of shared memory: rows of a usual size always have room. */
+static int unlisted(struct test *t)
+{
+    static const int capabilities[] = {70, 80, 86, 89, 90, 100, 103, 120, 999};
+    static const uint32_t rows[] = {128, 4096, 7424, 14336};
+    struct machine_info info;
+    struct geometry g;
+    size_t c, r;
+    int count = 0, bulk;
+
+    memset(&info, 0, sizeof info);
+    info.kind = TERN_MACHINE_CUDA;
+    for (c = 0; c < sizeof capabilities / sizeof capabilities[0]; c++) {
+        for (info.max_shared_bytes = 48u << 10; info.max_shared_bytes <= 228u << 10;
+             info.max_shared_bytes += 4u << 10) {
+            info.compute_capability = capabilities[c];
+            for (r = 0; r < sizeof rows / sizeof rows[0]; r++, count++) {
+                for (bulk = 0; bulk < 2; bulk++) {
+                    OK(terni_tuning_dispatch(&info, bulk, 0, rows[r], 2048, &g));
+                    CHECK(g.shared_bytes <= info.max_shared_bytes && g.num_threads >= 32 &&
+                              g.num_threads <= 512 && g.num_stages >= (bulk ? 2u : 1u),
+                          "dispatch on capability %d with %u bytes: %d threads, %u stages, %u bytes",
+                          info.compute_capability, info.max_shared_bytes, g.num_threads, g.num_stages,
+                          g.shared_bytes);
+                    OK(terni_tuning_combine(&info, bulk, rows[r] / 2, 1024, &g));
+                    CHECK(g.shared_bytes <= info.max_shared_bytes && g.num_threads >= 32 &&
+                              g.num_threads <= 512,
+                          "combine on capability %d with %u bytes: %d threads, %u bytes",
+                          info.compute_capability, info.max_shared_bytes, g.num_threads, g.shared_bytes);
+                }
+            }
+            OK(terni_tuning_route(&info, 8, 256, 4096, &g));
+            CHECK(g.num_blocks >= 2 && g.num_threads <= 512 && g.shared_bytes <= info.max_shared_bytes,
+                  "route on capability %d: %d blocks of %d threads", info.compute_capability, g.num_blocks,
+                  g.num_threads);
+        }
+    }
+    test_detail(t, "%d devices and rows", count);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -298,6 +340,7 @@ int main(int argc, char **argv)
     test_run(&t, "sizes of huge configurations do not wrap", huge);
     test_run(&t, "sizes above 32 bits", beyond_32_bits);
     test_run(&t, "configurations that cannot be are refused by value", refused);
+    test_run(&t, "devices that nobody measured get a geometry", unlisted);
     test_run(&t, "the worst case is enough for the worst routing", sufficient);
     return test_end(&t);
 }

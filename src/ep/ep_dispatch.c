@@ -221,17 +221,6 @@ static uint64_t sign(const struct tern_route *route, const struct tern_dispatch_
     return s;
 }
 
-/* 1 if a row of this rank's own is its inputs' bytes as they lie in memory. */
-static int can_keep(const struct tern_route *route, const struct tern_dispatch_args *a,
-                    const struct dispatch_args *k)
-{
-    int can = route->layout == TERN_LAYOUT_RANK && a->cast == TERN_CAST_NONE;
-    for (uint32_t i = 0; i < k->num_in; i++) {
-        can = can && k->in[i].whole;
-    }
-    return can;
-}
-
 enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_dispatch_args *a,
                                    struct tern_stream *stream)
 {
@@ -271,9 +260,7 @@ enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_d
     l.kernel = bulk ? TERN_KERNEL_dispatch_bulk : TERN_KERNEL_dispatch_plain;
     l.num_blocks = terni_tuning_blocks(a->num_sms, ep->shape.num_sms, tern_comm_num_sms(ep->comm));
     k.f.message.num_blocks = (uint64_t)l.num_blocks;
-    k.num_keepers =
-        can_keep(route, a, &k) ? terni_tuning_keepers(&ep->machine->info, l.num_blocks, k.num_senders) : 0;
-    l.num_threads = g.num_threads + 32 + 32 * (int)k.num_keepers;
+    l.num_threads = g.num_threads + 32;
     l.shared_bytes = g.shared_bytes;
     l.args = &k;
     l.args_bytes = sizeof(k);

@@ -1,33 +1,67 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * See tuning.h. On GPUs shared memory decides: a warp needs its ring of stages, and as many warps as fit keep
- * the links busy. On the cpu machine every thread is a fiber to be switched to, so that few are best.
- * docs/performance.md has the measurements behind the numbers. */
+ * the links busy. On the cpu machine every thread is a fiber to be switched to, so that few are best. */
 #include "ep/tuning.h"
 
 #include "kernels/ep_args.h"
 
-enum {
-    CPU_WARPS = 2,
-    GPU_WARPS = 16,      /* beside one for ids and weights */
-    DISPATCH_WARPS = 20, /* all roles; as many as registers allow */
-    ROUTE_WARPS = 16,
-    ROUTE_TOKENS = 32, /* a warp, until there are as many workers as can be: one step */
-    CPU_ROUTE_TOKENS = 4,
-    CPU_ROUTE_WORKERS = 3,
-    DISPATCH_STAGES = 4, /* three tokens in flight a warp */
-    CAST_STAGES = 2,     /* casting waits on arithmetic: warps come before deep rings */
-    COMBINE_STAGES = 3,
-    COMBINE_WARPS = 16, /* adding waits on latency: likewise */
-    KEEPERS = 8,        /* warps of a dispatch that keep own rows, with so few blocks: */
-    KEEPER_BLOCKS = 15,
-    CPU_KEEPERS = 1,
-    CPU_KEEPER_BLOCKS = 1,
-    PARTED_TOKENS = 4,  /* a warp; with more, combine does not cut tokens */
-    DISPATCH_STAGE = 8, /* bytes beside a stage: its mbarrier */
-    COMBINE_STAGE = 16, /* its mbarrier and its note */
-    DISPATCH_LIST = 128 /* bytes a block: tokens of the warp that sends ids, weights and sources */
+/* What was measured to be best on one kind of device. */
+struct tuned {
+    enum tern_machine kind;
+    int capability;
+    uint32_t warps;           /* of dispatch and combine, beside one for ids and weights */
+    uint32_t dispatch_stages; /* a warp has one token fewer than this on its way */
+    uint32_t cast_stages;     /* the same with a cast, which waits on arithmetic: more warps, less deep */
+    uint32_t combine_stages;  /* adding waits on latency: likewise */
+    uint32_t route_fewest, route_warps;   /* of a block of route */
+    uint32_t route_tokens, route_workers; /* a warp, in one step; at most */
 };
+
+/* One row a device; microseconds of 4 x H200, 4096 tokens of 7168 BF16 channels, top-8, 24 SMs, p50
+ * (docs/performance.md has the conditions):
+ *   dispatch_stages  2: 498   3: 502   4: 497   6: 496
+ *   cast_stages      2 with 7 warps: 322   4 with 3 warps: 767
+ *   combine          4 stages, 12 warps: 523   3, 16: 509   2, 16: 513   5, 10: 525   6, 8 of 4 KiB: 689
+ *   route            16 warps, 8 workers: 20   1 block of 32 warps: 50 */
+static const struct tuned tuned_devices[] = {
+    {TERN_MACHINE_CPU, 0, 2, 4, 2, 3, 1, 2, 4, 3},
+    {TERN_MACHINE_CUDA, 90, 16, 4, 2, 3, 16, 16, 32, ROUTE_MAX_WORKERS},
+};
+
+enum {
+    PARTED_TOKENS = 4,   /* a warp; with more, combine does not cut tokens */
+    DISPATCH_STAGE = 8,  /* bytes beside a stage: its mbarrier */
+    COMBINE_STAGE = 16,  /* its mbarrier and its note */
+    DISPATCH_LIST = 128, /* bytes a block: tokens of the warp that sends ids, weights and sources */
+    USUAL_ROW = 14336,   /* bytes; what a device that is not in the table is computed for */
+    USUAL_BATCH = 4096
+};
+
+static uint32_t clamp(uint32_t value, uint32_t low, uint32_t high)
+{
+    return value < low ? low : value > high ? high : value;
+}
+
+/* A device that nobody measured: as deep as three warps of dispatch, or 16 of combine, can be. */
+static struct tuned computed(const struct machine_info *info)
+{
+    struct tuned t = {info->kind, info->compute_capability, 16, 0, 2, 0, 16, 16, 32, ROUTE_MAX_WORKERS};
+    t.dispatch_stages = clamp(info->max_shared_bytes / (3 * USUAL_ROW), 2, 4);
+    t.combine_stages = clamp(info->max_shared_bytes / (16 * USUAL_BATCH), 2, 4);
+    return t;
+}
+
+static struct tuned tuned_of(const struct machine_info *info)
+{
+    for (size_t i = 0; i < sizeof(tuned_devices) / sizeof(tuned_devices[0]); i++) {
+        const struct tuned *t = &tuned_devices[i];
+        if (t->kind == info->kind && t->capability == info->compute_capability) {
+            return *t;
+        }
+    }
+    return computed(info);
+}
 
 /* What a warp takes of shared memory. */
 struct appetite {
@@ -35,11 +69,6 @@ struct appetite {
     uint32_t stages, fewest; /* wanted, and the least that works */
     uint32_t stage_bytes, block_bytes;
 };
-
-static uint32_t most_warps(const struct machine_info *info)
-{
-    return info->kind == TERN_MACHINE_CPU ? CPU_WARPS : GPU_WARPS;
-}
 
 int terni_tuning_blocks(uint32_t sms, uint32_t fallback, int most)
 {
@@ -53,17 +82,13 @@ enum tern_status terni_tuning_route(const struct machine_info *info, uint32_t nu
 {
     uint32_t row = (num_ranks + num_experts) * 4 + ROUTE_BUFFER_BYTES;
     uint32_t settle = (num_ranks + 2 * num_experts) * 4;
-    uint32_t most = ROUTE_MAX_WORKERS, warps = ROUTE_WARPS, tokens = ROUTE_TOKENS;
-    if (info->kind == TERN_MACHINE_CPU) {
-        most = CPU_ROUTE_WORKERS;
-        warps = num_tokens > CPU_ROUTE_TOKENS ? CPU_WARPS : 1;
-        tokens = CPU_ROUTE_TOKENS;
-    }
+    struct tuned tuned = tuned_of(info);
+    uint32_t tokens = tuned.route_tokens;
+    uint32_t warps = clamp((num_tokens + tokens - 1) / tokens, tuned.route_fewest, tuned.route_warps);
     while (warps > 1 && warps * row > info->max_shared_bytes) {
         warps--;
     }
-    uint32_t workers = (num_tokens + warps * tokens - 1) / (warps * tokens);
-    workers = workers < 1 ? 1 : workers > most ? most : workers;
+    uint32_t workers = clamp((num_tokens + warps * tokens - 1) / (warps * tokens), 1, tuned.route_workers);
     g->num_blocks = (int)workers + 1;
     g->num_threads = (int)warps * 32;
     g->num_stages = 0;
@@ -104,32 +129,34 @@ static enum tern_status fit(const struct machine_info *info, const struct appeti
 enum tern_status terni_tuning_dispatch(const struct machine_info *info, int bulk, int cast,
                                        uint32_t stage_bytes, uint32_t table_bytes, struct geometry *g)
 {
-    struct appetite a = {"dispatch", DISPATCH_STAGES, 2, stage_bytes + DISPATCH_STAGE, DISPATCH_LIST};
+    struct tuned tuned = tuned_of(info);
+    struct appetite a = {"dispatch", tuned.dispatch_stages, 2, stage_bytes + DISPATCH_STAGE, DISPATCH_LIST};
     if (!bulk) {
         a.stages = a.fewest = 1;
     } else if (cast) {
-        a.stages = CAST_STAGES;
+        a.stages = tuned.cast_stages;
     }
     g->table_bytes = table_bytes;
-    return fit(info, &a, most_warps(info), g);
+    return fit(info, &a, tuned.warps, g);
 }
 
 enum tern_status terni_tuning_combine(const struct machine_info *info, int bulk, uint32_t stage_bytes,
                                       uint32_t table_bytes, struct geometry *g)
 {
-    struct appetite a = {"combine", COMBINE_STAGES, 2, stage_bytes + COMBINE_STAGE, 0};
+    struct tuned tuned = tuned_of(info);
+    struct appetite a = {"combine", tuned.combine_stages, 2, stage_bytes + COMBINE_STAGE, 0};
     g->table_bytes = table_bytes;
     if (!bulk) {
         g->num_stages = 1;
-        g->num_threads = (int)most_warps(info) * 32;
+        g->num_threads = (int)tuned.warps * 32;
         g->shared_bytes = table_bytes;
         return TERN_OK;
     }
     while (a.stages > 2 &&
-           (uint64_t)COMBINE_WARPS * a.stages * a.stage_bytes + table_bytes > info->max_shared_bytes) {
+           (uint64_t)tuned.warps * a.stages * a.stage_bytes + table_bytes > info->max_shared_bytes) {
         a.stages--;
     }
-    return fit(info, &a, most_warps(info), g);
+    return fit(info, &a, tuned.warps, g);
 }
 
 uint32_t terni_tuning_parts(uint32_t num_tokens, uint32_t chunks, uint32_t warps, uint32_t *part_chunks)
@@ -147,13 +174,4 @@ uint32_t terni_tuning_parts(uint32_t num_tokens, uint32_t chunks, uint32_t warps
         }
     }
     return parts;
-}
-
-uint32_t terni_tuning_keepers(const struct machine_info *info, int num_blocks, uint32_t num_senders)
-{
-    uint32_t most = DISPATCH_WARPS - 1 - num_senders;
-    if (info->kind == TERN_MACHINE_CPU) {
-        return num_blocks <= CPU_KEEPER_BLOCKS ? CPU_KEEPERS : 0;
-    }
-    return num_blocks > KEEPER_BLOCKS ? 0 : most < KEEPERS ? most : KEEPERS;
 }

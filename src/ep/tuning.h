@@ -26,7 +26,5 @@ enum tern_status terni_tuning_combine(const struct machine_info *info, int bulk,
                                       uint32_t table_bytes, struct geometry *g);
 /* In how many parts, of *part_chunks chunks each, combine cuts a token so that `warps` are busy alike. */
 uint32_t terni_tuning_parts(uint32_t num_tokens, uint32_t chunks, uint32_t warps, uint32_t *part_chunks);
-/* Warps of a dispatch that keep the rank's own rows; 0: the senders take them along. */
-uint32_t terni_tuning_keepers(const struct machine_info *info, int num_blocks, uint32_t num_senders);
 
 #endif

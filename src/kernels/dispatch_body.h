@@ -3,8 +3,7 @@
  * Dispatch, "place once": every warp takes tokens in turn, brings a token's payloads into shared memory once
  * and sends them from there to each target's final row. No queue, no credit, nobody at the receiver. The
  * bodies take `bulk` as a constant: asynchronous bulk copies through a ring of stages, or loads and stores.
- * A warp after these sends ids, weights and sources meanwhile (dispatch_meta.h), and with few blocks more warps
- * keep the rank's own rows (dispatch_own.h).
+ * The block's last warp sends ids, weights and sources meanwhile (dispatch_meta.h).
  *
  * Shared memory: | place table | stages of warp 0, 1, ... | barriers of warp 0, 1, ... | lists of warp 0, 1,
  * ... | A stage holds one token: its payload columns one after the other, each 16-byte aligned, then cast
@@ -18,7 +17,6 @@
 
 #include "kernels/cast.h"
 #include "kernels/dispatch_meta.h"
-#include "kernels/dispatch_own.h"
 
 /* One warp's view of its pipeline. */
 struct sender {
@@ -173,9 +171,6 @@ TERN_DEVICE void send_token(const struct sender *s, uint32_t t, uint32_t stage, 
         uint32_t i = i0 + (uint32_t)lane();
         uint32_t turned = i + rotation < n ? i + rotation : i + rotation - n;
         struct target g = target_of(&s->map, t, i < n ? turned : n);
-        if (p->num_keepers && g.rank == p->f.rank) {
-            g.rank = -1;
-        }
         if (bulk && g.rank >= 0) {
             send_whole(s, at, g);
         }
@@ -328,9 +323,7 @@ TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
          * this block's asynchronous writes there. */
         fence_proxy_async();
     }
-    if (ok && (uint32_t)warp() > p->num_senders) {
-        keep_own(p, &table);
-    } else if (ok && !sends) {
+    if (ok && !sends) {
         struct courier c = courier_of(p, &table);
         send_meta(&c);
     } else if (ok && bulk) {

@@ -176,7 +176,6 @@ struct dispatch_args {
     uint32_t scale_bytes; /* of a row, with a cast */
     uint32_t stage_bytes, num_stages, table_bytes; /* shared memory: table, stages a warp, barriers */
     uint32_t num_senders; /* warps of a block that send payloads; one more sends ids, weights, sources */
-    uint32_t num_keepers; /* warps after these that keep rows of this rank's own; 0: senders do */
     uint32_t column_bytes[EP_MAX_COLUMNS]; /* of a row, for padding; 0: not an output */
     struct column_in in[EP_MAX_IN];
     struct column_out out[EP_MAX_PAYLOADS + 1];

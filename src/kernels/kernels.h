@@ -8,8 +8,8 @@
 
 #define TERN_KERNEL_LIST(X)                                                                                  \
     X(route, struct route_args, 512)                                                                         \
-    X(dispatch_bulk, struct dispatch_args, 640)                                                              \
-    X(dispatch_plain, struct dispatch_args, 640)                                                             \
+    X(dispatch_bulk, struct dispatch_args, 544)                                                              \
+    X(dispatch_plain, struct dispatch_args, 544)                                                             \
     X(combine_bulk, struct combine_args, 544)                                                                \
     X(combine_plain, struct combine_args, 544)                                                               \
     X(copy_rows, struct copy_args, 512)                                                                      \
