@@ -105,6 +105,7 @@ struct gatherer {
 };
 
 struct combine {
+    uint32_t copy_engine;
     struct batch *batch;
     int wild;
     struct gatherer *ranks;

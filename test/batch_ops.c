@@ -303,6 +303,7 @@ struct tern_combine_args combine_args(const struct combine *c, int rank, int dev
     struct tern_combine_args args = TERN_COMBINE_ARGS_INIT;
     int i;
 
+    args.copy_engine = c->copy_engine;
     args.in = rows_at(w, &g->in, device);
     args.in_rows = g->in_rows;
     args.in_weights = (const float *)pointer(w, g->in_weights, device);

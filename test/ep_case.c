@@ -43,7 +43,7 @@ static void draw_shape(struct ep_case *c, const struct ep_limits *limits, struct
     struct batch_shape *s = &c->shape;
 
     s->num_experts = (uint32_t)c->num_ranks * rng_between(r, 1, 8);
-    s->topk = rng_one_in(r, 40) ? rng_between(r, 17, TERN_MAX_TOPK)
+    s->topk = rng_one_in(r, 40)  ? rng_between(r, 17, TERN_MAX_TOPK)
               : rng_one_in(r, 3) ? rng_between(r, 1, 16)
                                  : rng_between(r, 1, 8);
     s->idx_bytes = rng_one_in(r, 2) ? 4 : 8;
@@ -170,6 +170,19 @@ static void draw_config(struct ep_case *c, struct rng *r)
     }
 }
 
+static void draw_engine(struct ep_case *c)
+{
+    struct rng r = {c->seed + 99}; /* of its own: the other draws stay what they are */
+
+    c->copy_engine = c->shape.layout == TERN_LAYOUT_RANK && rng_one_in(&r, 3);
+    c->config.copy_engine = c->copy_engine || rng_one_in(&r, 8);
+    if (c->copy_engine && c->config.staging_bytes) {
+        c->config.staging_bytes = (uint64_t)c->num_ranks * (c->config.max_tokens + 1ull) *
+                                      (c->config.max_row_bytes + 12ull * c->config.max_topk + 512) +
+                                  65536;
+    }
+}
+
 void ep_case_draw(struct ep_case *c, uint64_t seed, const struct ep_limits *limits)
 {
     struct rng r = {seed * 0x2545f4914f6cdd1du};
@@ -188,6 +201,7 @@ void ep_case_draw(struct ep_case *c, uint64_t seed, const struct ep_limits *limi
     while (rows_bound(c) * row_bytes(c) * (uint64_t)c->num_ranks > bytes && shrink(c, &r)) {
     }
     draw_config(c, &r);
+    draw_engine(c);
 }
 
 void ep_case_text(const struct ep_case *c, char *text, size_t text_bytes)
@@ -201,10 +215,10 @@ void ep_case_text(const struct ep_case *c, char *text, size_t text_bytes)
         "seed %llu: %d ranks, %u experts, top-%u int%u, up to %u tokens, %s layout, alignment %u, routing "
         "%s, "
         "room %s, cargo %s, cast %u, %u payloads, row[0] %u bytes, combine %u bytes, %d biases, weights %d, "
-        "windows only %d, sms %u, transfer %u, max row %u bytes",
+        "windows only %d, copy engine %d, sms %u, transfer %u, max row %u bytes",
         (unsigned long long)c->seed, c->num_ranks, c->shape.num_experts, c->shape.topk,
         8 * c->shape.idx_bytes, c->shape.max_tokens, c->shape.layout == TERN_LAYOUT_RANK ? "rank" : "expert",
         c->shape.alignment, routings[c->shape.routing], rooms[c->room], cargoes[c->cargo], c->cast, c->num_in,
-        c->row_bytes[0], c->combine_bytes, c->num_biases, c->weights, c->windows_only, c->config.num_sms,
-        c->config.transfer, c->config.max_row_bytes);
+        c->row_bytes[0], c->combine_bytes, c->num_biases, c->weights, c->windows_only, c->copy_engine,
+        c->config.num_sms, c->config.transfer, c->config.max_row_bytes);
 }

@@ -128,13 +128,15 @@ static void take_combine(const struct ep_case *c, struct combine *k, struct batc
 
     combine_init(k, b);
     k->wild = 1;
+    k->copy_engine = (uint32_t)c->copy_engine;
     for (s = 0; s < c->num_ranks; s++) {
         struct gatherer *g = &k->ranks[s];
         uint32_t tokens = b->num_tokens[s];
         g->in_rows = draw_room(c, b, s, r);
         g->num_sms = rng_below(r, 5);
-        g->in = payload_take(w, s, arena_for(c, r), g->in_rows, c->combine_bytes,
-                             c->combine_bytes + 16 * (int64_t)rng_below(r, 3), "combine in");
+        g->in =
+            payload_take(w, s, arena_for(c, r), g->in_rows, c->combine_bytes,
+                         c->copy_engine ? 0 : c->combine_bytes + 16 * (int64_t)rng_below(r, 3), "combine in");
         g->out = payload_take(w, s, ARENA_DEVICE, tokens, c->combine_bytes,
                               c->combine_bytes + 16 * (int64_t)rng_below(r, 3), "combine out");
         if (c->weights) {
@@ -174,7 +176,7 @@ static int steps(const struct ep_case *c, struct running *x, const struct tern_i
     combine_fill(&x->combine, &r);
     PASS(world_upload(&x->world));
     PASS(batch_open(&x->batch, x->eps, 0));
-    if (c->room == ROOM_EXACT) {
+    if (c->room == ROOM_EXACT || c->copy_engine) {
         PASS(batch_check_counts(&x->batch));
     }
     PASS(dispatch_issue(&x->dispatch, 0));

@@ -21,7 +21,8 @@ enum { GPU_CASES_PER_CENT = 15 };
 static int run_cases(struct test *t, int num_ranks, int count)
 {
     const char *machine = getenv("TERN_MACHINE");
-    int scaled = test_scaled(t, machine && strcmp(machine, "cuda") == 0 ? count * GPU_CASES_PER_CENT / 100 : count);
+    int scaled =
+        test_scaled(t, machine && strcmp(machine, "cuda") == 0 ? count * GPU_CASES_PER_CENT / 100 : count);
     struct ep_limits limits = ep_case_limits(t);
     uint64_t first = t->has_seeds ? t->seeds[0] : 5000 + 100 * (uint64_t)num_ranks;
     uint64_t last = t->has_seeds ? t->seeds[1] : first + (uint64_t)scaled - 1;

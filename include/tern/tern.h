@@ -294,10 +294,12 @@ struct tern_ep_config {
                                Expert layout can need up to max_topk times as much, once many choices fall on
                                one rank: there give the rows of tern_ep_max_rows times the bytes of a row of
                                all outputs (ids, weights and sources too), and 256 bytes an output */
+    uint32_t copy_engine;   /* 1: combine may use the copy engine, on a stream of the object's own */
+    uint32_t reserved;
 };
 #define TERN_EP_CONFIG_INIT                                                                                  \
     {                                                                                                        \
-        sizeof(struct tern_ep_config), 0, 0, 0, 0, 0, 0, 0, 0, 0                                             \
+        sizeof(struct tern_ep_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                       \
     }
 
 /* What tern_ep_open takes on every rank. */
@@ -355,6 +357,7 @@ enum tern_awaited {
     TERN_AWAIT_DONE = 2,     /* the peer has finished writing to, or reading from, this rank */
     TERN_AWAIT_MATCH = 3,    /* the peer entered another operation, or other payloads */
     TERN_AWAIT_WEIGHTS = 5,  /* the peer wants top-k weights, and this rank was given none */
+    TERN_AWAIT_ROWS = 6,     /* rows that the peer's copy engine brings; expected, seen = run of it */
     TERN_AWAIT_EXPERT_ID = 4 /* an id outside -1 .. num_experts - 1: peer = this rank, expected = token *
                                 topk + k, seen = the id; topk and num_experts are set */
 };
@@ -534,7 +537,8 @@ struct tern_combine_args {
                                 without in_weights adds nothing to its peers' */
     const void *bias[2];     /* device, BF16 [num_tokens, hidden] dense; or NULL */
     uint32_t num_sms; /* default: the object's; capped by tern_comm_num_sms and 256; ranks may differ */
-    uint32_t reserved;
+    uint32_t copy_engine; /* 1: rows travel by the device's copy engine, see tern_combine; the same on all
+                             ranks */
     struct tern_event *after;
     struct tern_event *record;
 };
@@ -548,7 +552,13 @@ struct tern_combine_args {
  * FP32, rounded once to BF16. Order: rank layout, ranks ascending; expert layout, choices ascending. No
  * weighting: the caller weights expert outputs. out_weights sums in_weights over the ranks in the same order
  * (rank layout), or takes each choice's (expert layout). A token with no row gets the biases, or zeros. `in`
- * and in_weights in no window go through staging, as in dispatch. */
+ * and in_weights in no window go through staging, as in dispatch.
+ *
+ * With copy_engine, in rank layout only, the copy engine brings every rank's rows to the tokens' ranks, into
+ * staging, and the kernel only adds; the bits are the same. It needs an object opened with copy_engine,
+ * dense rows (`in` need then be in no window), staging_bytes of num_ranks * max_tokens * in.row_bytes
+ * (TERN_NO_SPACE), and the counts on the host: tern_route_wait after the route's latest run
+ * (TERN_BAD_STATE). Not in a graph (TERN_UNSUPPORTED). */
 TERN_API enum tern_status tern_combine(struct tern_route *route, const struct tern_combine_args *args,
                                        struct tern_stream *stream);
 

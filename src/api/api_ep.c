@@ -210,6 +210,5 @@ enum tern_status tern_combine(struct tern_route *route, const struct tern_combin
 {
     TERN_TRY(check_route(route));
     TERN_TRY(terni_check_struct("args", args, sizeof(*args)));
-    TERN_TRY(check_reserved(args->reserved));
     return terni_ep_combine(route, args, stream);
 }

@@ -35,8 +35,11 @@ struct tern_ep {
     char *host_memory_device;
     struct tern_route *routes; /* [max_routes] */
     uint64_t num_route_runs;
-    struct comm_child child; /* knows the stream of the latest operation outside a graph */
-    struct tern_event *last; /* for whoever must come after that operation */
+    struct comm_child child;         /* knows the stream of the latest operation outside a graph */
+    struct tern_event *last;         /* for whoever must come after that operation */
+    struct tern_stream *engine;      /* with copy_engine: of its copies */
+    struct tern_event *engine_event; /* joins it with the caller's stream */
+    uint64_t num_engine_runs;
     int no_default_stream; /* another rank of this process has the same device, so the same default stream */
     struct ep_record stated; /* the fault, once seen */
 };

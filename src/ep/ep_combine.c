@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ep/ep.h"
+#include "ep/ep_engine.h"
 #include "ep/tuning.h"
 #include "kernels/kernels.h"
 
@@ -56,6 +57,9 @@ static enum tern_status check_args(const struct tern_route *route, const struct 
                              a->bias[b]);
         }
     }
+    if (a->copy_engine > 1) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "copy_engine is %u; it must be 0 or 1", a->copy_engine);
+    }
     if (a->out_weights && !a->in_weights && a->in_rows > 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "out_weights is given but in_weights is NULL with %llu rows",
                          (unsigned long long)a->in_rows);
@@ -71,8 +75,10 @@ static enum tern_status place_inputs(const struct tern_route *route, const struc
                                      struct combine_args *k, struct staging *s)
 {
     uint32_t weights = route->layout == TERN_LAYOUT_RANK ? route->topk * 4 : 4;
-    TERN_TRY(terni_staging_place(s, "in", a->in.data, a->in.row_bytes, stride_of(&a->in), 0,
-                                 &k->f.message.columns[COMBINE_ROWS]));
+    if (!a->copy_engine) {
+        TERN_TRY(terni_staging_place(s, "in", a->in.data, a->in.row_bytes, stride_of(&a->in), 0,
+                                     &k->f.message.columns[COMBINE_ROWS]));
+    }
     union {
         const float *in;
         void *place;
@@ -99,8 +105,35 @@ static void fill_args(const struct tern_route *route, const struct tern_combine_
     k->chunk_bytes = a->in.row_bytes < COMBINE_CHUNK ? a->in.row_bytes : COMBINE_CHUNK;
     k->batch_rows = targets < BATCH_ROWS ? targets : BATCH_ROWS;
     k->f.message.num_rows = a->in_rows;
-    k->f.message.signature = terni_ep_sign(
-        terni_ep_sign(terni_ep_sign(TERN_OP_COMBINE, route->number), a->in.row_bytes), route->layout);
+    k->f.message.signature =
+        terni_ep_sign(terni_ep_sign(terni_ep_sign(TERN_OP_COMBINE, route->number), a->in.row_bytes),
+                      route->layout | (uint64_t)(a->copy_engine != 0) << 32);
+}
+
+static enum tern_status launch_combine(struct tern_ep *ep, const struct combine_args *k,
+                                       const struct geometry *g, int num_blocks, struct tern_stream *stream)
+{
+    struct launch l;
+    l.kernel =
+        ep->shape.transfer == TERN_TRANSFER_BULK ? TERN_KERNEL_combine_bulk : TERN_KERNEL_combine_plain;
+    l.num_blocks = num_blocks;
+    l.num_threads = g->num_threads + (k->out_weights ? 32 : 0);
+    l.shared_bytes = g->shared_bytes;
+    l.args = k;
+    l.args_bytes = sizeof(*k);
+    return ep->machine->ops->launch(ep->machine, &l, stream);
+}
+
+/* Enter, rows by copy engine, additions. */
+static enum tern_status combine_by_engine(struct tern_route *route, const struct tern_combine_args *a,
+                                          struct combine_args *k, const struct geometry *g, int num_blocks,
+                                          struct tern_stream *stream)
+{
+    struct tern_ep *ep = route->ep;
+    TERN_TRY(terni_engine_enter(ep, &k->f, COMBINE_COLUMNS, stream));
+    TERN_TRY(terni_engine_push(route, a, &k->engine, stream));
+    TERN_TRY(launch_combine(ep, k, g, num_blocks, stream));
+    return terni_engine_join(ep, stream);
 }
 
 enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_combine_args *a,
@@ -113,6 +146,10 @@ enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_co
     struct geometry g;
     memset(&k, 0, sizeof(k));
     TERN_TRY(check_args(route, a));
+    if (a->copy_engine) {
+        TERN_TRY(terni_engine_check(route, a, stream));
+        terni_engine_args(route, a, &k.engine);
+    }
     terni_ep_frame(ep, TERN_OP_COMBINE, &k.f);
     fill_args(route, a, &k);
     uint32_t table = terni_place_table(&ep->shape, COMBINE_COLUMNS);
@@ -121,21 +158,17 @@ enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_co
     k.table_bytes = g.table_bytes;
     k.num_pullers = (uint32_t)g.num_threads / 32;
     terni_staging_begin(&staging, ep, route, a->in_rows, 0, 1);
+    staging.used = a->copy_engine ? terni_engine_staging(ep, a) : 0;
     TERN_TRY(place_inputs(route, a, &k, &staging));
-    TERN_TRY(terni_ep_begin(ep, stream, a->after));
-    struct launch l;
-    l.kernel = bulk ? TERN_KERNEL_combine_bulk : TERN_KERNEL_combine_plain;
-    l.num_blocks = terni_tuning_blocks(a->num_sms, ep->shape.num_sms, tern_comm_num_sms(ep->comm));
-    k.f.message.num_blocks = (uint64_t)l.num_blocks;
-    l.num_threads = g.num_threads + (a->out_weights ? 32 : 0);
+    int num_blocks = terni_tuning_blocks(a->num_sms, ep->shape.num_sms, tern_comm_num_sms(ep->comm));
+    k.f.message.num_blocks = (uint64_t)num_blocks;
     k.parts = terni_tuning_parts(k.num_tokens, (k.row_bytes + k.chunk_bytes - 1) / k.chunk_bytes,
-                                 (uint32_t)l.num_blocks * k.num_pullers, &k.part_chunks);
-    l.shared_bytes = g.shared_bytes;
-    l.args = &k;
-    l.args_bytes = sizeof(k);
+                                 (uint32_t)num_blocks * k.num_pullers, &k.part_chunks);
+    TERN_TRY(terni_ep_begin(ep, stream, a->after));
     enum tern_status status = terni_staging_copy(&staging, stream);
     if (status == TERN_OK) {
-        status = ep->machine->ops->launch(ep->machine, &l, stream);
+        status = a->copy_engine ? combine_by_engine(route, a, &k, &g, num_blocks, stream)
+                                : launch_combine(ep, &k, &g, num_blocks, stream);
     }
     return terni_ep_end(ep, status, stream, a->record);
 }

@@ -87,6 +87,11 @@ int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
                f->block, f->warp);
         append_late(f, text, bytes, &n);
         break;
+    case TERN_AWAIT_ROWS:
+        append(text, bytes, &n,
+               "rows by copy engine of rank %d did not come within %.1f ms (run %llu, awaited %llu)", f->peer,
+               (double)f->elapsed_ns / 1e6, (unsigned long long)f->seen, (unsigned long long)f->expected);
+        break;
     case TERN_AWAIT_MATCH:
         append(text, bytes, &n,
                "rank %d is in another operation, route or shape (signature %016llx, here %016llx)%s", f->peer,

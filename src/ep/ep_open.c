@@ -19,7 +19,8 @@
 
 /* What every rank must agree on, as it travels. */
 struct ep_card {
-    uint32_t num_experts, max_topk, max_tokens, max_row_bytes, max_routes, num_sms, timeout_ms, transfer;
+    uint32_t num_experts, max_topk, max_tokens, max_row_bytes, max_routes, num_sms, timeout_ms, transfer,
+        copy_engine;
     uint64_t staging_bytes;
     uint64_t message_bytes;
     int32_t status; /* of the rank's own part */
@@ -38,6 +39,7 @@ static struct ep_card card_of(const struct ep_shape *s)
     c.num_sms = s->num_sms;
     c.timeout_ms = s->timeout_ms;
     c.transfer = s->transfer;
+    c.copy_engine = s->copy_engine;
     c.staging_bytes = s->staging_bytes;
     c.message_bytes = sizeof(struct ep_message);
     return c;
@@ -62,6 +64,7 @@ static enum tern_status compare_cards(const struct ep_card *mine, const struct e
     TERN_TRY(compare_field(rank, "num_sms", mine->num_sms, theirs->num_sms));
     TERN_TRY(compare_field(rank, "timeout_ms", mine->timeout_ms, theirs->timeout_ms));
     TERN_TRY(compare_field(rank, "transfer", mine->transfer, theirs->transfer));
+    TERN_TRY(compare_field(rank, "copy_engine", mine->copy_engine, theirs->copy_engine));
     TERN_TRY(compare_field(rank, "staging_bytes", mine->staging_bytes, theirs->staging_bytes));
     return compare_field(rank, "the size of a message", mine->message_bytes, theirs->message_bytes);
 }
@@ -137,6 +140,10 @@ static enum tern_status allocate(struct tern_ep *ep)
     ep->host_memory = (char *)host;
     ep->host_memory_device = (char *)host_device;
     TERN_TRY(ops->event_open(ep->machine, &ep->last));
+    if (ep->shape.copy_engine) {
+        TERN_TRY(ops->stream_open(ep->machine, &ep->engine));
+        TERN_TRY(ops->event_open(ep->machine, &ep->engine_event));
+    }
     ep->routes = (struct tern_route *)calloc(ep->shape.max_routes, sizeof(*ep->routes));
     if (!ep->routes) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %u routes", ep->shape.max_routes);
@@ -263,9 +270,15 @@ void terni_ep_close(struct tern_ep *ep)
     if (terni_ep_wait(ep) != TERN_OK) {
         TERN_LOG(TERN_LOG_WARN, "closing an object: %s", tern_last_error());
     }
+    if (ep->engine) {
+        ops->stream_close(ep->machine, ep->engine); /* waits for it: it writes to peers' windows */
+    }
     terni_heap_close(ep->heap);
     if (ep->last) {
         ops->event_close(ep->machine, ep->last);
+    }
+    if (ep->engine_event) {
+        ops->event_close(ep->machine, ep->engine_event);
     }
     if (ep->host_memory) {
         ops->host_free(ep->machine, ep->host_memory);
@@ -296,6 +309,7 @@ static enum tern_status zero_everything(struct tern_ep *ep)
     memset(ep->host_memory, 0, ep->layout.host_bytes);
     memset(&ep->stated, 0, sizeof(ep->stated));
     ep->num_route_runs = 0;
+    ep->num_engine_runs = 0;
     for (uint32_t i = 0; i < ep->shape.max_routes; i++) {
         ep->routes[i].stale = 1;
         ep->routes[i].reported = 0;

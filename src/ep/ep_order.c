@@ -81,6 +81,7 @@ void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *f)
     f->abort_offset = l->abort;
     f->message_offset = l->message;
     f->counts_offset = l->counts;
+    f->pieces_offset = l->pieces;
     f->state = (struct ep_state *)(ep->device_memory + l->state);
     f->record = (struct ep_record *)(ep->host_memory_device + l->record);
     f->timeout_ns = (uint64_t)ep->shape.timeout_ms * 1000000u;

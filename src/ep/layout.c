@@ -56,6 +56,8 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     TERN_TRY(check_range("max_routes", config->max_routes, 0, MAX_ROUTES));
     TERN_TRY(check_range("num_sms", config->num_sms, 0, 1024));
     TERN_TRY(check_range("transfer", config->transfer, 0, TERN_TRANSFER_PLAIN));
+    TERN_TRY(check_range("copy_engine", config->copy_engine, 0, 1));
+    TERN_TRY(check_range("reserved", config->reserved, 0, 0));
     s.num_ranks = (uint32_t)num_ranks;
     s.num_experts = config->num_experts;
     s.experts_a_rank = config->num_experts / (uint32_t)num_ranks;
@@ -66,6 +68,7 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     s.num_sms = config->num_sms ? config->num_sms : DEFAULT_SMS;
     s.timeout_ms = config->timeout_ms;
     s.transfer = config->transfer;
+    s.copy_engine = config->copy_engine;
     s.max_rows = (uint64_t)s.num_ranks * s.max_tokens;
     if (s.max_rows * s.max_topk > max_row_count) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
@@ -132,6 +135,7 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     l.abort = take(&at, sizeof(uint64_t));
     l.message = take(&at, 2ull * s->num_ranks * MESSAGE_WORDS * sizeof(uint64_t));
     l.counts = take(&at, 2ull * s->num_ranks * (s->num_ranks + (uint64_t)s->num_experts) * sizeof(uint64_t));
+    l.pieces = take(&at, (uint64_t)s->num_ranks * EP_MAX_PIECES * sizeof(uint64_t));
     l.control_bytes = at;
     l.staging = take(&at, s->staging_bytes);
     l.window_bytes = at;

@@ -10,7 +10,7 @@
 struct ep_shape {
     uint32_t num_ranks, num_experts, experts_a_rank;
     uint32_t max_topk, max_tokens, max_row_bytes, max_routes;
-    uint32_t num_sms, timeout_ms, transfer;
+    uint32_t num_sms, timeout_ms, transfer, copy_engine;
     uint64_t staging_bytes; /* rounded; 0: none */
     uint64_t max_rows;      /* rank layout */
 };
@@ -28,7 +28,7 @@ struct route_host_layout {
 
 struct ep_layout {
     /* the window, in the object's heap */
-    uint64_t done, abort, message, counts, staging, window_bytes;
+    uint64_t done, abort, message, counts, pieces, staging, window_bytes;
     uint64_t control_bytes; /* of it, zeroed by a reset */
     /* device memory */
     uint64_t state, cells, finished, routes, device_bytes;

@@ -12,6 +12,9 @@
  *
  * If weights are wanted, the block's last warp pulls them meanwhile.
  *
+ * With the copy engine the rows come to staging of this rank's own, in pieces whose arrival a word tells; the
+ * loader awaits a row's piece and then reads it there.
+ *
  * Shared memory: | place table | stages of warp 0, 1, ... | barriers and notes of warp 0, 1, ... |
  * A stage holds batch_rows pieces of chunk_bytes. */
 #ifndef TERN_COMBINE_BODY_H
@@ -29,6 +32,7 @@ struct puller {
     uint64_t *bars;  /* [num_stages], then as many notes */
     uint32_t chunks; /* a row */
     uint32_t units;  /* parts of all tokens */
+    uint64_t epoch;
 };
 
 /* A chunk's sums: lane l holds bytes [q * 512 + l * 16, + 16) of it in sum[q]. */
@@ -36,7 +40,8 @@ struct accumulator {
     float sum[COMBINE_VECS][8];
 };
 
-TERN_DEVICE struct puller puller_of(const struct combine_args *p, const struct op_table *table)
+TERN_DEVICE struct puller puller_of(const struct combine_args *p, const struct op_table *table,
+                                    uint64_t epoch)
 {
     struct puller s;
     uint32_t stage_bytes = p->batch_rows * p->chunk_bytes;
@@ -48,6 +53,7 @@ TERN_DEVICE struct puller puller_of(const struct combine_args *p, const struct o
              (uint32_t)warp() * 2 * p->num_stages;
     s.chunks = (p->row_bytes + p->chunk_bytes - 1) / p->chunk_bytes;
     s.units = p->num_tokens * p->parts;
+    s.epoch = epoch;
     return s;
 }
 
@@ -78,10 +84,57 @@ TERN_DEVICE struct chunk_range chunks_of(const struct puller *s, uint32_t u)
     return c;
 }
 
+/* Slot of a target among its source's rows for this rank. */
+TERN_DEVICE uint32_t slot_of(const struct puller *s, struct target g)
+{
+    return (uint32_t)g.row - (uint32_t)s->map.bases[g.rank];
+}
+
 TERN_DEVICE const char *row_address(const struct puller *s, struct target g)
 {
+    const struct engine_args *e = &s->p->engine;
     struct place at = s->table.places[g.rank];
+    if (e->run && g.rank == s->p->f.rank) {
+        return e->own + g.row * (int64_t)s->p->row_bytes;
+    }
+    if (e->run) {
+        return e->staged + (uint64_t)g.rank * e->area_bytes + (uint64_t)slot_of(s, g) * s->p->row_bytes;
+    }
     return at.base + g.row * at.stride;
+}
+
+/* Waits until the copy engine of rank g.rank has brought the row; 0 if the operation is to be abandoned. Its
+ * pieces come in order: the first *arrived are known to be here. */
+TERN_DEVICE int await_row(const struct puller *s, struct target g, uint32_t *arrived)
+{
+    const struct op_frame *f = &s->p->f;
+    const struct engine_args *e = &s->p->engine;
+    uint32_t piece = e->run && g.rank >= 0 && g.rank != f->rank ? slot_of(s, g) / e->piece_rows : 0;
+    if (!e->run || g.rank < 0 || g.rank == f->rank || piece < *arrived) {
+        return 1;
+    }
+    const uint64_t *word = op_own_word(f, f->pieces_offset, g.rank * EP_MAX_PIECES + (int)piece);
+    struct op_patience patience = {0, 0};
+    for (;;) {
+        /* Pairs with the release of the stream's store in terni_engine_push. */
+        uint64_t seen = ld_acquire_sys_u64(word);
+        if (seen >= e->run) {
+            break;
+        }
+        struct op_note note = {
+            OP_STATUS_TIMEOUT, OP_AWAIT_ROWS, g.rank, f->rank, s->epoch, e->run, seen, 0, 0, 0};
+        int verdict = op_patient(f, &patience, &note);
+        if (verdict == OP_EXPIRED) {
+            op_note_late(&note, g.rank);
+            op_fault(f, &note);
+        }
+        if (verdict != OP_WAIT_ON) {
+            return 0;
+        }
+    }
+    *arrived = piece + 1;
+    fence_proxy_async(); /* the rows, seen through the word, come before asynchronous reads */
+    return 1;
 }
 
 TERN_DEVICE void add_vec16(float *sum, struct vec16 v)
@@ -143,6 +196,8 @@ struct loader {
     uint32_t valid;                     /* targets of the token */
     uint32_t position[PULL_MAX_GROUPS]; /* among the valid ones, in order; none: UINT32_MAX */
     const char *address[PULL_MAX_GROUPS];
+    uint32_t arrived[PULL_MAX_GROUPS]; /* pieces of the target's rank that have come by copy engine */
+    int failed;                        /* the operation is abandoned: whatever is added is of no use */
 };
 
 TERN_DEVICE void loader_begin_unit(const struct puller *s, struct loader *l, const int groups)
@@ -157,6 +212,10 @@ TERN_DEVICE void loader_begin_unit(const struct puller *s, struct loader *l, con
         struct target g = {-1, 0};
         if (l->unit < s->units) {
             g = target_of(&s->map, l->unit / s->p->parts, (uint32_t)(i * 32 + lane()));
+        }
+        if (l->failed || !await_row(s, g, &l->arrived[i])) {
+            l->failed = 1;
+            g.rank = -1;
         }
         uint32_t hits = warp_ballot(g.rank >= 0);
         l->position[i] = g.rank >= 0 ? l->valid + (uint32_t)popc_before(hits, lane()) : UINT32_MAX;
@@ -213,7 +272,8 @@ TERN_DEVICE void add_rows(const struct puller *s, struct accumulator *a, uint32_
     }
 }
 
-TERN_DEVICE void pull_bulk(const struct puller *s, const int groups)
+/* 0 if the operation is abandoned. */
+TERN_DEVICE int pull_bulk(const struct puller *s, const int groups)
 {
     const struct combine_args *p = s->p;
     uint32_t ahead = p->num_stages - 1;
@@ -226,6 +286,11 @@ TERN_DEVICE void pull_bulk(const struct puller *s, const int groups)
     sync_warp();
     struct loader l;
     l.unit = first_of(s);
+    l.failed = 0;
+    TERN_UNROLL
+    for (int i = 0; i < groups; i++) {
+        l.arrived[i] = 0;
+    }
     loader_begin_unit(s, &l, groups);
     for (uint32_t n = 0; n < ahead; n++) {
         load_step(s, &l, n, groups);
@@ -258,12 +323,15 @@ TERN_DEVICE void pull_bulk(const struct puller *s, const int groups)
             parity ^= stage == 0;
         }
     }
+    return !l.failed;
 }
 
-TERN_DEVICE void pull_plain(const struct puller *s)
+/* 0 if the operation is abandoned. */
+TERN_DEVICE int pull_plain(const struct puller *s)
 {
     const struct combine_args *p = s->p;
     uint64_t units = (uint64_t)p->num_tokens * s->chunks;
+    int failed = 0;
     for (uint64_t unit = first_of(s); unit < units; unit += gap_of(s)) {
         uint32_t t = (uint32_t)(unit / s->chunks);
         uint32_t chunk = (uint32_t)(unit % s->chunks);
@@ -271,6 +339,12 @@ TERN_DEVICE void pull_plain(const struct puller *s)
         begin_sum(s, &a, t, chunk);
         for (uint32_t i0 = 0; i0 < s->map.num_targets; i0 += 32) {
             struct target g = target_of(&s->map, t, i0 + (uint32_t)lane());
+            uint32_t arrived = 0;
+            if (failed || !await_row(s, g, &arrived)) {
+                failed = 1;
+                g.rank = -1;
+            }
+            sync_warp();
             for (uint32_t left = warp_ballot(g.rank >= 0); left; left &= left - 1) {
                 int src = TERN_FFS(left) - 1;
                 struct target one;
@@ -288,6 +362,7 @@ TERN_DEVICE void pull_plain(const struct puller *s)
         }
         end_sum(s, &a, t, chunk);
     }
+    return !failed;
 }
 
 /* Weights of up to this many ranks are on their way at once; each is a remote load of some microseconds. */
@@ -344,7 +419,7 @@ TERN_DEVICE void combine_body(const struct combine_args *p, const int bulk)
 {
     uint64_t epoch = op_epoch(&p->f);
     struct op_table table = op_table_at(shared_memory(), COMBINE_COLUMNS, p->f.num_ranks);
-    if (bid() == 0) {
+    if (bid() == 0 && !p->engine.run) { /* else the enter kernel has */
         op_announce(&p->f, epoch, MESSAGE_COLUMNS + 2 * COMBINE_COLUMNS);
     }
     int ok = op_await(&p->f, epoch, &table);
@@ -353,15 +428,15 @@ TERN_DEVICE void combine_body(const struct combine_args *p, const int bulk)
             /* The peers' rows, seen through their ready signals, come before asynchronous reads. */
             fence_proxy_async();
         }
-        struct puller s = puller_of(p, &table);
+        struct puller s = puller_of(p, &table, epoch);
         if ((uint32_t)warp() >= p->num_pullers) {
             pull_weights(&s);
         } else if (bulk && s.map.num_targets <= 32) {
-            pull_bulk(&s, 1);
+            ok = pull_bulk(&s, 1);
         } else if (bulk) {
-            pull_bulk(&s, PULL_MAX_GROUPS);
+            ok = pull_bulk(&s, PULL_MAX_GROUPS);
         } else {
-            pull_plain(&s);
+            ok = pull_plain(&s);
         }
     }
     op_leave(&p->f, epoch, &table, ok);

@@ -9,6 +9,7 @@
  *   abort           u64  written by any rank: some rank gave up, see ABORT_*
  *   message[2][R]   tagged words from rank s: it is in, and where its outputs are; by parity of the epoch
  *   counts[2][R]    tagged words from rank s: its count row (route only); likewise
+ *   pieces[R][P]    u64  written by rank s's copy engine: the run whose piece p of its rows is in staging
  *
  * A tagged word has the low half of the epoch in its high half, so that it says itself when it has arrived.
  *
@@ -25,6 +26,7 @@ enum {
     EP_MAX_PAYLOADS = 8,
     EP_MAX_IN = EP_MAX_PAYLOADS,
     EP_MAX_BLOCKS = 256, /* of one launch */
+    EP_MAX_PIECES = 16,  /* that the copy engine cuts one rank's rows into */
     /* Columns of a dispatch's message. */
     EP_COL_IDS = 0,
     EP_COL_WEIGHTS,
@@ -97,7 +99,7 @@ struct op_frame {
     char *own;               /* this rank's EP heap */
     char *const *ep_bases;   /* [num_ranks] each rank's EP heap as this rank addresses it */
     char *const *user_bases; /* [num_ranks] each rank's user heap */
-    uint64_t done_offset, abort_offset, message_offset, counts_offset; /* in an EP heap */
+    uint64_t done_offset, abort_offset, message_offset, counts_offset, pieces_offset; /* in an EP heap */
     struct ep_state *state;
     struct ep_record *record;
     uint64_t timeout_ns;
@@ -181,9 +183,25 @@ struct dispatch_args {
     struct column_out out[EP_MAX_PAYLOADS + 1];
 };
 
+/* Announces this rank and awaits the others, for what the host puts between that and the rest. */
+struct enter_args {
+    struct op_frame f;
+    int32_t num_values; /* of the message */
+};
+
+/* Rows that copy engines bring. */
+struct engine_args {
+    uint64_t run;       /* of this object's combines by copy engine, from 1; 0: rows are pulled */
+    const char *own;    /* this rank's own rows, dense */
+    const char *staged; /* [R] areas, one a source, rows by slot */
+    uint64_t area_bytes;
+    uint32_t piece_rows; /* slots of a piece */
+};
+
 struct combine_args {
     struct op_frame f;
     struct route_memory route;
+    struct engine_args engine;
     char *out;
     int64_t out_stride;
     float *out_weights;

@@ -13,6 +13,7 @@
     X(combine_bulk, struct combine_args, 544)                                                                \
     X(combine_plain, struct combine_args, 544)                                                               \
     X(copy_rows, struct copy_args, 512)                                                                      \
+    X(enter, struct enter_args, 256)                                                                         \
     X(wake, struct wake_args, 32)                                                                            \
     X(wire_store, struct wire_args, 1024)                                                                    \
     X(wire_push, struct wire_args, 512)                                                                      \

@@ -177,6 +177,11 @@ static enum tern_status cpu_fill(struct machine *m, void *dst, int byte, size_t 
     return terni_stream_fill(stream_of(m, s), dst, byte, bytes);
 }
 
+static enum tern_status cpu_store(struct machine *m, uint64_t *word, uint64_t value, struct tern_stream *s)
+{
+    return terni_stream_store(stream_of(m, s), word, value);
+}
+
 static enum tern_status cpu_launch(struct machine *m, const struct launch *launch, struct tern_stream *s)
 {
     const struct cpu_kernel *kernel;
@@ -362,6 +367,7 @@ static const struct machine_ops cpu_ops = {
     .share_free = cpu_share_free,
     .copy = cpu_copy,
     .fill = cpu_fill,
+    .store = cpu_store,
     .launch = cpu_launch,
     .stream_open = cpu_stream_open,
     .stream_close = cpu_stream_close,

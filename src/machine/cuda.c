@@ -150,6 +150,21 @@ static enum tern_status cuda_fill(struct machine *m, void *dst, int byte, size_t
     return TERN_CUDA_STATUS(error, "cudaMemsetAsync of %zu bytes at %p", bytes, dst);
 }
 
+/* By default the write comes after a fence of system scope. */
+static enum tern_status cuda_store(struct machine *m, uint64_t *word, uint64_t value, struct tern_stream *s)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
+    CUresult error;
+
+    TERN_TRY(terni_cuda_enter(c, &caller));
+    error = c->driver.write_value((CUstream)s, (CUdeviceptr)(uintptr_t)word, value,
+                                  CU_STREAM_WRITE_VALUE_DEFAULT);
+    terni_cuda_leave(&caller);
+    return TERN_CUDA_STATUS(error, "cuStreamWriteValue64 of %llu to %p", (unsigned long long)value,
+                            (const void *)word);
+}
+
 static enum tern_status check_launch(const struct machine *m, const struct launch *launch)
 {
     struct cuda_kernel kernel;
@@ -221,6 +236,7 @@ static const struct machine_ops ops = {
     .share_free = terni_cuda_share_free,
     .copy = cuda_copy,
     .fill = cuda_fill,
+    .store = cuda_store,
     .launch = cuda_launch,
     .stream_open = terni_cuda_stream_open,
     .stream_close = terni_cuda_stream_close,

@@ -29,6 +29,7 @@
     X(context_pop, cuCtxPopCurrent, v4000, 4000)                                                             \
     X(address_reserve, cuMemAddressReserve, v10020, 10020)                                                   \
     X(address_free, cuMemAddressFree, v10020, 10020)                                                         \
+    X(write_value, cuStreamWriteValue64, v11070, 11070)                                                      \
     X(create, cuMemCreate, v10020, 10020)                                                                    \
     X(release, cuMemRelease, v10020, 10020)                                                                  \
     X(map, cuMemMap, v10020, 10020)                                                                          \

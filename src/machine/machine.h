@@ -73,6 +73,9 @@ struct machine_ops {
     enum tern_status (*copy)(struct machine *m, void *dst, const void *src, size_t bytes,
                              struct tern_stream *s);
     enum tern_status (*fill)(struct machine *m, void *dst, int byte, size_t bytes, struct tern_stream *s);
+    /* *word = value, in device memory of any rank, as a release at system scope of what the stream did
+     * before. */
+    enum tern_status (*store)(struct machine *m, uint64_t *word, uint64_t value, struct tern_stream *s);
     enum tern_status (*launch)(struct machine *m, const struct launch *launch, struct tern_stream *s);
 
     enum tern_status (*stream_open)(struct machine *m, struct tern_stream **s);

@@ -156,7 +156,7 @@ struct mark {
     char clock;
 };
 
-enum op_kind { OP_LAUNCH, OP_COPY, OP_FILL, OP_RECORD, OP_WAIT };
+enum op_kind { OP_LAUNCH, OP_COPY, OP_FILL, OP_STORE, OP_RECORD, OP_WAIT };
 
 struct op {
     struct op *next;
@@ -168,6 +168,7 @@ struct op {
     char *dst;
     const char *src;
     int byte;
+    uint64_t value;
     size_t bytes;
     struct mark *mark;
     struct tern_event *event; /* of a captured record only */
@@ -381,6 +382,7 @@ void terni_stream_close(struct tern_stream *s);
 enum tern_status terni_stream_synchronize(struct tern_stream *s);
 enum tern_status terni_stream_copy(struct tern_stream *s, void *dst, const void *src, size_t bytes);
 enum tern_status terni_stream_fill(struct tern_stream *s, void *dst, int byte, size_t bytes);
+enum tern_status terni_stream_store(struct tern_stream *s, uint64_t *word, uint64_t value);
 enum tern_status terni_stream_launch(struct tern_stream *s, simt_function *function, const char *name,
                                      const struct launch *launch);
 /* event.c */

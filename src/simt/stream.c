@@ -145,6 +145,18 @@ enum tern_status terni_stream_fill(struct tern_stream *s, void *dst, int byte, s
     return TERN_OK;
 }
 
+enum tern_status terni_stream_store(struct tern_stream *s, uint64_t *word, uint64_t value)
+{
+    struct op *op = copy_op(OP_STORE, word, sizeof *word);
+
+    if (op == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory to issue a store of a word");
+    }
+    op->value = value;
+    terni_op_submit(s, op);
+    return TERN_OK;
+}
+
 enum tern_status terni_stream_launch(struct tern_stream *s, simt_function *function, const char *name,
                                      const struct launch *launch)
 {
@@ -297,6 +309,11 @@ static void run_small(struct tern_stream *s, struct op *op)
         break;
     case OP_FILL:
         memset(op->dst, op->byte, op->bytes);
+        break;
+    case OP_STORE:
+        order_release(op->dst); /* what ThreadSanitizer would see of the store below */
+        /* Pairs with the acquire of whoever awaits the word in a kernel. */
+        __atomic_store_n((uint64_t *)(void *)op->dst, op->value, __ATOMIC_RELEASE);
         break;
     case OP_RECORD:
         run_record(s, op);

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The first half of an operation's frame alone. The kernel that follows on the stream works and leaves. */
+#include "kernels/kernels.h"
+#include "kernels/op.h"
+
+TERN_KERNEL(enter, struct enter_args, p)
+{
+    uint64_t epoch = op_epoch(&p->f);
+    op_announce(&p->f, epoch, p->num_values);
+    /* Whoever gives up has recorded it; the kernel that follows sees the abort word. */
+    (void)op_await(&p->f, epoch, 0);
+}
