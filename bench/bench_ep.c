@@ -73,6 +73,9 @@ enum tern_status ep_settle(struct options *o, const struct party *party)
     if (o->align > 1 && o->layout != TERN_LAYOUT_EXPERT) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--align %u needs --layout expert", o->align);
     }
+    if (o->combine && o->layout != TERN_LAYOUT_RANK) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--combine engine needs --layout rank");
+    }
     return routing_settle(o, party->num_ranks);
 }
 
@@ -238,9 +241,10 @@ static enum tern_status note_shape(struct report *report, const struct options *
 {
     TERN_TRY(report_note(report, "routing", "%s, layer %u, seed %u",
                          o->routing != NULL ? o->routing : "uniform", o->layer, o->seed));
-    TERN_TRY(report_note(report, "options", "out %s, meta %s, align %u, transfer %s, %u iterations after %u",
-                         o->tensor ? "tensor" : "window", o->meta ? "1" : "0", o->align,
-                         options_word("--transfer", o->transfer), o->iters, o->warmup));
+    TERN_TRY(report_note(
+        report, "options", "out %s, meta %s, align %u, transfer %s, combine %s, %u iterations after %u",
+        o->tensor ? "tensor" : "window", o->meta ? "1" : "0", o->align,
+        options_word("--transfer", o->transfer), o->combine ? "engine" : "pull", o->iters, o->warmup));
     TERN_TRY(report_note(report, "time",
                          "device events around one operation, slowest rank; the chain is route, dispatch, "
                          "combine with no host in between"));

@@ -128,6 +128,12 @@ static enum tern_status open_eps(struct bench *b)
     if (s->options->tensor) {
         config.staging_bytes = shape_heap_bytes(s) + SLACK_BYTES;
     }
+    if (s->options->combine) {
+        uint64_t rows = (uint64_t)b->party->num_ranks * config.max_tokens;
+        config.copy_engine = 1;
+        config.staging_bytes =
+            (s->options->tensor ? config.staging_bytes : 0) + rows * config.max_row_bytes + SLACK_BYTES;
+    }
     if (b->party->in_process) {
         TERN_TRY(tern_ep_open_all(b->party->num_ranks, b->party->comms, &config, eps));
     } else {
@@ -191,6 +197,7 @@ static void fill_args(const struct shape *s, struct seat *seat)
     seat->combine.in_rows = seat->num_rows;
     seat->combine.out = rows_at(buf[BUF_SUMS], 2 * s->hidden);
     seat->combine.num_sms = s->sms;
+    seat->combine.copy_engine = s->options->combine;
     if (o->meta) {
         seat->dispatch.topk_weights = (const float *)buf[BUF_WEIGHTS];
         seat->dispatch.out_topk_idx = buf[BUF_ROW_IDS];
@@ -347,6 +354,10 @@ enum tern_status bench_issue(struct seat *seat, enum operation operation)
     case OP_DISPATCH:
         return tern_dispatch(seat->route, &seat->dispatch, seat->stream);
     default:
+        if (seat->combine.copy_engine) { /* the engine's copies need the counts on the host */
+            struct tern_route_counts counts = TERN_ROUTE_COUNTS_INIT;
+            TERN_TRY(tern_route_wait(seat->route, &counts));
+        }
         return tern_combine(seat->route, &seat->combine, seat->stream);
     }
 }

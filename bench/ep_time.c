@@ -28,8 +28,8 @@ static enum tern_status issue_chain(struct bench *b, int rounds)
         TERN_TRY(record(&b->seats[i], 0));
     }
     for (round = 0; round < rounds; round++) {
-        for (i = 0; i < b->party->num_local; i++) {
-            for (op = 0; op < NUM_OPERATIONS; op++) {
+        for (op = 0; op < NUM_OPERATIONS; op++) {
+            for (i = 0; i < b->party->num_local; i++) {
                 TERN_TRY(bench_issue(&b->seats[i], (enum operation)op));
                 TERN_TRY(record(&b->seats[i], round * NUM_OPERATIONS + op + 1));
             }
@@ -103,8 +103,8 @@ static enum tern_status warm_up(struct bench *b)
     uint32_t n;
     int i, op;
     for (n = 0; n < b->shape.options->warmup; n++) {
-        for (i = 0; i < b->party->num_local; i++) {
-            for (op = 0; op < NUM_OPERATIONS; op++) {
+        for (op = 0; op < NUM_OPERATIONS; op++) {
+            for (i = 0; i < b->party->num_local; i++) {
                 TERN_TRY(bench_issue(&b->seats[i], (enum operation)op));
             }
         }

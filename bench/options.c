@@ -55,6 +55,8 @@ static const struct row rows[] = {
     {"--meta", CHOICE, EP, AT(meta), 0, 0, 1, "0|1",
      "dispatch also carries top-k ids, weights and sources; default 1"},
     {"--transfer", CHOICE, EP, AT(transfer), 0, 0, 0, "auto|bulk|plain", "bulk copies, or loads and stores"},
+    {"--combine", CHOICE, EP, AT(combine), 0, 0, 0, "pull|engine",
+     "who brings combine's rows: the kernel, or the copy engine"},
     {"--check", CHOICE, EP | WIRE, AT(check), 0, 0, 1, "0|1",
      "compare every element with the reference; default 1"},
     {"--corrupt", CHOICE, EP | DEMO, AT(corrupt), 0, 0, 0, "none|dispatch|combine",

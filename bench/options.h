@@ -43,6 +43,7 @@ struct options {
     uint32_t tensor; /* outputs outside the window */
     uint32_t meta;
     uint32_t transfer; /* enum tern_transfer */
+    uint32_t combine;  /* 1: by copy engine */
     uint32_t check;
     uint32_t corrupt; /* enum corrupt */
     const char *json;

@@ -43,6 +43,7 @@ right()
 right "defaults"
 right "several sizes, one of them 0" --tokens 0,1,7
 right "by expert, padded" --layout expert --align 8
+right "combine by copy engine" --combine engine
 right "fp8 rows with scales" --dtype fp8
 right "cast to fp8, by expert" --dtype cast --layout expert
 right "outputs outside the window" --out tensor
@@ -137,6 +138,7 @@ refused "--tokens 1,9999999: 9999999 is outside" ep --tokens 1,9999999
 refused "'stray' is no option" ep stray
 refused "'extra' is no option" ep --tokens 8 extra
 refused "--align 8 needs --layout expert" ep --align 8
+refused "--combine engine needs --layout rank" ep --combine engine --layout expert
 refused "--layer 1 without a routing file" ep --layer 1
 refused "--seed 99999999999999999999" ep --seed 99999999999999999999
 refused "--dtype fp4" ep --dtype fp4
