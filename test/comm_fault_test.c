@@ -381,16 +381,8 @@ static int disagreement(struct test *t)
 
 static int leaks_of_threads(struct test *t)
 {
-    int fds, windows;
-    PASS(disagreement(t));
-    fds = num_fds();
-    windows = num_windows();
-    PASS(late_at_open(t));
-    PASS(disagreement(t));
-    PASS(strangers(t));
-    CHECK(num_fds() == fds, "%d descriptors after, %d before", num_fds(), fds);
-    CHECK(num_windows() == windows, "%d windows after, %d before", num_windows(), windows);
-    return 0;
+    static int (*const bodies[])(struct test * t) = {disagreement, late_at_open, strangers};
+    return leaves_nothing(t, bodies, 3);
 }
 
 int main(int argc, char **argv)

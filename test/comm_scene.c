@@ -170,3 +170,17 @@ int num_windows(void)
     }
     return n;
 }
+
+int leaves_nothing(struct test *t, int (*const bodies[])(struct test *t), int num_bodies)
+{
+    int fds, windows;
+    PASS(bodies[0](t)); /* what stays for good is there after this */
+    fds = num_fds();
+    windows = num_windows();
+    for (int i = 0; i < num_bodies; i++) {
+        PASS(bodies[i](t));
+    }
+    CHECK(num_fds() == fds, "%d descriptors after, %d before", num_fds(), fds);
+    CHECK(num_windows() == windows, "%d windows after, %d before", num_windows(), windows);
+    return 0;
+}

@@ -433,17 +433,9 @@ static int leaks_of_processes(struct test *t)
 
 static int leaks_of_threads(struct test *t)
 {
-    int fds, windows;
-    PASS(threads_v4(t));
-    fds = num_fds();
-    windows = num_windows();
-    PASS(threads_v4(t));
-    PASS(forced_domains(t));
-    PASS(heaps_and_order(t));
-    PASS(memory_and_streams(t));
-    CHECK(num_fds() == fds, "%d descriptors after, %d before", num_fds(), fds);
-    CHECK(num_windows() == windows, "%d windows after, %d before", num_windows(), windows);
-    return 0;
+    static int (*const bodies[])(struct test * t) = {threads_v4, forced_domains, heaps_and_order,
+                                                     memory_and_streams};
+    return leaves_nothing(t, bodies, 4);
 }
 
 int main(int argc, char **argv)

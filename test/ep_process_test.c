@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static int run_case(int rank, struct procs_page *page, void *user)
 {
@@ -45,6 +46,60 @@ static int two(struct test *t) { return run_cases(t, 2, 20); }
 static int four(struct test *t) { return run_cases(t, 4, 40); }
 static int eight(struct test *t) { return run_cases(t, 8, 20); }
 
+enum { POOR_RANKS = 3, POOR = 1 };
+
+/* Rank 1 may take no more than it has. */
+static int limit_memory(struct rlimit *before)
+{
+    struct rlimit poor;
+
+    CHECK(getrlimit(RLIMIT_AS, before) == 0, "getrlimit failed");
+    poor = *before;
+    poor.rlim_cur = (rlim_t)1 << 20;
+    CHECK(setrlimit(RLIMIT_AS, &poor) == 0, "setrlimit failed");
+    return 0;
+}
+
+/* An object opens everywhere or nowhere, and the reason reaches everybody; the communicator stays as it was. */
+static int poor_body(int rank, struct procs_page *page, void *user)
+{
+    struct tern_comm_config machine = TERN_COMM_CONFIG_INIT;
+    struct tern_ep_config config = TERN_EP_CONFIG_INIT;
+    struct tern_comm *comm;
+    struct tern_ep *ep;
+    struct rlimit before;
+
+    (void)user;
+    test_quiet();
+    machine.machine = TERN_MACHINE_CPU; /* the limit is on the host's memory */
+    config.num_experts = POOR_RANKS;
+    config.max_topk = 2;
+    config.max_tokens = 4096;
+    config.max_row_bytes = 4096;
+    OK(tern_comm_open(&page->id, rank, POOR_RANKS, &machine, &comm));
+    if (rank == POOR) {
+        PASS(limit_memory(&before));
+    }
+    REFUSES(tern_ep_open(comm, &config, &ep), TERN_OUT_OF_MEMORY, rank == POOR ? "bytes" : "rank 1");
+    if (rank == POOR) {
+        CHECK(setrlimit(RLIMIT_AS, &before) == 0, "setrlimit failed");
+    }
+    OK(tern_ep_open(comm, &config, &ep));
+    tern_ep_close(ep);
+    tern_comm_close(comm);
+    return 0;
+}
+
+static int poor(struct test *t)
+{
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    return test_skip(t, "sanitizers need more address space than a limit leaves");
+#else
+    (void)t;
+    return procs_run(POOR_RANKS, -1, 60, poor_body, NULL);
+#endif
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -53,5 +108,6 @@ int main(int argc, char **argv)
     test_run(&t, "random cases, ranks in 2 processes", two);
     test_run(&t, "random cases, ranks in 4 processes", four);
     test_run(&t, "random cases, ranks in 8 processes", eight);
+    test_run(&t, "a rank without memory", poor);
     return test_end(&t);
 }
