@@ -158,7 +158,8 @@ static enum tern_status check_args(const struct tern_route *route, const struct 
     return check_extras(route, a);
 }
 
-/* Inputs into a stage one after the other; a cast row shrinks in place and its scales follow all inputs. */
+/* Inputs into a stage one after the other; a row to be cast as what the cast makes of it, its scales after all
+ * inputs. */
 static uint32_t lay_stage(const struct tern_dispatch_args *a, uint32_t num_out, struct dispatch_args *k)
 {
     uint32_t at = 0;
@@ -175,7 +176,7 @@ static uint32_t lay_stage(const struct tern_dispatch_args *a, uint32_t num_out, 
         c->whole = c->elem_stride == c->elem_bytes && r->row_bytes % 16 == 0 && c->row_stride % 16 == 0 &&
                    (uintptr_t)r->data % 16 == 0;
         k->out[i == 0 ? 0 : i + shift].stage_offset = at;
-        at += (uint32_t)align_up(r->row_bytes, 16);
+        at += (uint32_t)align_up(i == 0 ? output_bytes(a, 0) : r->row_bytes, 16);
     }
     if (shift) {
         k->out[1].stage_offset = at;

@@ -21,7 +21,7 @@ struct tuned {
 /* One row a device; microseconds of 4 x H200, 4096 tokens of 7168 BF16 channels, top-8, 24 SMs, p50
  * (docs/performance.md has the conditions):
  *   dispatch_stages  2: 498   3: 502   4: 497   6: 496
- *   cast_stages      2 with 7 warps: 322   4 with 3 warps: 767
+ *   cast_stages      2 with 7 warps: 322   4 with 3 warps: 767   (stages held BF16 rows then)
  *   combine          4 stages, 12 warps: 523   3, 16: 509   2, 16: 513   5, 10: 525   6, 8 of 4 KiB: 689
  *   route            16 warps, 8 workers: 20   1 block of 32 warps: 50 */
 static const struct tuned tuned_devices[] = {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * BF16 rows to FP8 E4M3 with one scale per 128 channels, by one warp, in place in shared memory: the FP8 row
- * takes the front half of the BF16 row. The definition is in tern.h (enum tern_cast); amax has a floor of
- * 1e-4, so that a block of zeros has a scale. */
+ * BF16 rows to FP8 E4M3 with one scale per 128 channels, by one warp, from global to shared memory. The
+ * definition is in tern.h (enum tern_cast); amax has a floor of 1e-4, so that a block of zeros has a scale. */
 #ifndef TERN_CAST_H
 #define TERN_CAST_H
 
@@ -68,14 +67,15 @@ TERN_DEVICE void cast_store(char *row, char *scales, uint32_t c, struct vec16 v,
     }
 }
 
-/* `row` holds `channels` BF16 values (a multiple of 16) and receives the FP8 bytes; `scales` receives
- * scale_bytes. Half a warp works on a block of 128 channels, 8 a lane. A step reads its 2048 bytes before it
- * writes 1024, so a write never reaches bytes that are yet to be read. */
-TERN_DEVICE void cast_row(char *row, char *scales, uint32_t channels, uint32_t scale_bytes, uint32_t cast)
+/* `from`, in global memory, holds `channels` BF16 values (a multiple of 16); `row` receives the FP8 bytes and
+ * `scales` scale_bytes, both in shared memory. Half a warp works on a block of 128 channels, 8 a lane. */
+TERN_DEVICE void cast_row(const char *from, char *row, char *scales, uint32_t channels, uint32_t scale_bytes,
+                          uint32_t cast)
 {
     for (uint32_t i = (uint32_t)lane(); cast == CAST_FP8_UE8M0 && i < scale_bytes; i += 32) {
         scales[i] = 0;
     }
+    sync_warp();
     for (uint32_t c0 = (uint32_t)lane() * 8; c0 - (uint32_t)lane() * 8 < channels; c0 += CAST_AT_ONCE * 256) {
         struct vec16 v[CAST_AT_ONCE];
         float amax[CAST_AT_ONCE];
@@ -83,7 +83,10 @@ TERN_DEVICE void cast_row(char *row, char *scales, uint32_t channels, uint32_t s
         for (int a = 0; a < CAST_AT_ONCE; a++) {
             uint32_t c = c0 + (uint32_t)a * 256;
             struct vec16 zero = {{0, 0, 0, 0}};
-            v[a] = c < channels ? ld_vec16(row + (size_t)c * 2) : zero;
+            v[a] = c < channels ? ld_stream_vec16(from + (size_t)c * 2) : zero;
+        }
+        TERN_UNROLL
+        for (int a = 0; a < CAST_AT_ONCE; a++) {
             amax[a] = amax_vec16(v[a]);
         }
         TERN_UNROLL
@@ -93,7 +96,6 @@ TERN_DEVICE void cast_row(char *row, char *scales, uint32_t channels, uint32_t s
                 amax[a] = abs_max(amax[a], shfl_xor_f32(amax[a], step));
             }
         }
-        sync_warp();
         TERN_UNROLL
         for (int a = 0; a < CAST_AT_ONCE; a++) {
             uint32_t c = c0 + (uint32_t)a * 256;
@@ -101,8 +103,8 @@ TERN_DEVICE void cast_row(char *row, char *scales, uint32_t channels, uint32_t s
                 cast_store(row, scales, c, v[a], block_scale_of(amax[a], cast), cast);
             }
         }
-        sync_warp();
     }
+    sync_warp();
 }
 
 #endif

@@ -7,7 +7,7 @@
  *
  * Shared memory: | place table | stages of warp 0, 1, ... | barriers of warp 0, 1, ... | lists of warp 0, 1,
  * ... | A stage holds one token: its payload columns one after the other, each 16-byte aligned, then cast
- * scales.
+ * scales. With a cast, the first column is the FP8 row.
  *
  * Bulk pipeline of a warp with S stages: token j is loaded into stage j % S. Before token j + S - 1 goes into
  * stage (j - 1) % S, every lane has waited until its copies of token j - 1 have read that stage. The first
@@ -92,13 +92,15 @@ TERN_DEVICE void load_token(const struct sender *s, uint32_t t, uint32_t stage, 
     const struct dispatch_args *p = s->p;
     char *to = s->stages + stage * p->stage_bytes;
     uint32_t bytes = 0;
-    for (uint32_t c = 0; bulk && c < p->num_in; c++) {
+    /* A row that is to be cast is read when it is cast. */
+    uint32_t first = p->cast == CAST_NONE ? 0 : 1;
+    for (uint32_t c = first; bulk && c < p->num_in; c++) {
         bytes += p->in[c].whole ? p->in[c].row_bytes : 0;
     }
     if (bulk && lane() == 0) {
         mbar_expect(s->bars + stage, bytes);
     }
-    for (uint32_t c = 0; c < p->num_in; c++) {
+    for (uint32_t c = first; c < p->num_in; c++) {
         const struct column_in *in = &p->in[c];
         const char *row = in->data + (int64_t)t * in->row_stride;
         if (!in->whole) {
@@ -111,8 +113,10 @@ TERN_DEVICE void load_token(const struct sender *s, uint32_t t, uint32_t stage, 
     }
 }
 
-/* Waits until the stage is whole, casts if asked, and makes it ready to be sent from. All lanes. */
-TERN_DEVICE void finish_stage(const struct sender *s, uint32_t stage, uint32_t parity, const int bulk)
+/* Waits until the stage is whole, casts token t into it if asked, and makes it ready to be sent from. All
+ * lanes. */
+TERN_DEVICE void finish_stage(const struct sender *s, uint32_t t, uint32_t stage, uint32_t parity,
+                              const int bulk)
 {
     const struct dispatch_args *p = s->p;
     char *at = s->stages + stage * p->stage_bytes;
@@ -121,7 +125,8 @@ TERN_DEVICE void finish_stage(const struct sender *s, uint32_t stage, uint32_t p
     }
     sync_warp();
     if (p->cast != CAST_NONE) {
-        cast_row(at, at + p->out[1].stage_offset, p->in[0].row_bytes / 2, p->scale_bytes, p->cast);
+        cast_row(p->in[0].data + (int64_t)t * p->in[0].row_stride, at, at + p->out[1].stage_offset,
+                 p->in[0].row_bytes / 2, p->scale_bytes, p->cast);
     }
     if (bulk && s->touched) {
         fence_proxy_async();
@@ -218,7 +223,7 @@ TERN_DEVICE void send_tokens_bulk(const struct sender *s)
     uint32_t ahead = p->num_stages - 1;
     uint32_t stage = 0, parity = 0;
     for (uint32_t t = s->first; t < p->num_tokens; t += s->step) {
-        finish_stage(s, stage, parity, 1);
+        finish_stage(s, t, stage, parity, 1);
         send_token(s, t, stage, 1);
         bulk_commit();
         if (t + ahead * s->step < p->num_tokens) {
@@ -240,7 +245,7 @@ TERN_DEVICE void send_tokens_plain(const struct sender *s)
     const struct dispatch_args *p = s->p;
     for (uint32_t t = s->first; t < p->num_tokens; t += s->step) {
         load_token(s, t, 0, 0);
-        finish_stage(s, 0, 0, 0);
+        finish_stage(s, t, 0, 0, 0);
         send_token(s, t, 0, 0);
         sync_warp();
     }
