@@ -55,6 +55,7 @@ static int cross(struct member *m)
     OK(tern_ep_open(m->comm, &c, &m->ep));
     if (m->reset) {
         OK(tern_ep_open(m->comm, &c, &m->other));
+        OK(route(m->other, NULL)); /* done, but nobody has waited for it when the other's work follows */
     }
     if (m->rank == 0) {
         OK(route(m->ep, NULL));

@@ -320,7 +320,7 @@ static int unlisted(struct test *t)
                           info.compute_capability, info.max_shared_bytes, g.num_threads, g.shared_bytes);
                 }
             }
-            OK(terni_tuning_route(&info, 8, 256, 4096, &g));
+            OK(terni_tuning_route(&info, 8, 256, 4096, 24, &g));
             CHECK(g.num_blocks >= 2 && g.num_threads <= 512 && g.shared_bytes <= info.max_shared_bytes,
                   "route on capability %d: %d blocks of %d threads", info.compute_capability, g.num_blocks,
                   g.num_threads);

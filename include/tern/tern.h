@@ -556,8 +556,8 @@ struct tern_combine_args {
  *
  * With copy_engine, in rank layout only, the copy engine brings every rank's rows to the tokens' ranks, into
  * staging, and the kernel only adds; the bits are the same. It needs an object opened with copy_engine,
- * dense rows (`in` need then be in no window), staging_bytes of num_ranks * max_tokens * in.row_bytes
- * (TERN_NO_SPACE), and the counts on the host: tern_route_wait after the route's latest run
+ * dense rows (`in` need then be in no window), staging_bytes of num_ranks * max_tokens * in.row_bytes, and
+ * more if in_weights is in no window (TERN_NO_SPACE), and the counts on the host: tern_route_wait after the route's latest run
  * (TERN_BAD_STATE). Not in a graph (TERN_UNSUPPORTED). */
 TERN_API enum tern_status tern_combine(struct tern_route *route, const struct tern_combine_args *args,
                                        struct tern_stream *stream);

@@ -15,8 +15,12 @@ enum tern_status tern_stream_open(struct tern_comm *comm, struct tern_stream **s
 void tern_stream_close(struct tern_comm *comm, struct tern_stream *stream)
 {
     if (comm != NULL && stream != NULL) {
-        comm->machine->ops->stream_close(comm->machine, stream);
+        /* First done, then forgotten, then gone: its handle may be another stream's at once. */
+        if (comm->machine->ops->stream_synchronize(comm->machine, stream) != TERN_OK) {
+            TERN_LOG(TERN_LOG_WARN, "tern_stream_close: %s", tern_last_error());
+        }
         terni_comm_stream_closed(comm, stream);
+        comm->machine->ops->stream_close(comm->machine, stream);
     }
 }
 

@@ -35,8 +35,10 @@ struct tern_ep {
     char *host_memory_device;
     struct tern_route *routes; /* [max_routes] */
     uint64_t num_route_runs;
-    struct comm_child child;         /* knows the stream of the latest operation outside a graph */
-    struct tern_event *last;         /* for whoever must come after that operation */
+    struct comm_child child; /* knows the stream of the latest operation outside a graph */
+    struct tern_event *last; /* after that operation, if is_recorded */
+    int is_recorded, changes_streams;
+    uint64_t num_issued;             /* operations outside graphs: the latest one's ticket */
     struct tern_stream *engine;      /* with copy_engine: of its copies */
     struct tern_event *engine_event; /* joins it with the caller's stream */
     uint64_t num_engine_runs;
@@ -54,14 +56,21 @@ enum tern_status terni_ep_reset_step(struct tern_ep *ep, int step);
 
 /* Before an operation: no fault, `after` awaited, earlier operations of this object ordered before. */
 enum tern_status terni_ep_begin(struct tern_ep *ep, struct tern_stream *stream, struct tern_event *after);
-/* After its launches, whether or not all of them succeeded (`status`): what runs must be waited for. Returns
- * the first failure. */
-enum tern_status terni_ep_end(struct tern_ep *ep, enum tern_status status, struct tern_stream *stream,
-                              struct tern_event *record);
+/* The ticket of an operation that is about to be launched on the stream; 0 in a capture. */
+uint64_t terni_ep_ticket(struct tern_ep *ep, struct tern_stream *stream);
+/* Its kernel, the one that leaves, has been launched. */
+void terni_ep_issued(struct tern_ep *ep, uint64_t ticket);
+/* After all launches, whether or not all of them succeeded (`status`). copies: some come after the kernel.
+ * Returns the first failure. */
+enum tern_status terni_ep_end(struct tern_ep *ep, enum tern_status status, int copies,
+                              struct tern_stream *stream, struct tern_event *record);
 enum tern_status terni_ep_synchronize(struct tern_ep *ep);
 /* Host waits for the operations issued, whatever became of them. */
 enum tern_status terni_ep_wait(struct tern_ep *ep);
 
+/* The object's fault is that this rank could not issue an operation that its peers have seen begin. Returns
+ * the status; the sentence of the failure stays. */
+enum tern_status terni_ep_break(struct tern_ep *ep, int operation, enum tern_status status);
 /* TERN_OK, or the object's fault, with its sentence. */
 enum tern_status terni_ep_fault(struct tern_ep *ep);
 /* TERN_OK, or TERN_INVALID_ARGUMENT if the route's latest run met an id out of range. */

@@ -121,19 +121,30 @@ static enum tern_status launch_combine(struct tern_ep *ep, const struct combine_
     l.shared_bytes = g->shared_bytes;
     l.args = k;
     l.args_bytes = sizeof(*k);
-    return ep->machine->ops->launch(ep->machine, &l, stream);
+    TERN_TRY(ep->machine->ops->launch(ep->machine, &l, stream));
+    terni_ep_issued(ep, k->f.ticket);
+    return TERN_OK;
 }
 
-/* Enter, rows by copy engine, additions. */
+/* Enter, rows by copy engine, additions. Once the enter kernel is issued the peers count on the rest, so a
+ * failure after it ends the object's operations until a reset. */
 static enum tern_status combine_by_engine(struct tern_route *route, const struct tern_combine_args *a,
                                           struct combine_args *k, const struct geometry *g, int num_blocks,
                                           struct tern_stream *stream)
 {
     struct tern_ep *ep = route->ep;
     TERN_TRY(terni_engine_enter(ep, &k->f, COMBINE_COLUMNS, stream));
-    TERN_TRY(terni_engine_push(route, a, &k->engine, stream));
-    TERN_TRY(launch_combine(ep, k, g, num_blocks, stream));
-    return terni_engine_join(ep, stream);
+    enum tern_status status = terni_engine_push(route, a, &k->engine, stream);
+    if (status == TERN_OK) {
+        status = launch_combine(ep, k, g, num_blocks, stream);
+    }
+    if (status == TERN_OK) {
+        ep->num_engine_runs = k->engine.run;
+    }
+    /* The caller's stream waits for the engine in any case: it may still read `in`. */
+    enum tern_status joined = terni_engine_join(ep, stream);
+    status = status != TERN_OK ? status : joined;
+    return status == TERN_OK ? TERN_OK : terni_ep_break(ep, TERN_OP_COMBINE, status);
 }
 
 enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_combine_args *a,
@@ -165,10 +176,11 @@ enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_co
     k.parts = terni_tuning_parts(k.num_tokens, (k.row_bytes + k.chunk_bytes - 1) / k.chunk_bytes,
                                  (uint32_t)num_blocks * k.num_pullers, &k.part_chunks);
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
+    k.f.ticket = terni_ep_ticket(ep, stream);
     enum tern_status status = terni_staging_copy(&staging, stream);
     if (status == TERN_OK) {
         status = a->copy_engine ? combine_by_engine(route, a, &k, &g, num_blocks, stream)
                                 : launch_combine(ep, &k, &g, num_blocks, stream);
     }
-    return terni_ep_end(ep, status, stream, a->record);
+    return terni_ep_end(ep, status, 0, stream, a->record);
 }

@@ -257,6 +257,7 @@ enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_d
     terni_staging_begin(&staging, ep, route, a->out_rows, a->zero_padding != 0, 0);
     TERN_TRY(place_outputs(route, a, num_out, &k, &staging));
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
+    k.f.ticket = terni_ep_ticket(ep, stream);
     struct launch l;
     l.kernel = bulk ? TERN_KERNEL_dispatch_bulk : TERN_KERNEL_dispatch_plain;
     l.num_blocks = terni_tuning_blocks(a->num_sms, ep->shape.num_sms, tern_comm_num_sms(ep->comm));
@@ -267,7 +268,8 @@ enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_d
     l.args_bytes = sizeof(k);
     enum tern_status status = ep->machine->ops->launch(ep->machine, &l, stream);
     if (status == TERN_OK) {
+        terni_ep_issued(ep, k.f.ticket);
         status = terni_staging_copy(&staging, stream);
     }
-    return terni_ep_end(ep, status, stream, a->record);
+    return terni_ep_end(ep, status, staging.copies.num_columns > 0, stream, a->record);
 }

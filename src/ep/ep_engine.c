@@ -2,8 +2,9 @@
  *
  * Combine by copy engine. In rank layout the rows that a rank holds for another are one run of memory, so the
  * engine can bring them home without a processor: cut into pieces, a stored word behind each, peers in turn
- * so that ranks send to different ones at any time. The engine's stream starts after the enter kernel, for
- * only then may the peers' staging be written, and the caller's stream goes on when it has read the rows. */
+ * so that ranks send to different ones at any time. The engine's stream starts after the enter kernel, when
+ * the peers' staging is free (after a fault it writes there all the same, which is why rows do not go to
+ * callers' memory), and the caller's stream goes on when it has read the rows. */
 #include "ep/ep_engine.h"
 
 #include <string.h>
@@ -12,13 +13,14 @@
 
 enum {
     ENTER_THREADS = 128,
-    FEWEST_ROWS = 64 /* of a piece: an engine copy costs a microsecond or two beside its bytes */
+    FEWEST_ROWS = 64, /* of a piece: an engine copy costs a microsecond or two beside its bytes */
+    CPU_FEWEST_ROWS = 2
 };
 
 /* A peer's rows in staging: one area a source, each for every token. */
 static uint64_t area_bytes(const struct tern_ep *ep, const struct tern_combine_args *a)
 {
-    return align_up((uint64_t)ep->shape.max_tokens * a->in.row_bytes, 256);
+    return (uint64_t)ep->shape.max_tokens * a->in.row_bytes;
 }
 
 uint64_t terni_engine_staging(const struct tern_ep *ep, const struct tern_combine_args *a)
@@ -29,7 +31,8 @@ uint64_t terni_engine_staging(const struct tern_ep *ep, const struct tern_combin
 static uint32_t piece_rows(const struct tern_ep *ep)
 {
     uint32_t rows = (ep->shape.max_tokens + EP_MAX_PIECES - 1) / EP_MAX_PIECES;
-    return rows < FEWEST_ROWS ? FEWEST_ROWS : rows;
+    uint32_t fewest = ep->machine->info.kind == TERN_MACHINE_CPU ? CPU_FEWEST_ROWS : FEWEST_ROWS;
+    return rows < fewest ? fewest : rows;
 }
 
 enum tern_status terni_engine_check(const struct tern_route *route, const struct tern_combine_args *a,
@@ -155,7 +158,6 @@ enum tern_status terni_engine_push(struct tern_route *route, const struct tern_c
             TERN_TRY(push_piece(route, a, e, p, (ep->comm->rank + k) % num_ranks));
         }
     }
-    ep->num_engine_runs = e->run;
     return TERN_OK;
 }
 

@@ -52,6 +52,7 @@ static void append_heard(const struct tern_fault *f, char *text, size_t bytes, i
     append(text, bytes, length, "rank %d reported that rank %d%s %s%s", f->reporter, f->peer, this_one,
            f->awaited == TERN_AWAIT_MATCH  ? "is in another operation, route or shape"
            : f->awaited == TERN_AWAIT_DONE ? "did not finish in time"
+           : f->awaited == TERN_AWAIT_ROWS ? "brought no rows by copy engine in time"
                                            : "was late",
            f->awaited == TERN_AWAIT_MATCH ? compare_hint : "");
 }
@@ -104,7 +105,7 @@ int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
         append_expert_id(f, text, bytes, &n);
         break;
     default:
-        append(text, bytes, &n, "no fault");
+        append(text, bytes, &n, "%s", f->status ? "could not be issued as a whole" : "no fault");
         break;
     }
     return n;
@@ -187,6 +188,17 @@ enum tern_status terni_ep_fault(struct tern_ep *ep)
         return TERN_OK;
     }
     return state_record(ep, &ep->stated);
+}
+
+enum tern_status terni_ep_break(struct tern_ep *ep, int operation, enum tern_status status)
+{
+    if (!ep->stated.written) {
+        ep->stated.written = 1;
+        ep->stated.status = (int32_t)status;
+        ep->stated.operation = operation;
+        ep->stated.rank = ep->stated.peer = ep->stated.reporter = ep->comm->rank;
+    }
+    return status;
 }
 
 enum tern_status terni_route_bad_id(struct tern_route *route)

@@ -310,6 +310,7 @@ static enum tern_status zero_everything(struct tern_ep *ep)
     memset(&ep->stated, 0, sizeof(ep->stated));
     ep->num_route_runs = 0;
     ep->num_engine_runs = 0;
+    ep->num_issued = 0;
     for (uint32_t i = 0; i < ep->shape.max_routes; i++) {
         ep->routes[i].stale = 1;
         ep->routes[i].reported = 0;

@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Order of operations on one EP object. Its signals count epochs, one operation after the other, so
- * operations run in issue order even when the caller changes streams: then an event joins the two, recorded
- * only at that moment, because an event behind every kernel costs each next one some 3 us. Inside a graph the
- * capture's own order holds, and the caller orders launches of the graph against other operations. */
+ * operations run in issue order even when the caller changes streams: then an event joins the two. An event
+ * behind every kernel would cost each next one some 3 us, so none is recorded before an object has changed
+ * streams, unless copies follow the kernel. The host waits for a ticket that each operation leaves in its
+ * memory, not for a stream, where work of other objects and other ranks' turns may have been issued since.
+ * Inside a graph the capture's own order holds, and the caller orders launches of the graph against other
+ * operations. */
 #include "ep/ep.h"
 
-/* `last` comes after the latest operation, and whatever else was issued on its stream. */
+static uint64_t *latest_word(const struct tern_ep *ep)
+{
+    return (uint64_t *)(void *)(ep->host_memory + ep->layout.latest);
+}
+
 static enum tern_status record_last(struct tern_ep *ep, struct tern_stream *stream)
 {
     const struct machine_ops *ops = ep->machine->ops;
@@ -15,12 +22,29 @@ static enum tern_status record_last(struct tern_ep *ep, struct tern_stream *stre
                          "the stream of the object's latest operation is being captured; synchronize the "
                          "object before a capture begins there");
     }
-    return ops->event_record(ep->machine, ep->last, stream);
+    TERN_TRY(ops->event_record(ep->machine, ep->last, stream));
+    ep->is_recorded = 1;
+    return TERN_OK;
+}
+
+/* The latest operation was issued on another stream, `before`. */
+static enum tern_status join(struct tern_ep *ep, struct tern_stream *before, struct tern_stream *stream)
+{
+    ep->changes_streams = 1;
+    /* Pairs with op_finish: the operation has left, and nothing follows it. */
+    if (!ep->is_recorded && __atomic_load_n(latest_word(ep), __ATOMIC_ACQUIRE) == ep->num_issued) {
+        return TERN_OK;
+    }
+    if (!ep->is_recorded) {
+        TERN_TRY(record_last(ep, before));
+    }
+    return ep->machine->ops->event_wait(ep->machine, ep->last, stream);
 }
 
 enum tern_status terni_ep_begin(struct tern_ep *ep, struct tern_stream *stream, struct tern_event *after)
 {
     const struct machine_ops *ops = ep->machine->ops;
+    struct tern_stream *before;
     TERN_TRY(terni_ep_fault(ep));
     if (ep->no_default_stream && ops->is_default_stream(ep->machine, stream)) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
@@ -29,37 +53,71 @@ enum tern_status terni_ep_begin(struct tern_ep *ep, struct tern_stream *stream, 
                          stream ? "cudaStreamLegacy" : "NULL", ep->comm->ranks_on_device,
                          ep->machine->info.device);
     }
+    if (ops->is_thread_stream(ep->machine, stream)) {
+        return TERN_FAIL(
+            TERN_INVALID_ARGUMENT,
+            "stream is cudaStreamPerThread, which is another one in every thread; give a stream that "
+            "was created");
+    }
     if (after) {
         TERN_TRY(ops->event_wait(ep->machine, after, stream));
     }
-    struct tern_stream *before;
     if (terni_child_stream(&ep->child, &before) && before != stream &&
         !ops->stream_capturing(ep->machine, stream)) {
-        TERN_TRY(record_last(ep, before));
-        TERN_TRY(ops->event_wait(ep->machine, ep->last, stream));
+        TERN_TRY(join(ep, before, stream));
     }
     return TERN_OK;
 }
 
-enum tern_status terni_ep_end(struct tern_ep *ep, enum tern_status status, struct tern_stream *stream,
-                              struct tern_event *record)
+uint64_t terni_ep_ticket(struct tern_ep *ep, struct tern_stream *stream)
+{
+    return ep->machine->ops->stream_capturing(ep->machine, stream) ? 0 : ep->num_issued + 1;
+}
+
+void terni_ep_issued(struct tern_ep *ep, uint64_t ticket)
+{
+    if (ticket) {
+        ep->num_issued = ticket;
+    }
+}
+
+enum tern_status terni_ep_end(struct tern_ep *ep, enum tern_status status, int copies,
+                              struct tern_stream *stream, struct tern_event *record)
 {
     const struct machine_ops *ops = ep->machine->ops;
+    enum tern_status recorded = TERN_OK;
     if (!ops->stream_capturing(ep->machine, stream)) {
         terni_child_used(&ep->child, stream);
+        ep->is_recorded = 0;
+        if (copies || ep->changes_streams) {
+            recorded = record_last(ep, stream);
+        }
     }
+    status = status != TERN_OK ? status : recorded;
     return record && status == TERN_OK ? ops->event_record(ep->machine, record, stream) : status;
 }
 
 enum tern_status terni_ep_wait(struct tern_ep *ep)
 {
-    struct tern_stream *stream;
-    if (terni_child_stream(&ep->child, &stream)) {
-        TERN_TRY(record_last(ep, stream));
-        TERN_TRY(ep->machine->ops->event_synchronize(ep->machine, ep->last));
+    const struct machine_ops *ops = ep->machine->ops;
+    uint64_t wait_ns = (uint64_t)ep->shape.timeout_ms * 1000000u + 1000000000u;
+    enum tern_status status = ep->num_issued ? TERN_TIMEOUT : TERN_OK;
+    while (status == TERN_TIMEOUT) {
+        /* The kernel itself ends by its deadline once it runs; until then other work is before it. */
+        status = ops->wait_word(ep->machine, latest_word(ep), ep->num_issued, terni_clock_ns() + wait_ns);
+        if (status == TERN_TIMEOUT) {
+            TERN_LOG(TERN_LOG_WARN, "operation %llu of an object has waited %llu ms behind other work",
+                     (unsigned long long)ep->num_issued, (unsigned long long)(wait_ns / 1000000u));
+        }
+    }
+    if (status == TERN_OK && ep->is_recorded) {
+        status = ops->event_synchronize(ep->machine, ep->last);
+    }
+    if (status == TERN_OK) {
+        ep->is_recorded = 0;
         terni_child_idle(&ep->child);
     }
-    return TERN_OK;
+    return status;
 }
 
 enum tern_status terni_ep_synchronize(struct tern_ep *ep)
@@ -84,6 +142,7 @@ void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *f)
     f->pieces_offset = l->pieces;
     f->state = (struct ep_state *)(ep->device_memory + l->state);
     f->record = (struct ep_record *)(ep->host_memory_device + l->record);
+    f->latest = (uint64_t *)(ep->host_memory_device + l->latest);
     f->timeout_ns = (uint64_t)ep->shape.timeout_ms * 1000000u;
     f->operation = operation;
     for (int c = 0; c < EP_MAX_COLUMNS; c++) {

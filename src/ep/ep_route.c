@@ -93,10 +93,11 @@ static enum tern_status launch_route(struct tern_route *route, const struct tern
     struct geometry g;
     struct route_args k;
     TERN_TRY(terni_tuning_route(&ep->machine->info, ep->shape.num_ranks, ep->shape.num_experts, a->num_tokens,
-                                &g));
+                                ep->shape.num_sms, &g));
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
     struct route_run run = {ep->num_route_runs + 1, ep->machine->ops->stream_capturing(ep->machine, stream)};
     fill_route_args(route, a, &run, &k);
+    k.f.ticket = terni_ep_ticket(ep, stream);
     struct launch l;
     l.kernel = TERN_KERNEL_route;
     l.num_blocks = g.num_blocks;
@@ -106,6 +107,7 @@ static enum tern_status launch_route(struct tern_route *route, const struct tern
     l.args_bytes = sizeof(k);
     enum tern_status status = ep->machine->ops->launch(ep->machine, &l, stream);
     if (status == TERN_OK) {
+        terni_ep_issued(ep, k.f.ticket);
         /* Ranks agree on this number only if a run that did not happen is not counted. */
         ep->num_route_runs = run.number;
         route->number = run.number;
@@ -113,7 +115,7 @@ static enum tern_status launch_route(struct tern_route *route, const struct tern
         route->captured = run.captured;
         route->num_tokens = a->num_tokens;
     }
-    return terni_ep_end(ep, status, stream, a->record);
+    return terni_ep_end(ep, status, 0, stream, a->record);
 }
 
 enum tern_status terni_route_open(struct tern_ep *ep, const struct tern_route_args *args,

@@ -152,6 +152,7 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     layout_route_host(s, &l.route_host);
     at = 0;
     l.record = take(&at, sizeof(struct ep_record));
+    l.latest = take(&at, sizeof(uint64_t));
     l.route_hosts = take(&at, s->max_routes * l.route_host.bytes);
     l.host_bytes = at;
 

@@ -35,7 +35,7 @@ struct ep_layout {
     uint64_t state_bytes; /* from state on: with the running route's words, zeroed by a reset */
     struct route_layout route;
     /* host memory */
-    uint64_t record, route_hosts, host_bytes;
+    uint64_t record, latest, route_hosts, host_bytes;
     struct route_host_layout route_host;
 };
 

@@ -78,7 +78,7 @@ int terni_tuning_blocks(uint32_t sms, uint32_t fallback, int most)
 }
 
 enum tern_status terni_tuning_route(const struct machine_info *info, uint32_t num_ranks, uint32_t num_experts,
-                                    uint32_t num_tokens, struct geometry *g)
+                                    uint32_t num_tokens, uint32_t num_sms, struct geometry *g)
 {
     uint32_t row = (num_ranks + num_experts) * 4 + ROUTE_BUFFER_BYTES;
     uint32_t settle = (num_ranks + 2 * num_experts) * 4;
@@ -88,7 +88,9 @@ enum tern_status terni_tuning_route(const struct machine_info *info, uint32_t nu
     while (warps > 1 && warps * row > info->max_shared_bytes) {
         warps--;
     }
-    uint32_t workers = clamp((num_tokens + warps * tokens - 1) / (warps * tokens), 1, tuned.route_workers);
+    uint32_t most = num_sms > 2 ? num_sms - 1 : 1; /* workers, beside the settler */
+    most = most < tuned.route_workers ? most : tuned.route_workers;
+    uint32_t workers = clamp((num_tokens + warps * tokens - 1) / (warps * tokens), 1, most);
     g->num_blocks = (int)workers + 1;
     g->num_threads = (int)warps * 32;
     g->num_stages = 0;

@@ -5,8 +5,8 @@
  * bodies take `bulk` as a constant: asynchronous bulk copies through a ring of stages, or loads and stores.
  * The block's last warp sends ids, weights and sources meanwhile (dispatch_meta.h).
  *
- * Shared memory: | place table | stages of warp 0, 1, ... | barriers of warp 0, 1, ... | lists of warp 0, 1,
- * ... | A stage holds one token: its payload columns one after the other, each 16-byte aligned, then cast
+ * Shared memory: | place table | stages of warp 0, 1, ... | barriers of warp 0, 1, ... | list of the
+ * courier | A stage holds one token: its payload columns one after the other, each 16-byte aligned, then cast
  * scales. With a cast, the first column is the FP8 row.
  *
  * Bulk pipeline of a warp with S stages: token j is loaded into stage j % S. Before token j + S - 1 goes into

@@ -8,6 +8,7 @@ TERN_KERNEL(enter, struct enter_args, p)
 {
     uint64_t epoch = op_epoch(&p->f);
     op_announce(&p->f, epoch, p->num_values);
-    /* Whoever gives up has recorded it; the kernel that follows sees the abort word. */
+    /* Whoever gives up has recorded it; the kernel that follows sees the abort word. What the host has issued
+     * in between runs all the same. */
     (void)op_await(&p->f, epoch, 0);
 }

@@ -118,6 +118,16 @@ TERN_DEVICE int op_stopped(const struct op_frame *f, uint64_t epoch, int awaited
     return 1;
 }
 
+/* The last that an operation does. One thread. */
+TERN_DEVICE void op_finish(const struct op_frame *f, uint64_t epoch)
+{
+    f->state->epoch = epoch;
+    if (f->ticket) {
+        /* Pairs with wait_word in terni_ep_wait: whoever sees it may zero or free what the operation used. */
+        st_release_sys_u64(f->latest, f->ticket);
+    }
+}
+
 /* One wait. Begins as {0, 0}; op_patient is asked after every look that found nothing. */
 struct op_patience {
     uint64_t begin;

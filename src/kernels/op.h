@@ -74,8 +74,8 @@ TERN_DEVICE uint64_t *op_done(const struct op_frame *f, char *heap, int from, in
 /* The epoch of this operation. Every block reads it before block 0 raises it in op_leave. */
 TERN_DEVICE uint64_t op_epoch(const struct op_frame *f) { return f->state->epoch + 1; }
 
-/* A word that says by its tag which operation it belongs to. Tags return after 2^32 operations; a word is
- * written again long before. */
+/* A word that says by its tag which operation it belongs to. Tags return after 2^32 operations: a word is
+ * mistaken only if nobody has written it for exactly so many. */
 TERN_DEVICE uint64_t op_tagged(uint64_t epoch, uint32_t data) { return epoch << 32 | data; }
 
 TERN_DEVICE int op_has_tag(uint64_t word, uint64_t epoch)
@@ -257,7 +257,7 @@ TERN_DEVICE void op_leave(const struct op_frame *f, uint64_t epoch, const struct
     }
     sync_block();
     if (tid() == 0) {
-        f->state->epoch = epoch;
+        op_finish(f, epoch);
     }
 }
 

@@ -222,8 +222,8 @@ TERN_DEVICE void settle(const struct route_args *p, uint64_t epoch)
     if (tid() == 0) {
         p->route.overflow[0] = 0;
         p->f.state->bad_ids = 0;
-        p->f.state->epoch = epoch;
         p->host.epoch[0] = epoch;
+        op_finish(&p->f, epoch);
         if (p->ticket) {
             /* Pairs with wait_word in terni_route_wait, also after a fault: the host looks at the record
              * then. */

@@ -206,6 +206,13 @@ enum tern_status terni_cpu_launch_function(struct machine *m, simt_function *fun
     return terni_stream_launch(stream_of(m, s), function, name, launch);
 }
 
+static int cpu_is_thread_stream(struct machine *m, struct tern_stream *s)
+{
+    (void)m;
+    (void)s;
+    return 0;
+}
+
 static struct tern_stream *cpu_own_stream(struct machine *m) { return cpu_of(m)->own; }
 
 static enum tern_status cpu_stream_open(struct machine *m, struct tern_stream **stream)
@@ -374,6 +381,7 @@ static const struct machine_ops cpu_ops = {
     .stream_synchronize = cpu_stream_synchronize,
     .stream_capturing = cpu_stream_capturing,
     .is_default_stream = cpu_is_default_stream,
+    .is_thread_stream = cpu_is_thread_stream,
     .own_stream = cpu_own_stream,
     .event_open = cpu_event_open,
     .event_close = cpu_event_close,

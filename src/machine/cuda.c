@@ -218,6 +218,12 @@ static enum tern_status cuda_launch(struct machine *m, const struct launch *laun
 
 /* ---- Open ---- */
 
+static int cuda_is_thread_stream(struct machine *m, struct tern_stream *s)
+{
+    (void)m;
+    return (cudaStream_t)s == cudaStreamPerThread;
+}
+
 static struct tern_stream *cuda_own_stream(struct machine *m)
 {
     return (struct tern_stream *)terni_cuda_of(m)->own;
@@ -243,6 +249,7 @@ static const struct machine_ops ops = {
     .stream_synchronize = terni_cuda_stream_synchronize,
     .stream_capturing = terni_cuda_stream_capturing,
     .is_default_stream = terni_cuda_is_default_stream,
+    .is_thread_stream = cuda_is_thread_stream,
     .own_stream = cuda_own_stream,
     .event_open = terni_cuda_event_open,
     .event_close = terni_cuda_event_close,

@@ -83,6 +83,8 @@ struct machine_ops {
     enum tern_status (*stream_synchronize)(struct machine *m, struct tern_stream *s);
     int (*stream_capturing)(struct machine *m, struct tern_stream *s);
     /* Whether `s` is the default stream: NULL, or another name that the machine has for it. */
+    int (*is_thread_stream)(struct machine *m,
+                            struct tern_stream *s); /* one handle, a stream a host thread */
     int (*is_default_stream)(struct machine *m, struct tern_stream *s);
     /* The machine's stream for short work of the library that the host waits for: not the default stream,
      * where work of the user may be waiting for a peer, and in no capture. One and the same: a GPU has few

@@ -329,8 +329,11 @@ static void run_small(struct tern_stream *s, struct op *op)
 
 static void advance(struct tern_stream *s)
 {
+    struct executor *x = s->executor;
+
     while (s->grid == NULL && s->queue.first != NULL) {
         struct op *op = s->queue.first;
+        int moves = op->kind == OP_COPY || op->kind == OP_STORE;
         if (op->kind == OP_LAUNCH) {
             terni_grid_start(s, op);
             return;
@@ -339,6 +342,10 @@ static void advance(struct tern_stream *s)
             return;
         }
         run_small(s, op);
+        /* Copies take their time: while kernels run, what follows may be left for a later slice. */
+        if (moves && x->num_ready != 0 && (draw(x) & 1u) != 0) {
+            return;
+        }
     }
 }
 
