@@ -536,7 +536,7 @@ struct tern_combine_args {
     float *out_weights;      /* device, [num_tokens, topk]; needs in_weights if in_rows > 0; or NULL. A rank
                                 without in_weights adds nothing to its peers' */
     const void *bias[2];     /* device, BF16 [num_tokens, hidden] dense; or NULL */
-    uint32_t num_sms; /* default: the object's; capped by tern_comm_num_sms and 256; ranks may differ */
+    uint32_t num_sms;     /* default: the object's; capped by tern_comm_num_sms and 256; ranks may differ */
     uint32_t copy_engine; /* 1: rows travel by the device's copy engine, see tern_combine; the same on all
                              ranks */
     struct tern_event *after;
@@ -558,7 +558,8 @@ struct tern_combine_args {
  * staging, and the kernel only adds; the bits are the same. It needs an object opened with copy_engine,
  * dense rows (`in` need then be in no window), staging_bytes of num_ranks * max_tokens * in.row_bytes, and
  * more if in_weights is in no window (TERN_NO_SPACE), and the counts on the host: tern_route_wait after the route's latest run
- * (TERN_BAD_STATE). Not in a graph (TERN_UNSUPPORTED). */
+ * (TERN_BAD_STATE). Not in a graph (TERN_UNSUPPORTED). If the machine fails while the operation is being
+ * issued, that is the object's fault from then on: see tern_ep_reset. */
 TERN_API enum tern_status tern_combine(struct tern_route *route, const struct tern_combine_args *args,
                                        struct tern_stream *stream);
 
