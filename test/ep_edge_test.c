@@ -158,10 +158,20 @@ static void pause_us(long us)
     nanosleep(&t, NULL);
 }
 
-/* The last rank enters within two milliseconds of the deadline. Whoever reports success has all its rows. */
+/* After a fault. */
+static int again(struct edge *e)
+{
+    for (int r = 0; r < RANKS; r++) {
+        tern_route_close(e->routes[r]);
+    }
+    OK(tern_ep_reset_all(RANKS, e->eps));
+    return 0;
+}
+
+/* -1 in *failed: the route did not even get so far. The last rank enters within two milliseconds of the deadline. Whoever reports success has all its rows. */
 static int one_late_round(struct edge *e, int round, int *failed)
 {
-    int outcomes[RANKS];
+    int outcomes[RANKS], busy = 0;
     for (int r = 0; r < RANKS; r++) {
         OK(tern_fill(e->comms[r], e->out[r], 0xee, ROWS * ROW, e->streams[r]));
         OK(tern_stream_synchronize(e->comms[r], e->streams[r]));
@@ -171,7 +181,11 @@ static int one_late_round(struct edge *e, int round, int *failed)
         PASS(route_on(e, r, e->ids[r], &e->routes[r]));
     }
     for (int r = 0; r < RANKS; r++) {
-        OK(tern_ep_synchronize(e->eps[r]));
+        busy |= tern_ep_synchronize(e->eps[r]) != TERN_OK;
+    }
+    if (busy) { /* the machine was too busy for the route already */
+        *failed = -1;
+        return again(e);
     }
     for (int r = 0; r < RANKS; r++) {
         pause_us(r == RANKS - 1 ? DEADLINE_MS * 1000 - 2000 + round % 21 * 200 : 0);
@@ -188,11 +202,11 @@ static int one_late_round(struct edge *e, int round, int *failed)
             PASS(arrived(e, r));
         }
     }
+    if (*failed) {
+        return again(e);
+    }
     for (int r = 0; r < RANKS; r++) {
         tern_route_close(e->routes[r]);
-    }
-    if (*failed) {
-        OK(tern_ep_reset_all(RANKS, e->eps));
     }
     return 0;
 }
@@ -200,13 +214,18 @@ static int one_late_round(struct edge *e, int round, int *failed)
 static int near_deadline(struct test *t)
 {
     struct edge e;
-    int rounds = test_scaled(t, 63), timeouts = 0, result;
+    int rounds = test_scaled(t, 63), timeouts = 0, busy = 0, result;
     test_quiet();
     result = edge_open(&e, 0);
     for (int i = 0; i < rounds && !result; i++) {
         int failed = 0;
         result = one_late_round(&e, i, &failed);
         timeouts += failed > 0;
+        busy += failed < 0;
+    }
+    if (!result && 2 * busy > rounds) {
+        test_note(__FILE__, __LINE__, "%d of %d routes were late by themselves", busy, rounds);
+        result = TEST_FAILED;
     }
     test_detail(t, "%d of %d rounds timed out", timeouts, rounds);
     edge_close(&e);

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { RANKS = 5, ROUNDS = 24, DEADLINE_MS = 1200, SLOW_DEADLINE_MS = 4000 };
+enum { RANKS = 5, ROUNDS = 24, DEADLINE_MS = 1200, SLOW_DEADLINE_MS = 4000, PATIENCE_MS = 60000 };
 
 static void engine_scene(struct scene *s, const struct test *t, uint32_t layout, uint64_t seed)
 {
@@ -60,6 +60,7 @@ static int turns(struct test *t)
     int result;
 
     engine_scene(&s, t, TERN_LAYOUT_RANK, 40);
+    s.config.timeout_ms = PATIENCE_MS;
     result = take_turns(&s, test_scaled(t, ROUNDS));
     scene_fini(&s);
     return result;

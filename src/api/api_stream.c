@@ -16,10 +16,12 @@ void tern_stream_close(struct tern_comm *comm, struct tern_stream *stream)
 {
     if (comm != NULL && stream != NULL) {
         /* First done, then forgotten, then gone: its handle may be another stream's at once. */
-        if (comm->machine->ops->stream_synchronize(comm->machine, stream) != TERN_OK) {
-            TERN_LOG(TERN_LOG_WARN, "tern_stream_close: %s", tern_last_error());
+        if (comm->machine->ops->stream_is_open(comm->machine, stream)) {
+            if (comm->machine->ops->stream_synchronize(comm->machine, stream) != TERN_OK) {
+                TERN_LOG(TERN_LOG_WARN, "tern_stream_close: %s", tern_last_error());
+            }
+            terni_comm_stream_closed(comm, stream);
         }
-        terni_comm_stream_closed(comm, stream);
         comm->machine->ops->stream_close(comm->machine, stream);
     }
 }

@@ -229,6 +229,18 @@ static enum tern_status cpu_stream_open(struct machine *m, struct tern_stream **
     return TERN_OK;
 }
 
+static int cpu_stream_is_open(struct machine *m, struct tern_stream *s)
+{
+    struct cpu_machine *cpu = cpu_of(m);
+    const struct tern_stream *at;
+
+    pthread_mutex_lock(&cpu->lock);
+    for (at = cpu->streams; at != NULL && at != s; at = at->next) {
+    }
+    pthread_mutex_unlock(&cpu->lock);
+    return at != NULL;
+}
+
 static void cpu_stream_close(struct machine *m, struct tern_stream *s)
 {
     struct cpu_machine *cpu = cpu_of(m);
@@ -377,6 +389,7 @@ static const struct machine_ops cpu_ops = {
     .store = cpu_store,
     .launch = cpu_launch,
     .stream_open = cpu_stream_open,
+    .stream_is_open = cpu_stream_is_open,
     .stream_close = cpu_stream_close,
     .stream_synchronize = cpu_stream_synchronize,
     .stream_capturing = cpu_stream_capturing,

@@ -245,6 +245,7 @@ static const struct machine_ops ops = {
     .store = cuda_store,
     .launch = cuda_launch,
     .stream_open = terni_cuda_stream_open,
+    .stream_is_open = terni_cuda_stream_is_open,
     .stream_close = terni_cuda_stream_close,
     .stream_synchronize = terni_cuda_stream_synchronize,
     .stream_capturing = terni_cuda_stream_capturing,

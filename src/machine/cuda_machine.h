@@ -108,6 +108,7 @@ void terni_cuda_share_free(struct machine *m, struct share *share);
 
 /* cuda_stream.c */
 enum tern_status terni_cuda_stream_open(struct machine *m, struct tern_stream **s);
+int terni_cuda_stream_is_open(struct machine *m, struct tern_stream *s);
 void terni_cuda_stream_close(struct machine *m, struct tern_stream *s);
 void terni_cuda_settle(struct machine *m);
 enum tern_status terni_cuda_stream_synchronize(struct machine *m, struct tern_stream *s);

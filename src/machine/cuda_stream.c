@@ -66,6 +66,18 @@ free_entry:
     return status;
 }
 
+int terni_cuda_stream_is_open(struct machine *m, struct tern_stream *s)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+    const struct cuda_stream *at;
+
+    pthread_mutex_lock(&c->lock);
+    for (at = c->streams; at && at->stream != (cudaStream_t)s; at = at->next) {
+    }
+    pthread_mutex_unlock(&c->lock);
+    return at != NULL;
+}
+
 /* A stream that was not opened here is the caller's and stays. */
 void terni_cuda_stream_close(struct machine *m, struct tern_stream *s)
 {

@@ -79,6 +79,7 @@ struct machine_ops {
     enum tern_status (*launch)(struct machine *m, const struct launch *launch, struct tern_stream *s);
 
     enum tern_status (*stream_open)(struct machine *m, struct tern_stream **s);
+    int (*stream_is_open)(struct machine *m, struct tern_stream *s); /* opened here and not closed */
     void (*stream_close)(struct machine *m, struct tern_stream *s);
     enum tern_status (*stream_synchronize)(struct machine *m, struct tern_stream *s);
     int (*stream_capturing)(struct machine *m, struct tern_stream *s);
