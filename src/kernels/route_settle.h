@@ -223,12 +223,12 @@ TERN_DEVICE void settle(const struct route_args *p, uint64_t epoch)
         p->route.overflow[0] = 0;
         p->f.state->bad_ids = 0;
         p->host.epoch[0] = epoch;
-        op_finish(&p->f, epoch);
         if (p->ticket) {
             /* Pairs with wait_word in terni_route_wait, also after a fault: the host looks at the record
              * then. */
             st_release_sys_u64(p->host.ticket, p->ticket);
         }
+        op_finish(&p->f, epoch); /* last: the host may zero all of this at once */
     }
 }
 
