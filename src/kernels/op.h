@@ -237,11 +237,17 @@ TERN_DEVICE void op_leave(const struct op_frame *f, uint64_t epoch, const struct
     ok = !sync_block_or(!ok);
     for (int d = tid(); d < f->num_ranks; d += nthr()) {
         heap = d == tid() ? heap : f->ep_bases[d];
-        if (ok || d == f->rank) {
+        if (ok && d != f->rank) {
             /* Pairs with op_await_done at the peer: without it rows may be read before they are there, or
              * buffers reused while they are still read. */
             OP_STORE_DONE(op_done(f, heap, f->rank, bid()), epoch);
         }
+    }
+    sync_block();
+    if (tid() == 0) {
+        /* The own word last: with the barrier, whoever sees it comes after the stores to peers as well. */
+        OP_FENCE();
+        OP_STORE_DONE(op_done(f, f->own, f->rank, bid()), epoch);
     }
     if (bid() != 0) {
         return;
