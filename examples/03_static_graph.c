@@ -107,7 +107,11 @@ static int compare(struct rank *r, int step, int *num_rows)
 
 int main(void)
 {
-    struct tern_ep_config config = {sizeof(config), EXPERTS, TOPK, TOKENS, ROW_BYTES, 0, 0, 0, 0, 0};
+    struct tern_ep_config config = {.size = sizeof(config),
+                                    .num_experts = EXPERTS,
+                                    .max_topk = TOPK,
+                                    .max_tokens = TOKENS,
+                                    .max_row_bytes = ROW_BYTES};
     struct tern_comm *comms[RANKS];
     struct tern_ep *eps[RANKS];
     struct rank ranks[RANKS];

@@ -9,7 +9,7 @@
 
 #include "comm/comm.h"
 #include "ep/layout.h"
-#include "kernels/ep_args.h"
+#include "kernels/ll_args.h"
 
 struct tern_route {
     struct tern_ep *ep;
@@ -24,6 +24,15 @@ struct tern_route {
     struct route_host host;
 };
 
+/* What the host knows of a lane: the arguments of what was sent there are those of what is received. */
+struct ep_lane {
+    int sent;       /* enum tern_operation that is to be received next; TERN_OP_NONE: nothing */
+    int dispatched; /* combine has something to bring home */
+    int bad_id_told;
+    struct ll_dispatch_args dispatch;
+    struct ll_combine_args combine;
+};
+
 struct tern_ep {
     struct tern_comm *comm;
     struct machine *machine;
@@ -35,6 +44,7 @@ struct tern_ep {
     char *host_memory_device;
     struct tern_route *routes; /* [max_routes] */
     uint64_t num_route_runs;
+    struct ep_lane *lanes;   /* [ll_lanes], or NULL */
     struct comm_child child; /* knows the stream of the latest operation outside a graph */
     struct tern_event *last; /* for whoever must come after that operation */
     int no_default_stream; /* another rank of this process has the same device, so the same default stream */
@@ -82,6 +92,10 @@ enum tern_status terni_route_wait(struct tern_route *route, struct tern_route_co
 void terni_route_view(struct tern_route *route, struct tern_route_view *view);
 enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_dispatch_args *args,
                                    struct tern_stream *stream);
+enum tern_status terni_ll_dispatch(struct tern_ep *ep, const struct tern_ll_dispatch_args *args,
+                                   struct tern_stream *stream);
+enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combine_args *args,
+                                  struct tern_stream *stream);
 enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_combine_args *args,
                                   struct tern_stream *stream);
 

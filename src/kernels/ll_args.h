@@ -66,7 +66,7 @@ struct ll_dispatch_args {
     const void *topk_idx;
     const float *weights; /* NULL: given at combine */
     uint32_t phases, idx_bytes, num_tokens, topk, max_tokens, num_experts, experts_a_rank;
-    uint32_t hidden, cast;
+    uint32_t hidden, cast, summed;                                /* summed: weights at dispatch */
     uint32_t header_bytes, payload_bytes, scale_bytes, row_bytes; /* of a row on its way; in its buffer */
     uint32_t stage_offset;                                        /* in shared memory */
     char *out;

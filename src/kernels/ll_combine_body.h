@@ -44,7 +44,7 @@ TERN_DEVICE struct vec16 ll_round(const float *sum)
 
 /* Where a row goes. */
 struct ll_parcel {
-    int32_t rank, place;
+    int32_t rank, index; /* index: token * K + k there */
 };
 
 /* All threads: into the stage, the sum of what the experts here made of received row `number`. */
@@ -52,9 +52,9 @@ TERN_DEVICE struct ll_parcel ll_pack_sum(const struct ll_combine_args *p, uint32
 {
     const int32_t *plan = p->lane.plan + (uint64_t)number * (LL_PLAN_ROWS + 2 * p->topk);
     struct ll_parcel to = {plan[LL_PLAN_RANK], -1};
-    for (uint32_t k = 0; k < p->topk && to.place < 0; k++) {
+    for (uint32_t k = 0; k < p->topk && to.index < 0; k++) {
         if (plan[LL_PLAN_ROWS + k] >= 0) {
-            to.place = plan[LL_PLAN_TOKEN] * (int32_t)p->topk + (int32_t)k;
+            to.index = plan[LL_PLAN_TOKEN] * (int32_t)p->topk + (int32_t)k;
         }
     }
     for (uint32_t i = (uint32_t)tid() * 16; i < p->row_bytes; i += (uint32_t)nthr() * 16) {
@@ -88,7 +88,7 @@ TERN_DEVICE struct ll_parcel ll_pack_row(const struct ll_combine_args *p, uint32
 TERN_DEVICE void ll_tell_home(const struct ll_combine_args *p, uint64_t epoch, struct ll_parcel to)
 {
     OP_FENCE(); /* pairs with the acquire in ll_await: the row comes before its word */
-    OP_STORE_DONE(ll_arrival(&p->lane, p->f.ep_bases[to.rank], epoch, (uint32_t)to.place),
+    OP_STORE_DONE(ll_arrival(&p->lane, p->f.ep_bases[to.rank], epoch, (uint32_t)to.index),
                   op_tagged(epoch, 0));
 }
 
@@ -107,7 +107,8 @@ TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch
     for (uint32_t u = (uint32_t)bid(); u < count; u += (uint32_t)nblk()) {
         char *from = shared_memory() + stage * p->row_bytes;
         struct ll_parcel to = p->summed ? ll_pack_sum(p, u, from) : ll_pack_row(p, u, from);
-        char *at = ll_buffer(&p->lane, p->f.ep_bases[to.rank], epoch) + (uint64_t)(uint32_t)to.place * p->row_bytes;
+        char *at =
+            ll_buffer(&p->lane, p->f.ep_bases[to.rank], epoch) + (uint64_t)(uint32_t)to.index * p->row_bytes;
         if (bulk) {
             /* The stage, and what others read of the buffer before, come before the copy. */
             fence_proxy_async();
@@ -151,8 +152,8 @@ TERN_DEVICE int ll_await_entries(const struct ll_combine_args *p, uint64_t epoch
 
 /* What a lane knows of the token's choice that it looks after. */
 struct ll_awaited {
-    int present;  /* the choice takes part in the sum */
-    int source;   /* the choice in whose name its row comes */
+    int present; /* the choice takes part in the sum */
+    int source;  /* the choice in whose name its row comes */
     float weight;
 };
 
@@ -170,8 +171,8 @@ TERN_DEVICE int ll_await_rows(const struct ll_combine_args *p, uint64_t epoch, u
     a->present = id >= 0 && (!p->summed || a->source == lane());
     a->weight = a->present && !p->summed ? p->weights[c] : 1.0f;
     if (id >= 0 && a->source == lane()) {
-        ok = ll_await(&p->f, &p->lane, epoch, OP_AWAIT_DONE, rank,
-                      ll_arrival(&p->lane, p->f.own, epoch, c), &data);
+        ok = ll_await(&p->f, &p->lane, epoch, OP_AWAIT_DONE, rank, ll_arrival(&p->lane, p->f.own, epoch, c),
+                      &data);
     }
     return warp_all(ok);
 }
@@ -220,7 +221,8 @@ TERN_DEVICE void ll_combine_receive(const struct ll_combine_args *p, uint64_t ep
     uint32_t pieces = (p->row_bytes + LL_SUM - 1) / LL_SUM;
     uint32_t units = p->num_tokens * pieces;
     int ok = ll_await_entries(p, epoch);
-    for (uint32_t u = (uint32_t)(warp() * nblk() + bid()); ok && u < units; u += (uint32_t)(nblk() * nwarps())) {
+    for (uint32_t u = (uint32_t)(warp() * nblk() + bid()); ok && u < units;
+         u += (uint32_t)(nblk() * nwarps())) {
         struct ll_awaited a;
         ok = ll_await_rows(p, epoch, u / pieces, &a);
         if (ok) {

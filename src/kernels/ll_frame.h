@@ -84,8 +84,8 @@ TERN_DEVICE int ll_matches(const struct op_frame *f, uint64_t epoch, int s, uint
     if (signature == (uint32_t)f->message.signature) {
         return 1;
     }
-    struct op_note note = {OP_STATUS_MISMATCH, OP_AWAIT_MATCH, s, f->rank, epoch, f->message.signature,
-                           signature,          0,              0, 0};
+    struct op_note note = {OP_STATUS_MISMATCH,   OP_AWAIT_MATCH, s, f->rank, epoch,
+                           f->message.signature, signature,      0, 0,       0};
     op_fault(f, &note);
     return 0;
 }

@@ -127,9 +127,9 @@ TERN_DEVICE struct ll_choice ll_choice_of(const struct ll_receiver *r, const int
     c.local = id >= 0 && expert >= 0 && expert < (int32_t)p->experts_a_rank;
     c.first = TERN_FFS(match_any_u32((uint32_t)id)) - 1 == lane();
     c.expert = c.local ? (uint32_t)expert : 0;
-    c.position = c.local ? (uint32_t)header[LL_HEADER_IDS + p->topk + k] +
-                               r->begins[s * p->experts_a_rank + c.expert]
-                         : 0;
+    c.position =
+        c.local ? (uint32_t)header[LL_HEADER_IDS + p->topk + k] + r->begins[s * p->experts_a_rank + c.expert]
+                : 0;
     return c;
 }
 
@@ -240,7 +240,8 @@ TERN_DEVICE void ll_dispatch_receive(const struct ll_dispatch_args *p, uint64_t 
         ll_place(&r);
     }
     uint32_t units = ok ? r.rows_before[p->f.num_ranks] * pieces : 0;
-    for (uint32_t u = (uint32_t)(warp() * nblk() + bid()); ok && u < units; u += (uint32_t)(nblk() * nwarps())) {
+    for (uint32_t u = (uint32_t)(warp() * nblk() + bid()); ok && u < units;
+         u += (uint32_t)(nblk() * nwarps())) {
         uint32_t number = u / pieces;
         while (r.rows_before[s + 1] <= number) {
             s++;

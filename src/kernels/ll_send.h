@@ -50,8 +50,11 @@ TERN_DEVICE void ll_report_id(const struct ll_sender *s, uint64_t c)
     int64_t id = ll_raw_id(p, c);
     if (id < -1 || id >= (int64_t)p->num_experts) {
         if (atom_cas_acqrel_gpu_u32(&p->lane.state->bad_ids, 0, 1) == 0) {
-            struct op_note note = {OP_STATUS_INVALID, OP_AWAIT_EXPERT_ID, p->f.rank, p->f.rank, s->epoch, c,
-                                   (uint64_t)id,      0,                  p->topk,   0};
+            struct op_note note = {OP_STATUS_INVALID, OP_AWAIT_EXPERT_ID,
+                                   p->f.rank,         p->f.rank,
+                                   s->epoch,          c,
+                                   (uint64_t)id,      0,
+                                   p->topk,           0};
             op_fill_record(&p->f, p->lane.bad_id, &note, s->epoch);
         }
     }
@@ -157,8 +160,8 @@ TERN_DEVICE void ll_write_row(const struct ll_sender *s, uint32_t t, uint32_t st
         }
         return;
     }
-    for (uint32_t i = (p->hidden + 127) / 128 + (uint32_t)tid(); p->cast == CAST_FP8_UE8M0 && i < p->scale_bytes;
-         i += (uint32_t)nthr()) {
+    for (uint32_t i = (p->hidden + 127) / 128 + (uint32_t)tid();
+         p->cast == CAST_FP8_UE8M0 && i < p->scale_bytes; i += (uint32_t)nthr()) {
         scales[i] = 0;
     }
     /* A warp takes two blocks of 128 channels, half a warp each, 8 channels a lane. */
