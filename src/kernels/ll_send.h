@@ -122,17 +122,17 @@ TERN_DEVICE void ll_write_header(const struct ll_sender *s, uint32_t t, uint32_t
     uint64_t c = (uint64_t)t * p->topk + k;
     int32_t id = k < p->topk ? ll_id(p, c) : -1;
     int32_t rank = id >= 0 ? id / (int32_t)p->experts_a_rank : -1;
-    int new_expert = id >= 0 && TERN_FFS(match_any_u32((uint32_t)id)) - 1 == lane();
-    int new_rank = TERN_FFS(match_any_u32((uint32_t)rank)) - 1 == lane() && rank >= 0;
+    int first_of_id = TERN_FFS(match_any_u32((uint32_t)id)) - 1;
+    int first_of_rank = TERN_FFS(match_any_u32((uint32_t)rank)) - 1;
     int32_t slot = id >= 0 ? (int32_t)s->counters[id] : 0;
     for (int d = lane(); d < p->f.num_ranks; d += 32) {
         slots[d] = -1;
     }
     sync_warp();
-    if (new_expert) {
+    if (id >= 0 && first_of_id == lane()) {
         s->counters[id]++;
     }
-    if (new_rank) {
+    if (id >= 0 && first_of_rank == lane()) {
         slots[rank] = (int32_t)s->counters[p->num_experts + (uint32_t)rank]++;
     }
     if (k == 0) {
