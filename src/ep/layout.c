@@ -51,10 +51,10 @@ static enum tern_status init_low_latency(const struct tern_ep_config *config, st
     TERN_TRY(check_range("ll_lanes", config->ll_lanes, 0, MAX_LANES));
     TERN_TRY(check_range("max_topk with low latency", s->max_topk, 1, LL_MAX_TOPK));
     uint64_t rows = (uint64_t)s->num_experts * config->ll_tokens;
-    if (rows >= LL_DUPLICATE) {
+    if (rows > max_row_count) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
-                         "%u experts x %u ll_tokens are %llu rows; below %d is possible", s->num_experts,
-                         config->ll_tokens, (unsigned long long)rows, LL_DUPLICATE);
+                         "%u experts x %u ll_tokens are %llu rows; one rank can hold %llu", s->num_experts,
+                         config->ll_tokens, (unsigned long long)rows, (unsigned long long)max_row_count);
     }
     s->ll_tokens = config->ll_tokens;
     s->ll_hidden = config->ll_hidden;

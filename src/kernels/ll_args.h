@@ -25,9 +25,6 @@ enum { LL_STAGES = 3 };
 /* Header of a row on its way, in 32-bit words: token, then K expert ids, K slots and K weights. */
 enum { LL_HEADER_TOKEN, LL_HEADER_IDS };
 
-/* A duplicate of an id that the token has named before: it shares the row. */
-#define LL_DUPLICATE (1 << 30)
-
 /* Beside the totals, device memory of one rank's lane: only its kernels touch it, in stream order. */
 struct ll_state {
     uint64_t epoch;   /* operations begun to be received */
@@ -43,7 +40,7 @@ struct ll_push {
     int32_t reserved;
 };
 
-/* A received row in 32-bit words: rank, token, K rows of the slab (-1: not here; LL_DUPLICATE), K weights. */
+/* A received row in 32-bit words: rank, token, K rows of the slab (-1: not here), K weights. */
 enum { LL_PLAN_RANK, LL_PLAN_TOKEN, LL_PLAN_ROWS };
 
 struct ll_lane {

@@ -62,7 +62,7 @@ TERN_DEVICE struct ll_parcel ll_pack_sum(const struct ll_combine_args *p, uint32
         for (uint32_t k = 0; k < p->topk; k++) {
             int32_t row = plan[LL_PLAN_ROWS + k];
             if (row >= 0) {
-                const char *from = p->in + (uint64_t)(row & ~LL_DUPLICATE) * p->row_bytes;
+                const char *from = p->in + (uint64_t)row * p->row_bytes;
                 ll_add_weighted(sum, ld_stream_vec16(from + i),
                                 bits_f32((uint32_t)plan[LL_PLAN_ROWS + p->topk + k]));
             }

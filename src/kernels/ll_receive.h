@@ -153,7 +153,7 @@ TERN_DEVICE void ll_note_row(const struct ll_receiver *r, const int32_t *header,
         plan[LL_PLAN_TOKEN] = token;
     }
     if (k < p->topk) {
-        plan[LL_PLAN_ROWS + k] = !c.local ? -1 : (int32_t)row | (c.first ? 0 : LL_DUPLICATE);
+        plan[LL_PLAN_ROWS + k] = !c.local ? -1 : (int32_t)row;
         plan[LL_PLAN_ROWS + p->topk + k] = header[LL_HEADER_IDS + 2 * p->topk + k];
     }
     if (c.local && c.first) {
