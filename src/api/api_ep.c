@@ -26,31 +26,14 @@ static enum tern_status check_reserved(uint32_t reserved)
                          : TERN_FAIL(TERN_INVALID_ARGUMENT, "args->reserved is %u, not 0", reserved);
 }
 
-/* A configuration that was built against a header without low latency asks for none. */
-static enum tern_status read_config(const struct tern_ep_config *given, struct tern_ep_config *config)
-{
-    const size_t first = offsetof(struct tern_ep_config, ll_tokens);
-    struct tern_ep_config read;
-    TERN_TRY(terni_check_pointer("config", given));
-    if (given->size != first) {
-        TERN_TRY(terni_check_struct("config", given, sizeof(*given)));
-        TERN_TRY(check_reserved(given->reserved));
-    }
-    memset(&read, 0, sizeof(read));
-    memcpy(&read, given, given->size == first ? first : sizeof(read));
-    *config = read;
-    return TERN_OK;
-}
-
 enum tern_status tern_ep_get_sizes(const struct tern_ep_config *config, int num_ranks,
                                    struct tern_ep_sizes *sizes)
 {
-    struct tern_ep_config known;
     struct ep_shape shape;
     struct ep_layout layout;
-    TERN_TRY(read_config(config, &known));
+    TERN_TRY(terni_check_struct("config", config, sizeof(*config)));
     TERN_TRY(terni_check_struct("sizes", sizes, sizeof(*sizes)));
-    TERN_TRY(terni_shape_init(&known, num_ranks, &shape));
+    TERN_TRY(terni_shape_init(config, num_ranks, &shape));
     terni_layout_init(&shape, &layout);
     sizes->window_bytes = layout.window_bytes;
     sizes->device_bytes = layout.device_bytes;
@@ -63,12 +46,11 @@ enum tern_status tern_ep_get_sizes(const struct tern_ep_config *config, int num_
 enum tern_status tern_ep_max_rows(const struct tern_ep_config *config, int num_ranks, int layout,
                                   uint32_t expert_alignment, uint64_t *rows)
 {
-    struct tern_ep_config known;
     struct ep_shape shape;
     uint64_t n = 0;
-    TERN_TRY(read_config(config, &known));
+    TERN_TRY(terni_check_struct("config", config, sizeof(*config)));
     TERN_TRY(terni_check_pointer("rows", rows));
-    TERN_TRY(terni_shape_init(&known, num_ranks, &shape));
+    TERN_TRY(terni_shape_init(config, num_ranks, &shape));
     TERN_TRY(terni_shape_max_rows(&shape, layout, expert_alignment, &n));
     *rows = n;
     return TERN_OK;
@@ -98,8 +80,7 @@ enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **comms,
 {
     TERN_TRY(terni_check_pointer("comms", comms));
     TERN_TRY(terni_check_pointer("eps", eps));
-    struct tern_ep_config known;
-    TERN_TRY(read_config(config, &known));
+    TERN_TRY(terni_check_struct("config", config, sizeof(*config)));
     TERN_TRY(check_comms(num_ranks, comms));
     struct tern_ep **made = (struct tern_ep **)calloc((size_t)num_ranks, sizeof(struct tern_ep *));
     if (!made) {
@@ -109,7 +90,7 @@ enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **comms,
     for (int step = 0; status == TERN_OK && step < EP_OPEN_STEPS; step++) {
         /* Every rank takes the step, also when one has failed: its peers' exchanges must stay in step. */
         for (int r = 0; r < num_ranks; r++) {
-            enum tern_status one = terni_ep_open_step(comms[r], &known, step, &made[r]);
+            enum tern_status one = terni_ep_open_step(comms[r], config, step, &made[r]);
             status = status == TERN_OK ? one : status;
         }
     }
