@@ -47,6 +47,45 @@ struct ll_parcel {
     int32_t rank, index; /* index: token * K + k there */
 };
 
+/* One thread: LL_AT_ONCE pieces of 16 bytes, from `begin` on, of the sum of one received row. */
+TERN_DEVICE void ll_sum_here(const struct ll_combine_args *p, const int32_t *plan, char *stage,
+                             uint32_t begin, uint32_t step)
+{
+    float sum[LL_AT_ONCE][8];
+    TERN_UNROLL
+    for (int a = 0; a < LL_AT_ONCE; a++) {
+        TERN_UNROLL
+        for (int i = 0; i < 8; i++) {
+            sum[a][i] = 0.0f;
+        }
+    }
+    for (uint32_t k = 0; k < p->topk; k++) {
+        int32_t row = plan[LL_PLAN_ROWS + k];
+        if (row < 0) {
+            continue;
+        }
+        const char *from = p->in + (uint64_t)row * p->row_bytes + begin;
+        float weight = bits_f32((uint32_t)plan[LL_PLAN_ROWS + p->topk + k]);
+        struct vec16 v[LL_AT_ONCE];
+        TERN_UNROLL
+        for (int a = 0; a < LL_AT_ONCE; a++) {
+            struct vec16 zero = {{0, 0, 0, 0}};
+            uint32_t at = (uint32_t)a * step;
+            v[a] = begin + at < p->row_bytes ? ld_stream_vec16(from + at) : zero;
+        }
+        TERN_UNROLL
+        for (int a = 0; a < LL_AT_ONCE; a++) {
+            ll_add_weighted(sum[a], v[a], weight);
+        }
+    }
+    TERN_UNROLL
+    for (int a = 0; a < LL_AT_ONCE; a++) {
+        if (begin + (uint32_t)a * step < p->row_bytes) {
+            st_vec16(stage + begin + (uint32_t)a * step, ll_round(sum[a]));
+        }
+    }
+}
+
 /* All threads: into the stage, the sum of what the experts here made of received row `number`. */
 TERN_DEVICE struct ll_parcel ll_pack_sum(const struct ll_combine_args *p, uint32_t number, char *stage)
 {
@@ -57,17 +96,9 @@ TERN_DEVICE struct ll_parcel ll_pack_sum(const struct ll_combine_args *p, uint32
             to.index = plan[LL_PLAN_TOKEN] * (int32_t)p->topk + (int32_t)k;
         }
     }
-    for (uint32_t i = (uint32_t)tid() * 16; i < p->row_bytes; i += (uint32_t)nthr() * 16) {
-        float sum[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
-        for (uint32_t k = 0; k < p->topk; k++) {
-            int32_t row = plan[LL_PLAN_ROWS + k];
-            if (row >= 0) {
-                const char *from = p->in + (uint64_t)row * p->row_bytes;
-                ll_add_weighted(sum, ld_stream_vec16(from + i),
-                                bits_f32((uint32_t)plan[LL_PLAN_ROWS + p->topk + k]));
-            }
-        }
-        st_vec16(stage + i, ll_round(sum));
+    uint32_t step = (uint32_t)nthr() * 16;
+    for (uint32_t i = (uint32_t)tid() * 16; i < p->row_bytes; i += LL_AT_ONCE * step) {
+        ll_sum_here(p, plan, stage, i, step);
     }
     return to;
 }
@@ -77,10 +108,7 @@ TERN_DEVICE struct ll_parcel ll_pack_row(const struct ll_combine_args *p, uint32
 {
     const struct ll_push *push = &p->lane.pushes[number];
     struct ll_parcel to = {push->rank, push->place};
-    const char *from = p->in + (uint64_t)(uint32_t)push->row * p->row_bytes;
-    for (uint32_t i = (uint32_t)tid() * 16; i < p->row_bytes; i += (uint32_t)nthr() * 16) {
-        st_vec16(stage + i, ld_stream_vec16(from + i));
-    }
+    ll_load_row(stage, p->in + (uint64_t)(uint32_t)push->row * p->row_bytes, p->row_bytes);
     return to;
 }
 

@@ -99,7 +99,30 @@ TERN_DEVICE void ll_leave(const struct op_frame *f, uint64_t epoch)
     }
 }
 
-/* One row on its way from shared memory. All lanes and threads of the block; the pieces of `bytes`. */
+enum { LL_AT_ONCE = 2 }; /* loads that a thread has on their way, to hide the latency of each */
+
+/* All threads of the block: `bytes` of global memory into a stage. */
+TERN_DEVICE void ll_load_row(char *stage, const char *from, uint32_t bytes)
+{
+    uint32_t step = (uint32_t)nthr() * 16;
+    for (uint32_t i0 = (uint32_t)tid() * 16; i0 < bytes; i0 += LL_AT_ONCE * step) {
+        struct vec16 v[LL_AT_ONCE];
+        TERN_UNROLL
+        for (int a = 0; a < LL_AT_ONCE; a++) {
+            if (i0 + (uint32_t)a * step < bytes) {
+                v[a] = ld_stream_vec16(from + i0 + (uint32_t)a * step);
+            }
+        }
+        TERN_UNROLL
+        for (int a = 0; a < LL_AT_ONCE; a++) {
+            if (i0 + (uint32_t)a * step < bytes) {
+                st_vec16(stage + i0 + (uint32_t)a * step, v[a]);
+            }
+        }
+    }
+}
+
+/* All threads of the block: a stage to where it goes, in the plain variant. */
 TERN_DEVICE void ll_store_row(char *to, const char *stage, uint32_t bytes)
 {
     for (uint32_t i = (uint32_t)tid() * 16; i < bytes; i += (uint32_t)nthr() * 16) {

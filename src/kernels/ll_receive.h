@@ -177,24 +177,33 @@ TERN_DEVICE void ll_write_scales(const struct ll_receiver *r, const uint32_t *sc
     }
 }
 
-TERN_DEVICE void ll_copy_piece(const struct ll_dispatch_args *p, const char *from, uint32_t begin,
-                               uint32_t hits, uint32_t row)
-{
+/* A piece of a row: lane l holds bytes [q * 512 + l * 16, + 16) of it in v[q]. */
+struct ll_piece {
     struct vec16 v[LL_PIECE_VECS];
+};
+
+TERN_DEVICE void ll_load_piece(struct ll_piece *piece, const char *from, uint32_t bytes)
+{
     TERN_UNROLL
     for (int q = 0; q < LL_PIECE_VECS; q++) {
-        uint32_t i = begin + (uint32_t)(q * 512 + lane() * 16);
-        if (i < p->payload_bytes) {
-            v[q] = ld_stream_vec16(from + i);
+        uint32_t i = (uint32_t)(q * 512 + lane() * 16);
+        if (i < bytes) {
+            piece->v[q] = ld_stream_vec16(from + i);
         }
     }
+}
+
+/* To the same place in each row of the slab that a lane in `hits` names. */
+TERN_DEVICE void ll_store_piece(const struct ll_dispatch_args *p, const struct ll_piece *piece,
+                                uint32_t begin, uint32_t hits, uint32_t row)
+{
     for (uint32_t left = hits; left; left &= left - 1) {
-        char *to = p->out + (uint64_t)shfl_u32(row, TERN_FFS(left) - 1) * p->payload_bytes;
+        char *to = p->out + (uint64_t)shfl_u32(row, TERN_FFS(left) - 1) * p->payload_bytes + begin;
         TERN_UNROLL
         for (int q = 0; q < LL_PIECE_VECS; q++) {
-            uint32_t i = begin + (uint32_t)(q * 512 + lane() * 16);
-            if (i < p->payload_bytes) {
-                st_vec16(to + i, v[q]);
+            uint32_t i = (uint32_t)(q * 512 + lane() * 16);
+            if (i < p->payload_bytes - begin) {
+                st_vec16(to + i, piece->v[q]);
             }
         }
     }
@@ -216,9 +225,12 @@ TERN_DEVICE int ll_take_piece(const struct ll_receiver *r, uint32_t number, uint
     if (!warp_all(ok)) {
         return 0;
     }
+    struct ll_piece v;
+    uint32_t begin = piece * LL_PIECE;
+    ll_load_piece(&v, at + p->header_bytes + begin, p->payload_bytes - begin); /* beside the header */
     struct ll_choice c = ll_choice_of(r, header, s);
     uint32_t hits = warp_ballot(c.local && c.first);
-    ll_copy_piece(p, at + p->header_bytes, piece * LL_PIECE, hits, ll_slab_row(p, c));
+    ll_store_piece(p, &v, begin, hits, ll_slab_row(p, c));
     if (piece == 0) {
         ll_note_row(r, header, number, s, c);
         for (uint32_t left = p->scale_bytes ? hits : 0; left; left &= left - 1) {

@@ -147,6 +147,20 @@ TERN_DEVICE void ll_write_header(const struct ll_sender *s, uint32_t t, uint32_t
     sync_warp();
 }
 
+/* One warp: two blocks of 128 channels, half a warp each, 8 channels a lane from c on. */
+TERN_DEVICE void ll_cast_blocks(const struct ll_sender *s, char *row, uint32_t c, struct vec16 v)
+{
+    const struct ll_dispatch_args *p = s->p;
+    float amax = amax_vec16(v);
+    TERN_UNROLL
+    for (int step = 8; step > 0; step >>= 1) {
+        amax = abs_max(amax, shfl_xor_f32(amax, step));
+    }
+    if (c < p->hidden) {
+        cast_store(row, row + p->payload_bytes, c, v, block_scale_of(amax, p->cast), p->cast);
+    }
+}
+
 /* All warps: the row, cast if asked, behind the header. */
 TERN_DEVICE void ll_write_row(const struct ll_sender *s, uint32_t t, uint32_t stage)
 {
@@ -154,30 +168,26 @@ TERN_DEVICE void ll_write_row(const struct ll_sender *s, uint32_t t, uint32_t st
     const char *from = p->in + (int64_t)t * p->in_stride;
     char *row = s->stages + stage * p->row_bytes + p->header_bytes;
     char *scales = row + p->payload_bytes;
+    uint32_t step = (uint32_t)nwarps() * 256;
     if (p->cast == CAST_NONE) {
-        for (uint32_t i = (uint32_t)tid() * 16; i < p->payload_bytes; i += (uint32_t)nthr() * 16) {
-            st_vec16(row + i, ld_stream_vec16(from + i));
-        }
+        ll_load_row(row, from, p->payload_bytes);
         return;
     }
     for (uint32_t i = (p->hidden + 127) / 128 + (uint32_t)tid();
          p->cast == CAST_FP8_UE8M0 && i < p->scale_bytes; i += (uint32_t)nthr()) {
         scales[i] = 0;
     }
-    /* A warp takes two blocks of 128 channels, half a warp each, 8 channels a lane. */
-    for (uint32_t c0 = (uint32_t)warp() * 256; c0 < p->hidden; c0 += (uint32_t)nwarps() * 256) {
-        uint32_t c = c0 + (uint32_t)lane() * 8;
-        struct vec16 v = {{0, 0, 0, 0}};
-        if (c < p->hidden) {
-            v = ld_stream_vec16(from + (uint64_t)c * 2);
-        }
-        float amax = amax_vec16(v);
+    for (uint32_t c0 = (uint32_t)warp() * 256; c0 < p->hidden; c0 += LL_AT_ONCE * step) {
+        struct vec16 v[LL_AT_ONCE];
         TERN_UNROLL
-        for (int step = 8; step > 0; step >>= 1) {
-            amax = abs_max(amax, shfl_xor_f32(amax, step));
+        for (int a = 0; a < LL_AT_ONCE; a++) {
+            uint32_t c = c0 + (uint32_t)a * step + (uint32_t)lane() * 8;
+            struct vec16 zero = {{0, 0, 0, 0}};
+            v[a] = c < p->hidden ? ld_stream_vec16(from + (uint64_t)c * 2) : zero;
         }
-        if (c < p->hidden) {
-            cast_store(row, scales, c, v, block_scale_of(amax, p->cast), p->cast);
+        TERN_UNROLL
+        for (int a = 0; a < LL_AT_ONCE; a++) {
+            ll_cast_blocks(s, row, c0 + (uint32_t)a * step + (uint32_t)lane() * 8, v[a]);
         }
     }
 }
