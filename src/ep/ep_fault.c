@@ -38,8 +38,12 @@ static void append_late(const struct tern_fault *f, char *text, size_t bytes, in
 }
 
 /* Signatures tell that something differs, not what. */
-static const char compare_hint[] = "; compare topk, layout, alignment, idx_bytes, payload sizes, cast and "
-                                   "where weights are given of both ranks";
+static const char *compare_hint(const struct tern_fault *f)
+{
+    return f->operation == TERN_OP_LL_DISPATCH || f->operation == TERN_OP_LL_COMBINE
+               ? "; compare hidden, topk, max_tokens, cast and weights of both ranks"
+               : "; compare topk, layout, alignment, idx_bytes, payload sizes and cast of both ranks";
+}
 
 /* What another rank found. */
 static void append_heard(const struct tern_fault *f, char *text, size_t bytes, int *length)
@@ -54,7 +58,7 @@ static void append_heard(const struct tern_fault *f, char *text, size_t bytes, i
            f->awaited == TERN_AWAIT_MATCH  ? "is in another operation, route or shape"
            : f->awaited == TERN_AWAIT_DONE ? "did not finish in time"
                                            : "was late",
-           f->awaited == TERN_AWAIT_MATCH ? compare_hint : "");
+           f->awaited == TERN_AWAIT_MATCH ? compare_hint(f) : "");
 }
 
 static void append_expert_id(const struct tern_fault *f, char *text, size_t bytes, int *length)
@@ -91,7 +95,7 @@ int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
     case TERN_AWAIT_MATCH:
         append(text, bytes, &n,
                "rank %d is in another operation, route or shape (signature %016llx, here %016llx)%s", f->peer,
-               (unsigned long long)f->seen, (unsigned long long)f->expected, compare_hint);
+               (unsigned long long)f->seen, (unsigned long long)f->expected, compare_hint(f));
         break;
     case TERN_AWAIT_WEIGHTS:
         append(text, bytes, &n, "rank %d asks for out_topk_weights, but topk_weights is NULL here", f->peer);

@@ -49,6 +49,7 @@ TERN_DEVICE void ll_report_id(const struct ll_sender *s, uint64_t c)
     const struct ll_dispatch_args *p = s->p;
     int64_t id = ll_raw_id(p, c);
     if (id < -1 || id >= (int64_t)p->num_experts) {
+        /* Pairs with itself in other threads: one of them wins the record. */
         if (atom_cas_acqrel_gpu_u32(&p->lane.state->bad_ids, 0, 1) == 0) {
             struct op_note note = {OP_STATUS_INVALID, OP_AWAIT_EXPERT_ID,
                                    p->f.rank,         p->f.rank,
