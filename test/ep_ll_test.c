@@ -342,6 +342,77 @@ static int bad_ids_body(struct stage *x)
 
 static int bad_ids(struct test *t) { return with_stage(t, bad_ids_body, 60000); }
 
+/* ---- Many ---- */
+
+enum { MANY = 64 };
+
+static int many_rounds(struct world *w, struct ll_batch *b, struct tern_ep **eps,
+                       const struct tern_ep_config *config, struct rng *r)
+{
+    struct tern_comm_config comm = TERN_COMM_CONFIG_INIT;
+
+    comm.timeout_ms = 60000;
+    comm.cpu_seed = 64;
+    PASS(world_open(w, NULL, &comm));
+    PASS(world_ep_open(w, config, eps));
+    for (int round = 0; round < 3; round++) {
+        ll_batch_redraw(b, round == 1 ? ROUTING_MIXED : ROUTING_UNIFORM, r);
+        PASS(world_upload(w));
+        PASS(ll_dispatch_issue(b, TERN_LL_BOTH, 0));
+        PASS(ll_combine_issue(b, TERN_LL_SEND, 0));
+        PASS(ll_combine_issue(b, TERN_LL_RECEIVE, 0));
+        ll_expect_dispatch(b);
+        ll_expect_combine(b);
+        PASS(world_ep_synchronize(w, eps));
+        PASS(world_verify(w, "64 ranks"));
+    }
+    return 0;
+}
+
+static int many(struct test *t)
+{
+    struct ll_shape shape;
+    struct tern_ep_config config = TERN_EP_CONFIG_INIT;
+    struct tern_ep *eps[MANY] = {NULL};
+    struct rng r = {64};
+    struct world w;
+    struct ll_batch b;
+    int cpu = scene_on_cpu();
+    int result;
+
+    if (cpu != 1) {
+        return cpu < 0 ? cpu : test_skip(t, "%d ranks do not fit on one device at once", MANY);
+    }
+#ifdef __SANITIZE_THREAD__
+    return test_skip(t, "%d ranks have more fibers than ThreadSanitizer takes threads", MANY);
+#endif
+    memset(&shape, 0, sizeof shape);
+    shape.batch = scene_shape(MANY, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
+    shape.batch.num_experts = 2 * MANY;
+    shape.batch.topk = 8;
+    shape.batch.max_tokens = 3;
+    shape.hidden = 64;
+    shape.weights = TERN_LL_WEIGHTS_AT_DISPATCH;
+    shape.cast = TERN_CAST_FP8_POW2;
+    config.num_experts = shape.batch.num_experts;
+    config.max_topk = 8;
+    config.max_tokens = 1;
+    config.max_row_bytes = 16;
+    config.staging_bytes = TERN_STAGING_NONE;
+    ll_config_add(&config, &shape, 1);
+    world_init(&w, MANY, -1);
+    w.num_lanes = 1;
+    ll_batch_init(&b, &w, eps, &shape, &r);
+    for (int s = 0; s < MANY; s++) {
+        b.ranks[s].num_sms = 1 + (uint32_t)s % 2;
+    }
+    result = many_rounds(&w, &b, eps, &config, &r);
+    ll_batch_fini(&b);
+    world_ep_close(&w, eps);
+    world_fini(&w);
+    return result;
+}
+
 /* ---- Refusals ---- */
 
 static int refuse_dispatch(struct stage *x)
@@ -535,6 +606,7 @@ int main(int argc, char **argv)
     test_run(&t, "a rank that never combines, the others in two phases", absent_home);
     test_run(&t, "a rank with another shape", other_shape);
     test_run(&t, "an id out of range", bad_ids);
+    test_run(&t, "64 ranks", many);
     test_run(&t, "refused arguments and orders", refusals);
     test_run(&t, "memory, by a pure function", sizes);
     test_run(&t, "an object without low latency", without);
