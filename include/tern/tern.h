@@ -12,6 +12,8 @@
  *     tern_dispatch    rows go out
  *     tern_combine     rows come home
  *
+ * Small batches go by tern_ll_dispatch and tern_ll_combine instead: one kernel each, without a route.
+ *
  * Machines. The same kernels run on GPUs ("cuda") and on the processor ("cpu"). "Device memory", "stream"
  * and "event" mean the machine's own: on cuda a struct tern_stream * IS a cudaStream_t and a struct
  * tern_event * IS a cudaEvent_t, cast either way; NULL is the machine's default stream, which Tern uses only
@@ -308,7 +310,7 @@ struct tern_ep_config {
 /* What tern_ep_open takes on every rank. */
 struct tern_ep_sizes {
     size_t size;
-    uint64_t window_bytes;  /* device memory that peers address: signals, messages, staging. Beside the
+    uint64_t window_bytes;  /* device memory that peers address: signals, messages, staging, lanes. Beside the
                                communicator's heap_bytes, not out of them */
     uint64_t device_bytes;  /* device memory of this rank only: routes and state */
     uint64_t host_bytes;    /* host memory the device writes: counts and fault records */
@@ -571,9 +573,8 @@ TERN_API enum tern_status tern_combine(struct tern_route *route, const struct te
  * replayed with other ids. Inputs and outputs may be any device memory: no window, no staging.
  *
  * A lane holds one batch from its dispatch to its last combine, and the buffers it takes. Lanes are numbered
- * from 0 to ll_lanes - 1; batches in different lanes are independent, and of operations between them in any
- * order. In one lane operations come one after the other, and all ranks issue the same ones in the same order:
- * dispatch, then combine any number of times, then dispatch again.
+ * from 0 to ll_lanes - 1, and batches in different lanes know nothing of each other. In one lane comes a
+ * dispatch, then any number of combines, then another dispatch, each complete before the next begins.
  *
  * An operation may be cut in two: the send phase starts what this rank gives and returns its processors; the
  * receive phase, a call of its own, waits for what the peers gave and completes the outputs. In between,
@@ -637,14 +638,13 @@ struct tern_ll_combine_args {
     size_t size;
     uint32_t lane;
     uint32_t phase; /* enum tern_ll_phase */
-    const void *in; /* device, BF16 [L, R * T, H], rows as dispatch laid them out; 16-byte aligned;
-                                  read where it lies */
-    const float
-        *topk_weights;  /* device, [num_tokens, topk] dense, with TERN_LL_WEIGHTS_AT_COMBINE; belongs to
-                                  the receive phase */
-    void *out;          /* device, BF16 [num_tokens, H]; 16-byte aligned */
-    int64_t out_stride; /* bytes between its rows, a multiple of 16; default dense */
-    uint32_t num_sms;   /* as in dispatch */
+    const void *in; /* device, BF16 [L, R * T, H], rows as dispatch laid them out; 16-byte aligned. Read where
+                       it lies, by the send phase */
+    const float *topk_weights; /* device, [num_tokens, topk] dense, with TERN_LL_WEIGHTS_AT_COMBINE. Belongs
+                                  to the receive phase */
+    void *out;                 /* device, BF16 [num_tokens, H]; 16-byte aligned */
+    int64_t out_stride;        /* bytes between its rows, a multiple of 16; default dense */
+    uint32_t num_sms;          /* as in dispatch */
     uint32_t reserved;
     struct tern_event *after;
     struct tern_event *record;

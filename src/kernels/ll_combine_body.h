@@ -202,7 +202,9 @@ TERN_DEVICE int ll_await_rows(const struct ll_combine_args *p, uint64_t epoch, u
         ok = ll_await(&p->f, &p->lane, epoch, OP_AWAIT_DONE, rank, ll_arrival(&p->lane, p->f.own, epoch, c),
                       &data);
     }
-    return warp_all(ok);
+    ok = warp_all(ok);
+    sync_warp(); /* what each lane has acquired is there for all lanes */
+    return ok;
 }
 
 TERN_DEVICE void ll_add_token(const struct ll_combine_args *p, uint64_t epoch, uint32_t t, uint32_t begin,

@@ -225,6 +225,7 @@ TERN_DEVICE int ll_take_piece(const struct ll_receiver *r, uint32_t number, uint
     if (!warp_all(ok)) {
         return 0;
     }
+    sync_warp(); /* what lane 0 has acquired is there for all lanes */
     struct ll_piece v;
     uint32_t begin = piece * LL_PIECE;
     ll_load_piece(&v, at + p->header_bytes + begin, p->payload_bytes - begin); /* beside the header */
