@@ -231,7 +231,8 @@ $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
 # Programs that are wrong on purpose, for test/tsan_awake.sh: real kernels in which all release stores, or one of
 # them alone (ready, done), are relaxed, or the fences before them missing; and kernels of simt_test likewise.
 ifeq ($(VARIANT),tsan)
-AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done ep_no_fence simt_relaxed simt_no_fence)
+AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done ep_no_fence ll_ready ll_done ll_no_fence \
+    simt_relaxed simt_no_fence)
 SIMT_OBJ := $(call c_obj,$(wildcard test/simt_test.c))
 
 $(OBJ)/relaxed/%.o: EXTRA = -DTERN_WEAKEN_RELEASE
@@ -239,13 +240,17 @@ $(OBJ)/ready/%.o: EXTRA = -DTERN_WEAKEN_READY
 $(OBJ)/done/%.o: EXTRA = -DTERN_WEAKEN_DONE
 $(OBJ)/no_fence/%.o: EXTRA = -DTERN_TEST_NO_PROXY_FENCE -DTERN_TEST_NO_SYSTEM_FENCE
 
-# $(call wrong,name): objects of that name; $(call wrong_ep,name): ep_random_test with kernels of that name.
+# $(call wrong,name): objects of that name; $(call wrong_ep,name): ep_random_test and ep_ll_random_test with kernels
+# of that name.
 define wrong
 $(OBJ)/$(1)/%.o: %.c $(B)/.compile
 	$$(compile_c)
 endef
 define wrong_ep
 $(B)/awake/ep_$(1): $(call c_obj,$(wildcard test/ep_random_test.c)) \
+    $(patsubst %.c,$(OBJ)/$(1)/%.o,$(KERNELS)) $(HELP_LIB) $(STATIC)
+	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
+$(B)/awake/ll_$(1): $(call c_obj,$(wildcard test/ep_ll_random_test.c)) \
     $(patsubst %.c,$(OBJ)/$(1)/%.o,$(KERNELS)) $(HELP_LIB) $(STATIC)
 	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
 endef

@@ -116,7 +116,8 @@ static int compare(struct rank *r)
 int main(void)
 {
     void (*const steps[5])(struct rank *) = {prepare, route, dispatch, run_experts, combine};
-    struct tern_ep_config config = {sizeof(config), EXPERTS, TOPK, TOKENS, ROW_BYTES, 0, 0, 0, 0, 0, 0, 0};
+    struct tern_ep_config config = {
+        sizeof(config), EXPERTS, TOPK, TOKENS, ROW_BYTES, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     struct tern_comm *comms[RANKS];
     struct tern_ep *eps[RANKS];
     static struct rank ranks[RANKS]; /* zeroed */

@@ -107,7 +107,8 @@ static int compare(struct rank *r, int step, int *num_rows)
 
 int main(void)
 {
-    struct tern_ep_config config = {sizeof(config), EXPERTS, TOPK, TOKENS, ROW_BYTES, 0, 0, 0, 0, 0, 0, 0};
+    struct tern_ep_config config = {
+        sizeof(config), EXPERTS, TOPK, TOKENS, ROW_BYTES, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     struct tern_comm *comms[RANKS];
     struct tern_ep *eps[RANKS];
     struct rank ranks[RANKS];

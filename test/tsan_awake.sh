@@ -44,16 +44,21 @@ reports "relaxed release stores in the kernels of route, dispatch and combine" s
 # One release alone, every other in place.
 reports "a relaxed store of ready alone" src/kernels/ "$build/awake/ep_ready" --case 1
 reports "a relaxed store of done alone" src/kernels/ "$build/awake/ep_done" --case 1
+reports "a relaxed store of low latency's entry words alone" src/kernels/ "$build/awake/ll_ready" --seeds 209-212
+reports "a relaxed store of low latency's arrival words alone" src/kernels/ "$build/awake/ll_done" --case 1
 # ThreadSanitizer does not model fences; the executor looks that they are there.
-timeout 120 "$build/awake/ep_no_fence" --case 1 > "$scratch/log" 2>&1
-if grep -q 'st_fenced of thread .* without a system fence' "$scratch/log"; then
-    ok "a signal without the fence before it is reported"
-else
-    sed 's/^/# /' "$scratch/log" | head -n 40
-    not_ok "a signal without the fence before it is not reported"
-fi
+for program in ep ll; do
+    timeout 120 "$build/awake/${program}_no_fence" --case 1 > "$scratch/log" 2>&1
+    if grep -q 'st_fenced of thread .* without a system fence' "$scratch/log"; then
+        ok "$program: a signal without the fence before it is reported"
+    else
+        sed 's/^/# /' "$scratch/log" | head -n 40
+        not_ok "$program: a signal without the fence before it is not reported"
+    fi
+done
 reports "a flag raised by a relaxed store" simt_message "$build/awake/simt_relaxed" message
 reports "a bulk store without the proxy fence" simt_pipeline "$build/awake/simt_no_fence" pipeline
 silent "the right route, dispatch and combine" "$build/test/ep_random_test" --case 1
+silent "the right low-latency dispatch and combine" "$build/test/ep_ll_random_test" --case 1
 silent "the right flag and fence" "$build/test/simt_test" message pipeline
 finish

@@ -12,6 +12,8 @@
  *     tern_dispatch    rows go out
  *     tern_combine     rows come home
  *
+ * Small batches go by tern_ll_dispatch and tern_ll_combine instead: one kernel each, without a route.
+ *
  * Machines. The same kernels run on GPUs ("cuda") and on the processor ("cpu"). "Device memory", "stream"
  * and "event" mean the machine's own: on cuda a struct tern_stream * IS a cudaStream_t and a struct
  * tern_event * IS a cudaEvent_t, cast either way; NULL is the machine's default stream, which Tern uses only
@@ -295,17 +297,20 @@ struct tern_ep_config {
                                one rank: there give the rows of tern_ep_max_rows times the bytes of a row of
                                all outputs (ids, weights and sources too), and 256 bytes an output */
     uint32_t copy_engine;   /* 1: combine may use the copy engine, on a stream of the object's own */
-    uint32_t reserved;
+    uint32_t ll_tokens;     /* most tokens a rank gives to one low-latency dispatch, to 8192; default 0: the
+                           object has no low-latency operations */
+    uint32_t ll_hidden;     /* most channels of a token there */
+    uint32_t ll_lanes;      /* low-latency batches in flight at once, to 64; default 2 */
 };
 #define TERN_EP_CONFIG_INIT                                                                                  \
     {                                                                                                        \
-        sizeof(struct tern_ep_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                       \
+        sizeof(struct tern_ep_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                 \
     }
 
 /* What tern_ep_open takes on every rank. */
 struct tern_ep_sizes {
     size_t size;
-    uint64_t window_bytes;  /* device memory that peers address: signals, messages, staging. Beside the
+    uint64_t window_bytes;  /* device memory that peers address: signals, messages, staging, lanes. Beside the
                                communicator's heap_bytes, not out of them */
     uint64_t device_bytes;  /* device memory of this rank only: routes and state */
     uint64_t host_bytes;    /* host memory the device writes: counts and fault records */
@@ -350,7 +355,14 @@ TERN_API enum tern_status tern_ep_reset_all(int num_ranks, struct tern_ep **eps)
 /* ---- Faults ------------------------------------------------------------------------------------------ */
 
 /* What a kernel was doing when its deadline passed. */
-enum tern_operation { TERN_OP_NONE = 0, TERN_OP_ROUTE = 1, TERN_OP_DISPATCH = 2, TERN_OP_COMBINE = 3 };
+enum tern_operation {
+    TERN_OP_NONE = 0,
+    TERN_OP_ROUTE = 1,
+    TERN_OP_DISPATCH = 2,
+    TERN_OP_COMBINE = 3,
+    TERN_OP_LL_DISPATCH = 4,
+    TERN_OP_LL_COMBINE = 5
+};
 enum tern_awaited {
     TERN_AWAIT_NOTHING = 0,
     TERN_AWAIT_READY = 1,    /* the peer has entered the operation */
@@ -562,6 +574,103 @@ struct tern_combine_args {
  * issued, that is the object's fault from then on: see tern_ep_reset. */
 TERN_API enum tern_status tern_combine(struct tern_route *route, const struct tern_combine_args *args,
                                        struct tern_stream *stream);
+
+/* ---- Low latency ------------------------------------------------------------------------------------- */
+
+/* Dispatch and combine for batches of few tokens: one kernel each, no route before it and no host between.
+ * Tokens arrive packed by expert, in slabs of a fixed shape, so that all of it can be captured in a graph and
+ * replayed with other ids. Inputs and outputs may be any device memory: no window, no staging.
+ *
+ * A lane holds one batch from its dispatch to its last combine, and the buffers it takes. Lanes are numbered
+ * from 0 to ll_lanes - 1, and batches in different lanes know nothing of each other. In one lane comes a
+ * dispatch, then any number of combines, then another dispatch, each complete before the next begins.
+ *
+ * An operation may be cut in two: the send phase starts what this rank gives and returns its processors; the
+ * receive phase, a call of its own, waits for what the peers gave and completes the outputs. In between,
+ * anything may run, other lanes' operations too; in the same lane the receive phase is next. */
+enum tern_ll_phase {
+    TERN_LL_BOTH = 0,   /* one kernel */
+    TERN_LL_SEND = 1,   /* reads the inputs; fields of outputs are ignored */
+    TERN_LL_RECEIVE = 2 /* writes the outputs; shape and inputs are those of the send phase, the fields are
+                           ignored */
+};
+
+enum tern_ll_weights {
+    TERN_LL_WEIGHTS_AT_COMBINE = 0, /* one row a choice comes home and is weighted there */
+    TERN_LL_WEIGHTS_AT_DISPATCH = 1 /* a rank weights and adds its experts' rows; one row a rank comes home */
+};
+
+/* R ranks, L local experts, T max_tokens, H hidden. A slab has R * T rows an expert, of which the first
+ * out_counts[e] are written: by source rank, then token. A token that names an expert twice has one row
+ * there. */
+struct tern_ll_dispatch_args {
+    size_t size;
+    uint32_t lane;
+    uint32_t phase;            /* enum tern_ll_phase */
+    const void *in;            /* device, BF16 [num_tokens, H], 16-byte aligned */
+    int64_t in_stride;         /* bytes between its rows, a multiple of 16; default dense */
+    const void *topk_idx;      /* device, [num_tokens, topk] dense; -1: no expert */
+    const float *topk_weights; /* device, [num_tokens, topk] dense, with TERN_LL_WEIGHTS_AT_DISPATCH */
+    uint32_t idx_bytes;        /* 4 or 8 (the default) */
+    uint32_t num_tokens;       /* of this rank, to max_tokens; 0 is normal; ranks may differ */
+    uint32_t topk;             /* 1 to max_topk of the object, which is at most 32; equal on all ranks */
+    uint32_t max_tokens;       /* T; default ll_tokens, the most; equal on all ranks */
+    uint32_t hidden;           /* H, to ll_hidden; a multiple of 8, with a cast of 16; equal on all ranks */
+    uint32_t cast;             /* enum tern_cast; equal on all ranks */
+    uint32_t weights;          /* enum tern_ll_weights; equal on all ranks */
+    uint32_t num_sms;    /* default: tern_comm_num_sms, capped at 256. Operations that may run at once, also
+                             the model's own, must together fit the device */
+    void *out;           /* device, [L, R * T, H] BF16, or E4M3 with a cast; 16-byte aligned */
+    void *out_scales;    /* with a cast: 4-byte words [L, W, R * T], the rows of a word together, as grouped
+                             GEMM reads them. Word w is the FP32 scale of channels 128 w on, W = H / 128 rounded
+                             up; TERN_CAST_FP8_UE8M0: four exponent bytes, of channels 512 w on, a quarter of
+                             the words, rounded up */
+    int32_t *out_counts; /* [L] rows */
+    int64_t *out_ranges; /* [L, R] rows from each source: first row << 32 | number; or NULL */
+    int32_t *out_source; /* [L, R * T] token at its source; or NULL */
+    struct tern_event *after;  /* start no sooner than this event; may be NULL */
+    struct tern_event *record; /* record this event when done; may be NULL */
+};
+#define TERN_LL_DISPATCH_ARGS_INIT                                                                           \
+    {                                                                                                        \
+        sizeof(struct tern_ll_dispatch_args), 0, 0, NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, \
+            NULL, NULL, NULL, NULL, NULL                                                                     \
+    }
+
+/* COLLECTIVE, asynchronous on `stream`; operations of one object, high-throughput ones too, run in the order
+ * they are issued. An id out of range counts as -1; tern_ep_synchronize tells of the first one in each lane
+ * since the object was opened or reset. Counts are exact, and written in the order of the stream. */
+TERN_API enum tern_status tern_ll_dispatch(struct tern_ep *ep, const struct tern_ll_dispatch_args *args,
+                                           struct tern_stream *stream);
+
+struct tern_ll_combine_args {
+    size_t size;
+    uint32_t lane;
+    uint32_t phase; /* enum tern_ll_phase */
+    const void *in; /* device, BF16 [L, R * T, H], rows as dispatch laid them out; 16-byte aligned. Read where
+                       it lies, by the send phase */
+    const float *topk_weights; /* device, [num_tokens, topk] dense, with TERN_LL_WEIGHTS_AT_COMBINE. Belongs
+                                  to the receive phase */
+    void *out;                 /* device, BF16 [num_tokens, H]; 16-byte aligned */
+    int64_t out_stride;        /* bytes between its rows, a multiple of 16; default dense */
+    uint32_t num_sms;          /* as in dispatch */
+    uint32_t reserved;
+    struct tern_event *after;
+    struct tern_event *record;
+};
+#define TERN_LL_COMBINE_ARGS_INIT                                                                            \
+    {                                                                                                        \
+        sizeof(struct tern_ll_combine_args), 0, 0, NULL, NULL, NULL, 0, 0, 0, NULL, NULL                     \
+    }
+
+/* COLLECTIVE, asynchronous on `stream`. Sizes are those of the lane's latest dispatch. In FP32, from 0,
+ * every product and every sum rounded by itself:
+ * weights at combine: out[t] = the sum of w[t][k] * y[t][k], choices ascending, rounded once to BF16;
+ * weights at dispatch: each rank's sum of w[t][k] * y[t][k] over its choices, ascending, rounded to BF16; and
+ * out[t] = the sum of these, ranks in the order of their first choice, rounded to BF16.
+ * A token without experts gets zeros. */
+TERN_API enum tern_status tern_ll_combine(struct tern_ep *ep, const struct tern_ll_combine_args *args,
+                                          struct tern_stream *stream);
 
 #ifdef __cplusplus
 }

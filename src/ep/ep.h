@@ -9,7 +9,7 @@
 
 #include "comm/comm.h"
 #include "ep/layout.h"
-#include "kernels/ep_args.h"
+#include "kernels/ll_args.h"
 
 struct tern_route {
     struct tern_ep *ep;
@@ -24,6 +24,15 @@ struct tern_route {
     struct route_host host;
 };
 
+/* What the host knows of a lane: the arguments of what was sent there are those of what is received. */
+struct ep_lane {
+    int sent;       /* enum tern_operation that is to be received next; TERN_OP_NONE: nothing */
+    int dispatched; /* combine has something to bring home */
+    int bad_id_told;
+    struct ll_dispatch_args dispatch;
+    struct ll_combine_args combine;
+};
+
 struct tern_ep {
     struct tern_comm *comm;
     struct machine *machine;
@@ -35,9 +44,11 @@ struct tern_ep {
     char *host_memory_device;
     struct tern_route *routes; /* [max_routes] */
     uint64_t num_route_runs;
+    struct ep_lane *lanes;   /* [ll_lanes], or NULL */
     struct comm_child child; /* knows the stream of the latest operation outside a graph */
     struct tern_event *last; /* after that operation, if is_recorded */
     int is_recorded, changes_streams;
+    int lacks_ticket;                /* that operation tells its host nothing when it is done */
     uint64_t num_issued;             /* operations outside graphs: the latest one's ticket */
     struct tern_stream *engine;      /* with copy_engine: of its copies */
     struct tern_event *engine_event; /* joins it with the caller's stream */
@@ -60,6 +71,8 @@ enum tern_status terni_ep_begin(struct tern_ep *ep, struct tern_stream *stream, 
 uint64_t terni_ep_ticket(struct tern_ep *ep, struct tern_stream *stream);
 /* Its kernel, the one that leaves, has been launched. */
 void terni_ep_issued(struct tern_ep *ep, uint64_t ticket);
+/* Likewise, of an operation that leaves no ticket. */
+void terni_ep_issued_without(struct tern_ep *ep, struct tern_stream *stream);
 /* After all launches, whether or not all of them succeeded (`status`). copies: some come after the kernel.
  * Returns the first failure. */
 enum tern_status terni_ep_end(struct tern_ep *ep, enum tern_status status, int copies,
@@ -94,6 +107,10 @@ enum tern_status terni_route_wait(struct tern_route *route, struct tern_route_co
 void terni_route_view(struct tern_route *route, struct tern_route_view *view);
 enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_dispatch_args *args,
                                    struct tern_stream *stream);
+enum tern_status terni_ll_dispatch(struct tern_ep *ep, const struct tern_ll_dispatch_args *args,
+                                   struct tern_stream *stream);
+enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combine_args *args,
+                                  struct tern_stream *stream);
 enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_combine_args *args,
                                   struct tern_stream *stream);
 

@@ -9,8 +9,9 @@
 
 static const char *operation_name(int operation)
 {
-    static const char *const names[] = {"an operation", "route", "dispatch", "combine"};
-    return operation >= 0 && operation <= TERN_OP_COMBINE ? names[operation] : "an unknown operation";
+    static const char *const names[] = {
+        "an operation", "route", "dispatch", "combine", "low-latency dispatch", "low-latency combine"};
+    return operation >= 0 && operation <= TERN_OP_LL_COMBINE ? names[operation] : "an unknown operation";
 }
 
 /* Appends to text at *length, counting what did not fit. */
@@ -37,8 +38,12 @@ static void append_late(const struct tern_fault *f, char *text, size_t bytes, in
 }
 
 /* Signatures tell that something differs, not what. */
-static const char compare_hint[] =
-    "; compare topk, layout, alignment, idx_bytes, payload sizes and cast of both ranks";
+static const char *compare_hint(const struct tern_fault *f)
+{
+    return f->operation == TERN_OP_LL_DISPATCH || f->operation == TERN_OP_LL_COMBINE
+               ? "; compare hidden, topk, max_tokens, cast and weights of both ranks"
+               : "; compare topk, layout, alignment, idx_bytes, payload sizes and cast of both ranks";
+}
 
 /* What another rank found. */
 static void append_heard(const struct tern_fault *f, char *text, size_t bytes, int *length)
@@ -54,7 +59,7 @@ static void append_heard(const struct tern_fault *f, char *text, size_t bytes, i
            : f->awaited == TERN_AWAIT_DONE ? "did not finish in time"
            : f->awaited == TERN_AWAIT_ROWS ? "brought no rows by copy engine in time"
                                            : "was late",
-           f->awaited == TERN_AWAIT_MATCH ? compare_hint : "");
+           f->awaited == TERN_AWAIT_MATCH ? compare_hint(f) : "");
 }
 
 static void append_expert_id(const struct tern_fault *f, char *text, size_t bytes, int *length)
@@ -96,7 +101,7 @@ int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
     case TERN_AWAIT_MATCH:
         append(text, bytes, &n,
                "rank %d is in another operation, route or shape (signature %016llx, here %016llx)%s", f->peer,
-               (unsigned long long)f->seen, (unsigned long long)f->expected, compare_hint);
+               (unsigned long long)f->seen, (unsigned long long)f->expected, compare_hint(f));
         break;
     case TERN_AWAIT_WEIGHTS:
         append(text, bytes, &n, "rank %d asks for out_topk_weights, but topk_weights is NULL here", f->peer);
@@ -211,8 +216,21 @@ enum tern_status terni_route_bad_id(struct tern_route *route)
     return state_record(route->ep, &r);
 }
 
+/* Where lane i's kernels record an id out of range. */
+static const struct ep_record *lane_bad_id_of(const struct tern_ep *ep, uint32_t i)
+{
+    return (const struct ep_record *)(const void *)(ep->host_memory + ep->layout.ll_bad_ids) + i;
+}
+
 enum tern_status terni_ep_bad_id(struct tern_ep *ep)
 {
+    for (uint32_t i = 0; i < ep->shape.ll_lanes; i++) {
+        struct ep_record r;
+        if (!ep->lanes[i].bad_id_told && read_record(lane_bad_id_of(ep, i), &r)) {
+            ep->lanes[i].bad_id_told = 1;
+            return state_record(ep, &r);
+        }
+    }
     for (uint32_t i = 0; i < ep->shape.max_routes; i++) {
         struct ep_record r;
         if (read_record(bad_id_of(ep, i), &r) && r.written > ep->routes[i].reported) {
@@ -229,6 +247,9 @@ enum tern_status terni_ep_fault_copy(struct tern_ep *ep, struct tern_fault *faul
     int found = read_record(record_of(ep), &r);
     for (uint32_t i = 0; !found && i < ep->shape.max_routes; i++) {
         found = read_record(bad_id_of(ep, i), &r);
+    }
+    for (uint32_t i = 0; !found && i < ep->shape.ll_lanes; i++) {
+        found = read_record(lane_bad_id_of(ep, i), &r);
     }
     if (!found) {
         return TERN_FAIL(TERN_BAD_STATE, "the object has no fault");

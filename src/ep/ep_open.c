@@ -19,8 +19,8 @@
 
 /* What every rank must agree on, as it travels. */
 struct ep_card {
-    uint32_t num_experts, max_topk, max_tokens, max_row_bytes, max_routes, num_sms, timeout_ms, transfer,
-        copy_engine;
+    uint32_t num_experts, max_topk, max_tokens, max_row_bytes, max_routes, num_sms, timeout_ms, transfer;
+    uint32_t copy_engine, ll_tokens, ll_hidden, ll_lanes;
     uint64_t staging_bytes;
     uint64_t message_bytes;
     int32_t status; /* of the rank's own part */
@@ -40,6 +40,9 @@ static struct ep_card card_of(const struct ep_shape *s)
     c.timeout_ms = s->timeout_ms;
     c.transfer = s->transfer;
     c.copy_engine = s->copy_engine;
+    c.ll_tokens = s->ll_tokens;
+    c.ll_hidden = s->ll_hidden;
+    c.ll_lanes = s->ll_lanes;
     c.staging_bytes = s->staging_bytes;
     c.message_bytes = sizeof(struct ep_message);
     return c;
@@ -65,6 +68,9 @@ static enum tern_status compare_cards(const struct ep_card *mine, const struct e
     TERN_TRY(compare_field(rank, "timeout_ms", mine->timeout_ms, theirs->timeout_ms));
     TERN_TRY(compare_field(rank, "transfer", mine->transfer, theirs->transfer));
     TERN_TRY(compare_field(rank, "copy_engine", mine->copy_engine, theirs->copy_engine));
+    TERN_TRY(compare_field(rank, "ll_tokens", mine->ll_tokens, theirs->ll_tokens));
+    TERN_TRY(compare_field(rank, "ll_hidden", mine->ll_hidden, theirs->ll_hidden));
+    TERN_TRY(compare_field(rank, "ll_lanes", mine->ll_lanes, theirs->ll_lanes));
     TERN_TRY(compare_field(rank, "staging_bytes", mine->staging_bytes, theirs->staging_bytes));
     return compare_field(rank, "the size of a message", mine->message_bytes, theirs->message_bytes);
 }
@@ -153,6 +159,12 @@ static enum tern_status allocate(struct tern_ep *ep)
         ep->routes[i].slot = -1;
         ep->routes[i].memory = route_memory_at(ep, (int)i);
     }
+    if (ep->shape.ll_lanes > 0) {
+        ep->lanes = (struct ep_lane *)calloc(ep->shape.ll_lanes, sizeof(*ep->lanes));
+        if (!ep->lanes) {
+            return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %u lanes", ep->shape.ll_lanes);
+        }
+    }
     struct tern_stream *stream = ops->own_stream(ep->machine);
     enum tern_status status = ops->fill(ep->machine, ep->device_memory, 0, ep->layout.device_bytes, stream);
     if (status == TERN_OK) {
@@ -175,6 +187,11 @@ static enum tern_status prepare(struct tern_ep *ep)
                 "supported yet: see TERN_DOMAIN_SIZE",
                 comm->rank, r, comm->domain_of[comm->rank], comm->domain_of[r]);
         }
+    }
+    if (ep->shape.ll_lanes > 0) {
+        struct geometry g;
+        uint32_t row = terni_ll_row_bytes(ep->shape.max_topk, ep->shape.ll_hidden);
+        TERN_TRY(terni_tuning_low_latency(&ep->machine->info, terni_ll_shared_bytes(&ep->shape, row), &g));
     }
     ep->no_default_stream = default_stream_is_shared(comm);
     terni_layout_init(&ep->shape, &ep->layout);
@@ -287,6 +304,7 @@ void terni_ep_close(struct tern_ep *ep)
         ops->free(ep->machine, ep->device_memory);
     }
     free(ep->routes);
+    free(ep->lanes);
     terni_comm_disown(ep->comm, &ep->child);
     free(ep);
 }
@@ -311,6 +329,9 @@ static enum tern_status zero_everything(struct tern_ep *ep)
     ep->num_route_runs = 0;
     ep->num_engine_runs = 0;
     ep->num_issued = 0;
+    for (uint32_t i = 0; i < ep->shape.ll_lanes; i++) {
+        memset(&ep->lanes[i], 0, sizeof(ep->lanes[i]));
+    }
     for (uint32_t i = 0; i < ep->shape.max_routes; i++) {
         ep->routes[i].stale = 1;
         ep->routes[i].reported = 0;

@@ -5,6 +5,8 @@
  * behind every kernel would cost each next one some 3 us, so none is recorded before an object has changed
  * streams, unless copies follow the kernel. The host waits for a ticket that each operation leaves in its
  * memory, not for a stream, where work of other objects and other ranks' turns may have been issued since.
+ * Low-latency operations leave none, which would keep each of them longer; behind the latest, if the host waits
+ * for it, an event is recorded then.
  * Inside a graph the capture's own order holds, and the caller orders launches of the graph against other
  * operations. */
 #include "ep/ep.h"
@@ -32,7 +34,8 @@ static enum tern_status join(struct tern_ep *ep, struct tern_stream *before, str
 {
     ep->changes_streams = 1;
     /* Pairs with op_finish: the operation has left, and nothing follows it. */
-    if (!ep->is_recorded && __atomic_load_n(latest_word(ep), __ATOMIC_ACQUIRE) == ep->num_issued) {
+    if (!ep->is_recorded && !ep->lacks_ticket &&
+        __atomic_load_n(latest_word(ep), __ATOMIC_ACQUIRE) == ep->num_issued) {
         return TERN_OK;
     }
     if (!ep->is_recorded) {
@@ -78,6 +81,7 @@ void terni_ep_issued(struct tern_ep *ep, uint64_t ticket)
 {
     if (ticket) {
         ep->num_issued = ticket;
+        ep->lacks_ticket = 0;
     }
 }
 
@@ -97,9 +101,17 @@ enum tern_status terni_ep_end(struct tern_ep *ep, enum tern_status status, int c
     return record && status == TERN_OK ? ops->event_record(ep->machine, record, stream) : status;
 }
 
+void terni_ep_issued_without(struct tern_ep *ep, struct tern_stream *stream)
+{
+    if (!ep->machine->ops->stream_capturing(ep->machine, stream)) {
+        ep->lacks_ticket = 1;
+    }
+}
+
 enum tern_status terni_ep_wait(struct tern_ep *ep)
 {
     const struct machine_ops *ops = ep->machine->ops;
+    struct tern_stream *stream;
     uint64_t wait_ns = (uint64_t)ep->shape.timeout_ms * 1000000u + 1000000000u;
     enum tern_status status = ep->num_issued ? TERN_TIMEOUT : TERN_OK;
     while (status == TERN_TIMEOUT) {
@@ -110,11 +122,16 @@ enum tern_status terni_ep_wait(struct tern_ep *ep)
                      (unsigned long long)ep->num_issued, (unsigned long long)(wait_ns / 1000000u));
         }
     }
+    if (status == TERN_OK && ep->lacks_ticket && !ep->is_recorded &&
+        terni_child_stream(&ep->child, &stream)) {
+        status = record_last(ep, stream);
+    }
     if (status == TERN_OK && ep->is_recorded) {
         status = ops->event_synchronize(ep->machine, ep->last);
     }
     if (status == TERN_OK) {
         ep->is_recorded = 0;
+        ep->lacks_ticket = 0;
         terni_child_idle(&ep->child);
     }
     return status;

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "kernels/ep_args.h"
+#include "kernels/ll_args.h"
 
 enum {
     ALIGNMENT = 256, /* of every array: whole cache lines and DMA granules */
@@ -16,7 +16,10 @@ enum {
     MAX_ROUTES = 1 << 10,
     MAX_ALIGNMENT = 1 << 16,
     DEFAULT_ROUTES = 4,
-    DEFAULT_SMS = 24
+    DEFAULT_SMS = 24,
+    MAX_LL_TOKENS = 1 << 13,
+    MAX_LANES = 64,
+    DEFAULT_LANES = 2
 };
 static const uint64_t max_row_count = (1ull << 31) - 1;
 
@@ -35,6 +38,28 @@ static uint64_t worst_staging(const struct ep_shape *s)
     uint64_t row =
         align_up(s->max_row_bytes, 16) + (uint64_t)EP_MAX_COLUMNS * 16 + (uint64_t)s->max_topk * 12 + 8;
     return s->max_rows * row + (uint64_t)EP_MAX_COLUMNS * ALIGNMENT;
+}
+
+static enum tern_status init_low_latency(const struct tern_ep_config *config, struct ep_shape *s)
+{
+    if (config->ll_tokens == 0) {
+        TERN_TRY(check_range("ll_hidden without ll_tokens", config->ll_hidden, 0, 0));
+        return check_range("ll_lanes without ll_tokens", config->ll_lanes, 0, 0);
+    }
+    TERN_TRY(check_range("ll_tokens", config->ll_tokens, 1, MAX_LL_TOKENS));
+    TERN_TRY(check_range("ll_hidden", config->ll_hidden, 8, MAX_ROW_BYTES / 2));
+    TERN_TRY(check_range("ll_lanes", config->ll_lanes, 0, MAX_LANES));
+    TERN_TRY(check_range("max_topk with low latency", s->max_topk, 1, LL_MAX_TOPK));
+    uint64_t rows = (uint64_t)s->num_experts * config->ll_tokens;
+    if (rows > max_row_count) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "%u experts x %u ll_tokens are %llu rows; one rank can hold %llu", s->num_experts,
+                         config->ll_tokens, (unsigned long long)rows, (unsigned long long)max_row_count);
+    }
+    s->ll_tokens = config->ll_tokens;
+    s->ll_hidden = config->ll_hidden;
+    s->ll_lanes = config->ll_lanes ? config->ll_lanes : DEFAULT_LANES;
+    return TERN_OK;
 }
 
 enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_ranks, struct ep_shape *shape)
@@ -57,7 +82,6 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     TERN_TRY(check_range("num_sms", config->num_sms, 0, 1024));
     TERN_TRY(check_range("transfer", config->transfer, 0, TERN_TRANSFER_PLAIN));
     TERN_TRY(check_range("copy_engine", config->copy_engine, 0, 1));
-    TERN_TRY(check_range("reserved", config->reserved, 0, 0));
     s.num_ranks = (uint32_t)num_ranks;
     s.num_experts = config->num_experts;
     s.experts_a_rank = config->num_experts / (uint32_t)num_ranks;
@@ -84,6 +108,7 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
         TERN_TRY(check_range("staging_bytes", config->staging_bytes, 1, 1ull << 46));
         s.staging_bytes = align_up(config->staging_bytes, ALIGNMENT);
     }
+    TERN_TRY(init_low_latency(config, &s));
     *shape = s;
     return TERN_OK;
 }
@@ -125,6 +150,52 @@ static void layout_route_host(const struct ep_shape *s, struct route_host_layout
     l->bytes = at;
 }
 
+uint32_t terni_ll_header_bytes(uint32_t topk)
+{
+    return (uint32_t)align_up((LL_HEADER_IDS + 3ull * topk) * sizeof(int32_t), 16);
+}
+
+uint32_t terni_ll_scale_bytes(uint32_t cast, uint32_t hidden)
+{
+    uint32_t blocks = (hidden + TERN_FP8_BLOCK - 1) / TERN_FP8_BLOCK;
+    return cast == TERN_CAST_NONE ? 0 : cast == TERN_CAST_FP8_UE8M0 ? (blocks + 3) / 4 * 4 : blocks * 4;
+}
+
+uint32_t terni_ll_row_bytes(uint32_t topk, uint32_t hidden)
+{
+    uint64_t cast = align_up(hidden, 16) + align_up(terni_ll_scale_bytes(TERN_CAST_FP8, hidden), 16);
+    return terni_ll_header_bytes(topk) + (uint32_t)larger(2ull * hidden, cast);
+}
+
+uint32_t terni_ll_stage_offset(const struct ep_shape *s)
+{
+    return (uint32_t)align_up((s->num_experts + (1ull + LL_STAGES) * s->num_ranks) * sizeof(uint32_t), 128);
+}
+
+uint32_t terni_ll_shared_bytes(const struct ep_shape *s, uint32_t row_bytes)
+{
+    uint64_t receive = (s->num_experts + s->num_ranks + s->experts_a_rank + 2ull) * sizeof(uint32_t);
+    return (uint32_t)larger(receive, terni_ll_stage_offset(s) + (uint64_t)LL_STAGES * row_bytes);
+}
+
+static void layout_lane(const struct ep_shape *s, struct ll_layout *l)
+{
+    uint64_t rows = (uint64_t)s->num_ranks * s->ll_tokens;
+    uint64_t choices = (uint64_t)s->ll_tokens * s->max_topk;
+    uint64_t here = s->max_topk < s->experts_a_rank ? s->max_topk : s->experts_a_rank;
+    uint64_t sent = rows * terni_ll_row_bytes(s->max_topk, s->ll_hidden);
+    uint64_t at = 0;
+    l->entry_words = LL_ENTRY_CHOICES + s->experts_a_rank;
+    l->entry_bytes = align_up(s->num_ranks * l->entry_words * sizeof(uint64_t), ALIGNMENT);
+    l->arrival_bytes = align_up(larger(rows, choices) * sizeof(uint64_t), ALIGNMENT);
+    l->buffer_bytes = align_up(larger(sent, choices * 2 * s->ll_hidden), ALIGNMENT);
+    l->ids = take(&at, choices * sizeof(int32_t));
+    l->totals = take(&at, 2 * sizeof(int32_t));
+    l->plan = take(&at, rows * (LL_PLAN_ROWS + 2ull * s->max_topk) * sizeof(int32_t));
+    l->pushes = take(&at, rows * here * sizeof(struct ll_push));
+    l->bytes = at;
+}
+
 void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
 {
     struct ep_layout l;
@@ -136,7 +207,11 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     l.message = take(&at, 2ull * s->num_ranks * MESSAGE_WORDS * sizeof(uint64_t));
     l.counts = take(&at, 2ull * s->num_ranks * (s->num_ranks + (uint64_t)s->num_experts) * sizeof(uint64_t));
     l.pieces = take(&at, (uint64_t)s->num_ranks * EP_MAX_PIECES * sizeof(uint64_t));
+    layout_lane(s, &l.ll);
+    l.ll_entries = take(&at, s->ll_lanes * 2 * l.ll.entry_bytes);
+    l.ll_arrivals = take(&at, s->ll_lanes * 2 * l.ll.arrival_bytes);
     l.control_bytes = at;
+    l.ll_buffers = take(&at, s->ll_lanes * 2 * l.ll.buffer_bytes);
     l.staging = take(&at, s->staging_bytes);
     l.window_bytes = at;
 
@@ -145,8 +220,10 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     l.state = take(&at, sizeof(struct ep_state));
     l.cells = take(&at, ROUTE_MAX_WORKERS * (s->num_ranks + (uint64_t)s->num_experts) * sizeof(uint64_t));
     l.finished = take(&at, ROUTE_MAX_WORKERS * sizeof(uint64_t));
+    l.ll_states = take(&at, s->ll_lanes * sizeof(struct ll_state));
     l.state_bytes = at;
     l.routes = take(&at, s->max_routes * l.route.bytes);
+    l.ll_lanes = take(&at, s->ll_lanes * l.ll.bytes);
     l.device_bytes = at;
 
     layout_route_host(s, &l.route_host);
@@ -154,6 +231,7 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     l.record = take(&at, sizeof(struct ep_record));
     l.latest = take(&at, sizeof(uint64_t));
     l.route_hosts = take(&at, s->max_routes * l.route_host.bytes);
+    l.ll_bad_ids = take(&at, s->ll_lanes * sizeof(struct ep_record));
     l.host_bytes = at;
 
     *layout = l;

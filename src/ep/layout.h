@@ -11,8 +11,9 @@ struct ep_shape {
     uint32_t num_ranks, num_experts, experts_a_rank;
     uint32_t max_topk, max_tokens, max_row_bytes, max_routes;
     uint32_t num_sms, timeout_ms, transfer, copy_engine;
-    uint64_t staging_bytes; /* rounded; 0: none */
-    uint64_t max_rows;      /* rank layout */
+    uint64_t staging_bytes;                  /* rounded; 0: none */
+    uint64_t max_rows;                       /* rank layout */
+    uint32_t ll_tokens, ll_hidden, ll_lanes; /* low latency; all 0: none */
 };
 
 /* Offsets of one route's arrays, from the start of its slot. */
@@ -26,22 +27,38 @@ struct route_host_layout {
     uint64_t bytes;
 };
 
+/* One lane of low-latency operations; bytes of one of two copies, and of this rank's own memory. */
+struct ll_layout {
+    uint64_t entry_words, entry_bytes, arrival_bytes, buffer_bytes;
+    uint64_t ids, totals, plan, pushes; /* from the start of the lane's device memory */
+    uint64_t bytes;
+};
+
 struct ep_layout {
     /* the window, in the object's heap */
     uint64_t done, abort, message, counts, pieces, staging, window_bytes;
-    uint64_t control_bytes; /* of it, zeroed by a reset */
+    uint64_t ll_entries, ll_arrivals, ll_buffers; /* of all lanes, each with its two copies */
+    uint64_t control_bytes;                       /* of it, zeroed by a reset */
     /* device memory */
-    uint64_t state, cells, finished, routes, device_bytes;
+    uint64_t state, cells, finished, ll_states, routes, ll_lanes, device_bytes;
     uint64_t state_bytes; /* from state on: with the running route's words, zeroed by a reset */
     struct route_layout route;
+    struct ll_layout ll;
     /* host memory */
-    uint64_t record, latest, route_hosts, host_bytes;
+    uint64_t record, latest, route_hosts, ll_bad_ids, host_bytes;
     struct route_host_layout route_host;
 };
 
 /* TERN_INVALID_ARGUMENT with the field and its value. timeout_ms and transfer stay 0 if the config has 0. */
 enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_ranks, struct ep_shape *shape);
 void terni_layout_init(const struct ep_shape *shape, struct ep_layout *layout);
+/* Low latency: bytes of a row's header on its way, and of the longest row with it. */
+uint32_t terni_ll_header_bytes(uint32_t topk);
+uint32_t terni_ll_scale_bytes(uint32_t cast, uint32_t hidden);
+uint32_t terni_ll_row_bytes(uint32_t topk, uint32_t hidden);
+/* Shared memory of a block: where the stages begin, and all of it. */
+uint32_t terni_ll_stage_offset(const struct ep_shape *shape);
+uint32_t terni_ll_shared_bytes(const struct ep_shape *shape, uint32_t row_bytes);
 /* The most rows a rank can receive. */
 enum tern_status terni_shape_max_rows(const struct ep_shape *shape, int layout, uint32_t alignment,
                                       uint64_t *rows);

@@ -4,6 +4,8 @@
  * the links busy. On the cpu machine every thread is a fiber to be switched to, so that few are best. */
 #include "ep/tuning.h"
 
+#include <string.h>
+
 #include "kernels/ep_args.h"
 
 /* What was measured to be best on one kind of device. */
@@ -159,6 +161,22 @@ enum tern_status terni_tuning_combine(const struct machine_info *info, int bulk,
         a.stages--;
     }
     return fit(info, &a, tuned.warps, g);
+}
+
+enum tern_status terni_tuning_low_latency(const struct machine_info *info, uint32_t shared_bytes,
+                                          struct geometry *g)
+{
+    memset(g, 0, sizeof(*g));
+    g->num_threads = info->kind == TERN_MACHINE_CPU ? 64 : 512; /* all warps of a block cast one token */
+    g->shared_bytes = shared_bytes;
+    if (shared_bytes > info->max_shared_bytes) {
+        return TERN_FAIL(
+            TERN_UNSUPPORTED,
+            "low latency needs %u bytes of shared memory a block; %s has %u: rows are too long, or "
+            "experts too many",
+            shared_bytes, info->name, info->max_shared_bytes);
+    }
+    return TERN_OK;
 }
 
 uint32_t terni_tuning_parts(uint32_t num_tokens, uint32_t chunks, uint32_t warps, uint32_t *part_chunks)

@@ -24,6 +24,9 @@ enum tern_status terni_tuning_dispatch(const struct machine_info *info, int bulk
 /* stage_bytes: of one batch of chunks; 0 for the plain variant. */
 enum tern_status terni_tuning_combine(const struct machine_info *info, int bulk, uint32_t stage_bytes,
                                       uint32_t table_bytes, struct geometry *g);
+/* A block of a low-latency operation. */
+enum tern_status terni_tuning_low_latency(const struct machine_info *info, uint32_t shared_bytes,
+                                          struct geometry *g);
 /* In how many parts, of *part_chunks chunks each, combine cuts a token so that `warps` are busy alike. */
 uint32_t terni_tuning_parts(uint32_t num_tokens, uint32_t chunks, uint32_t warps, uint32_t *part_chunks);
 

@@ -12,6 +12,10 @@
     X(dispatch_plain, struct dispatch_args, 544)                                                             \
     X(combine_bulk, struct combine_args, 544)                                                                \
     X(combine_plain, struct combine_args, 544)                                                               \
+    X(ll_dispatch_bulk, struct ll_dispatch_args, 512)                                                        \
+    X(ll_dispatch_plain, struct ll_dispatch_args, 512)                                                       \
+    X(ll_combine_bulk, struct ll_combine_args, 512)                                                          \
+    X(ll_combine_plain, struct ll_combine_args, 512)                                                         \
     X(copy_rows, struct copy_args, 512)                                                                      \
     X(enter, struct enter_args, 256)                                                                         \
     X(wake, struct wake_args, 32)                                                                            \

@@ -73,4 +73,19 @@ uint64_t terni_ref_dispatch(const struct ref_world *world, const struct ref_rout
 void terni_ref_combine(const struct ref_world *world, const struct ref_route *routes,
                        const struct tern_combine_args *args, int rank);
 
+/* Low latency: the row of every choice of a batch. */
+struct ref_ll {
+    const struct ref_world *world;
+    uint32_t max_tokens;
+    int32_t **row_of; /* [num_ranks] sources, each [tokens, topk]: row among its expert's, or -1 */
+    int32_t *counts;  /* [num_experts, num_ranks] rows from each source */
+};
+void terni_ref_ll_init(struct ref_ll *ll, const struct ref_world *world, uint32_t max_tokens);
+void terni_ref_ll_fini(struct ref_ll *ll);
+/* Writes the outputs of args[rank] from the inputs of all args[num_ranks]. Ids are those of the world; phases
+ * and lanes play no part. */
+void terni_ref_ll_dispatch(const struct ref_ll *ll, const struct tern_ll_dispatch_args *args, int rank);
+void terni_ref_ll_combine(const struct ref_ll *ll, const struct tern_ll_dispatch_args *dispatch,
+                          const struct tern_ll_combine_args *args, int rank);
+
 #endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What low-latency dispatch and combine share on the host. */
+#ifndef TERN_EP_LL_H
+#define TERN_EP_LL_H
+
+#include "ep/ep.h"
+
+/* The lane of a call in this phase, if the object has it and it is in a state for `operation`. */
+enum tern_status terni_ll_lane_for(struct tern_ep *ep, uint32_t lane, uint32_t phase, int operation,
+                                   struct ep_lane **out);
+/* As kernels see it. */
+struct ll_lane terni_ll_lane(const struct tern_ep *ep, uint32_t lane);
+uint32_t terni_ll_phases(uint32_t phase);
+
+struct ll_launch {
+    int bulk, plain; /* kernels */
+    uint32_t shared_bytes, num_sms;
+    const void *args;
+    uint32_t args_bytes;
+    struct tern_event *after, *record;
+};
+enum tern_status terni_ll_launch(struct tern_ep *ep, const struct ll_launch *what,
+                                 struct tern_stream *stream);
+
+#endif

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low-latency combine on the host: its shape is that of the lane's latest dispatch. */
+#include <string.h>
+
+#include "ep/ep_ll.h"
+#include "kernels/kernels.h"
+
+static enum tern_status check_input(const struct tern_ll_combine_args *a)
+{
+    TERN_TRY(terni_check_pointer("in", a->in));
+    if ((uintptr_t)a->in % 16 != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "in is at %p; it must be 16-byte aligned", a->in);
+    }
+    return TERN_OK;
+}
+
+/* Home needs the weights, if dispatch had none. */
+static enum tern_status check_output(const struct tern_ll_combine_args *a, const struct ll_dispatch_args *d)
+{
+    int64_t row = 2 * (int64_t)d->hidden;
+    if (d->num_tokens > 0 && !a->out) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out is NULL with %u tokens", d->num_tokens);
+    }
+    if ((uintptr_t)a->out % 16 != 0 || (a->out_stride && (a->out_stride < row || a->out_stride % 16 != 0))) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "out is at %p with rows of %lld bytes %lld apart; address and distance must be "
+                         "multiples of 16",
+                         a->out, (long long)row, (long long)a->out_stride);
+    }
+    if (d->summed && a->topk_weights) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is given, but dispatch has taken them already");
+    }
+    if (!d->summed && d->num_tokens > 0 && !a->topk_weights) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is NULL with %u tokens", d->num_tokens);
+    }
+    if ((uintptr_t)a->topk_weights % 4 != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is at %p; it must be 4-byte aligned",
+                         (const void *)a->topk_weights);
+    }
+    return TERN_OK;
+}
+
+static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
+                       const struct ll_dispatch_args *d, struct ll_combine_args *k)
+{
+    memset(k, 0, sizeof(*k));
+    terni_ep_frame(ep, TERN_OP_LL_COMBINE, &k->f);
+    k->lane = d->lane;
+    k->in = (const char *)a->in;
+    k->num_tokens = d->num_tokens;
+    k->topk = d->topk;
+    k->experts_a_rank = d->experts_a_rank;
+    k->row_bytes = 2 * d->hidden;
+    k->summed = d->summed;
+    k->f.message.signature = terni_ep_sign(TERN_OP_LL_COMBINE, d->f.message.signature) & 0xffffffffu;
+}
+
+enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combine_args *a,
+                                  struct tern_stream *stream)
+{
+    struct ep_lane *lane;
+    struct ll_combine_args k;
+    TERN_TRY(terni_ll_lane_for(ep, a->lane, a->phase, TERN_OP_LL_COMBINE, &lane));
+    if (a->phase != TERN_LL_RECEIVE) {
+        TERN_TRY(check_input(a));
+        fill_input(ep, a, &lane->dispatch, &k);
+    } else {
+        k = lane->combine;
+    }
+    if (a->phase != TERN_LL_SEND) {
+        TERN_TRY(check_output(a, &lane->dispatch));
+        k.weights = a->topk_weights;
+        k.out = (char *)a->out;
+        k.out_stride = a->out_stride ? a->out_stride : (int64_t)k.row_bytes;
+    }
+    k.phases = terni_ll_phases(a->phase);
+    struct ll_launch what = {TERN_KERNEL_ll_combine_bulk,
+                             TERN_KERNEL_ll_combine_plain,
+                             (uint32_t)LL_STAGES * k.row_bytes,
+                             a->num_sms,
+                             &k,
+                             sizeof(k),
+                             a->after,
+                             a->record};
+    TERN_TRY(terni_ll_launch(ep, &what, stream));
+    lane->combine = k;
+    lane->sent = a->phase == TERN_LL_SEND ? TERN_OP_LL_COMBINE : TERN_OP_NONE;
+    return TERN_OK;
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low-latency dispatch on the host: checks of what the phase needs, one launch. */
+#include <string.h>
+
+#include "ep/ep_ll.h"
+#include "kernels/kernels.h"
+
+static enum tern_status check_limit(const char *field, uint32_t value, uint32_t least, uint32_t most)
+{
+    if (value < least || value > most) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is %u; it must be %u to %u", field, value, least, most);
+    }
+    return TERN_OK;
+}
+
+static enum tern_status check_aligned(const char *field, const void *p, uint32_t alignment)
+{
+    if ((uintptr_t)p % alignment != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is at %p; it must be %u-byte aligned", field, p,
+                         alignment);
+    }
+    return TERN_OK;
+}
+
+/* Of BF16 rows. */
+static int64_t stride_of(const struct tern_ll_dispatch_args *a)
+{
+    return a->in_stride ? a->in_stride : 2 * (int64_t)a->hidden;
+}
+
+static enum tern_status check_shape(const struct tern_ep *ep, const struct tern_ll_dispatch_args *a)
+{
+    uint32_t step = a->cast == TERN_CAST_NONE ? 8 : 16;
+    TERN_TRY(check_limit("max_tokens", a->max_tokens, 0, ep->shape.ll_tokens));
+    TERN_TRY(
+        check_limit("num_tokens", a->num_tokens, 0, a->max_tokens ? a->max_tokens : ep->shape.ll_tokens));
+    TERN_TRY(check_limit("topk", a->topk, 1, ep->shape.max_topk));
+    TERN_TRY(check_limit("hidden", a->hidden, 1, ep->shape.ll_hidden));
+    TERN_TRY(check_limit("cast", a->cast, TERN_CAST_NONE, TERN_CAST_FP8_UE8M0));
+    TERN_TRY(check_limit("weights", a->weights, TERN_LL_WEIGHTS_AT_COMBINE, TERN_LL_WEIGHTS_AT_DISPATCH));
+    if (a->hidden % step != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "hidden is %u; it must be a multiple of %u", a->hidden, step);
+    }
+    if (a->idx_bytes != 0 && a->idx_bytes != 4 && a->idx_bytes != 8) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "idx_bytes is %u; it must be 4 or 8", a->idx_bytes);
+    }
+    return TERN_OK;
+}
+
+static enum tern_status check_inputs(const struct tern_ll_dispatch_args *a)
+{
+    if (a->num_tokens > 0 && (!a->in || !a->topk_idx)) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is NULL with %u tokens", a->in ? "topk_idx" : "in",
+                         a->num_tokens);
+    }
+    if (a->weights == TERN_LL_WEIGHTS_AT_DISPATCH && a->num_tokens > 0 && !a->topk_weights) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is NULL with %u tokens", a->num_tokens);
+    }
+    if (a->weights == TERN_LL_WEIGHTS_AT_COMBINE && a->topk_weights) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is given, but weights says at combine");
+    }
+    if (stride_of(a) < 2 * (int64_t)a->hidden || stride_of(a) % 16 != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "in_stride is %lld with rows of %u bytes; it must be a multiple of 16, no less",
+                         (long long)a->in_stride, 2 * a->hidden);
+    }
+    TERN_TRY(check_aligned("in", a->in, 16));
+    TERN_TRY(check_aligned("topk_weights", a->topk_weights, 4));
+    return check_aligned("topk_idx", a->topk_idx, a->idx_bytes ? a->idx_bytes : 8);
+}
+
+static enum tern_status check_outputs(const struct tern_ll_dispatch_args *a, uint32_t cast)
+{
+    TERN_TRY(terni_check_pointer("out", a->out));
+    TERN_TRY(terni_check_pointer("out_counts", a->out_counts));
+    if ((cast != TERN_CAST_NONE) != (a->out_scales != NULL)) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out_scales is %p with cast %u", a->out_scales, cast);
+    }
+    TERN_TRY(check_aligned("out", a->out, 16));
+    TERN_TRY(check_aligned("out_scales", a->out_scales, 4));
+    TERN_TRY(check_aligned("out_counts", a->out_counts, 4));
+    TERN_TRY(check_aligned("out_source", a->out_source, 4));
+    return check_aligned("out_ranges", a->out_ranges, 8);
+}
+
+static void fill_inputs(struct tern_ep *ep, const struct tern_ll_dispatch_args *a, struct ll_dispatch_args *k)
+{
+    memset(k, 0, sizeof(*k));
+    terni_ep_frame(ep, TERN_OP_LL_DISPATCH, &k->f);
+    k->lane = terni_ll_lane(ep, a->lane);
+    k->in = (const char *)a->in;
+    k->in_stride = stride_of(a);
+    k->topk_idx = a->topk_idx;
+    k->weights = a->topk_weights;
+    k->idx_bytes = a->idx_bytes ? a->idx_bytes : 8;
+    k->num_tokens = a->num_tokens;
+    k->topk = a->topk;
+    k->max_tokens = a->max_tokens ? a->max_tokens : ep->shape.ll_tokens;
+    k->num_experts = ep->shape.num_experts;
+    k->experts_a_rank = ep->shape.experts_a_rank;
+    k->hidden = a->hidden;
+    k->cast = a->cast;
+    k->summed = a->weights == TERN_LL_WEIGHTS_AT_DISPATCH;
+    k->header_bytes = terni_ll_header_bytes(a->topk);
+    k->payload_bytes = a->cast == TERN_CAST_NONE ? 2 * a->hidden : a->hidden;
+    k->scale_bytes = terni_ll_scale_bytes(a->cast, a->hidden);
+    k->row_bytes = k->header_bytes + k->payload_bytes + (uint32_t)align_up(k->scale_bytes, 16);
+    k->stage_offset = terni_ll_stage_offset(&ep->shape);
+    uint64_t s = terni_ep_sign(terni_ep_sign(TERN_OP_LL_DISPATCH, a->hidden), a->cast);
+    s = terni_ep_sign(terni_ep_sign(terni_ep_sign(s, a->topk), k->max_tokens), a->weights);
+    k->f.message.signature = (s ^ s >> 32) & 0xffffffffu;
+}
+
+enum tern_status terni_ll_dispatch(struct tern_ep *ep, const struct tern_ll_dispatch_args *a,
+                                   struct tern_stream *stream)
+{
+    struct ep_lane *lane;
+    struct ll_dispatch_args k;
+    TERN_TRY(terni_ll_lane_for(ep, a->lane, a->phase, TERN_OP_LL_DISPATCH, &lane));
+    if (a->phase != TERN_LL_RECEIVE) {
+        TERN_TRY(check_shape(ep, a));
+        TERN_TRY(check_inputs(a));
+        fill_inputs(ep, a, &k);
+    } else {
+        k = lane->dispatch;
+    }
+    if (a->phase != TERN_LL_SEND) {
+        TERN_TRY(check_outputs(a, k.cast));
+        k.out = (char *)a->out;
+        k.out_scales = (uint32_t *)a->out_scales;
+        k.out_counts = a->out_counts;
+        k.out_ranges = a->out_ranges;
+        k.out_source = a->out_source;
+    }
+    k.phases = terni_ll_phases(a->phase);
+    struct ll_launch what = {TERN_KERNEL_ll_dispatch_bulk,
+                             TERN_KERNEL_ll_dispatch_plain,
+                             terni_ll_shared_bytes(&ep->shape, k.row_bytes),
+                             a->num_sms,
+                             &k,
+                             sizeof(k),
+                             a->after,
+                             a->record};
+    TERN_TRY(terni_ll_launch(ep, &what, stream));
+    lane->dispatch = k;
+    lane->sent = a->phase == TERN_LL_SEND ? TERN_OP_LL_DISPATCH : TERN_OP_NONE;
+    lane->dispatched = a->phase != TERN_LL_SEND;
+    return TERN_OK;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What hosts and kernels share about low-latency operations (docs/decisions/007-low-latency.md). R ranks, E
+ * experts, L = E / R, T tokens a rank at most, K ids a token.
+ *
+ * A lane is one place for a batch: its words and buffers in every rank's window, in two copies of which an
+ * operation takes the one of its epoch's parity, and this rank's own memory of what it received. Two copies
+ * are enough: a rank sends in epoch e + 1 only after it saw every rank enter e, which each did after it had
+ * finished e - 1.
+ *
+ *   entries[2][R][2 + L]   tagged words from rank s: signature; dispatch also rows, choices an expert
+ *   arrivals[2][R * T]     dispatch, [s][j]: row j of rank s is in the buffer
+ *           [2][T * K]     combine, [t][k]: so is the row that stands for choice k of token t
+ *   buffers[2]             the rows themselves, likewise indexed */
+#ifndef TERN_LL_ARGS_H
+#define TERN_LL_ARGS_H
+
+#include "kernels/ep_args.h"
+
+enum { LL_ENTRY_SIGNATURE, LL_ENTRY_ROWS, LL_ENTRY_CHOICES };
+enum { LL_MAX_TOPK = 32 }; /* a lane of a warp looks after each choice */
+enum { LL_SENDS = 1, LL_RECEIVES = 2 };
+enum { LL_STAGES = 3 };
+
+/* Header of a row on its way, in 32-bit words: token, then K expert ids, K slots and K weights. */
+enum { LL_HEADER_TOKEN, LL_HEADER_IDS };
+
+/* Beside the totals, device memory of one rank's lane: only its kernels touch it, in stream order. */
+struct ll_state {
+    uint64_t epoch;   /* operations begun to be received */
+    uint32_t entered; /* blocks of the running operation that have read the epoch */
+    uint32_t bad_ids;
+};
+
+/* A row of the slab that goes home in a combine of single rows. */
+struct ll_push {
+    int32_t row; /* in the slab */
+    int32_t rank;
+    int32_t place; /* there: token * K + k */
+    int32_t reserved;
+};
+
+/* A received row in 32-bit words: rank, token, K rows of the slab (-1: not here), K weights. */
+enum { LL_PLAN_RANK, LL_PLAN_TOKEN, LL_PLAN_ROWS };
+
+struct ll_lane {
+    uint64_t entries, arrivals, buffers;               /* offsets in an EP heap */
+    uint64_t entry_bytes, arrival_bytes, buffer_bytes; /* of one copy */
+    uint64_t entry_words;                              /* of one rank */
+    struct ll_state *state;
+    struct ep_record *bad_id;
+    int32_t *ids;           /* [T][K] of this rank's own tokens, -1 for every invalid id */
+    int32_t *totals;        /* [2]: rows received, rows of the slab */
+    int32_t *plan;          /* [rows received] */
+    struct ll_push *pushes; /* [rows of the slab] */
+};
+
+struct ll_dispatch_args {
+    struct op_frame f;
+    struct ll_lane lane;
+    const char *in;
+    int64_t in_stride;
+    const void *topk_idx;
+    const float *weights; /* NULL: given at combine */
+    uint32_t phases, idx_bytes, num_tokens, topk, max_tokens, num_experts, experts_a_rank;
+    uint32_t hidden, cast, summed;                                /* summed: weights at dispatch */
+    uint32_t header_bytes, payload_bytes, scale_bytes, row_bytes; /* of a row on its way; in its buffer */
+    uint32_t stage_offset;                                        /* in shared memory */
+    char *out;
+    uint32_t *out_scales;
+    int32_t *out_counts;
+    int64_t *out_ranges;
+    int32_t *out_source;
+};
+
+struct ll_combine_args {
+    struct op_frame f;
+    struct ll_lane lane;
+    const char *in;
+    const float *weights; /* NULL: given at dispatch */
+    char *out;
+    int64_t out_stride;
+    uint32_t phases, num_tokens, topk, experts_a_rank, row_bytes, summed; /* summed: weights at dispatch */
+};
+
+#endif

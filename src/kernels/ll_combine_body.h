@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low-latency combine, "push". With weights at combine, every row of the slab goes to its token's rank as it
+ * is; with weights given at dispatch, a rank first adds what its experts made of one received row, each with
+ * its weight, in the order of choices, in FP32 and rounded once, and one row goes home. There warps take
+ * pieces of tokens, wait for the words of the rows that a token awaits, add them in the order of choices and
+ * round once.
+ *
+ * Sending, a block takes one row at a time through shared memory, in LL_STAGES stages as dispatch does. */
+#ifndef TERN_LL_COMBINE_BODY_H
+#define TERN_LL_COMBINE_BODY_H
+
+#include "kernels/ll_frame.h"
+
+enum { LL_SUM_VECS = 2, LL_SUM = LL_SUM_VECS * 512 }; /* bytes of a token that a warp adds at once */
+
+TERN_DEVICE void ll_add_vec16(float *sum, struct vec16 v)
+{
+    TERN_UNROLL
+    for (int i = 0; i < 4; i++) {
+        sum[2 * i] += bf16_lo(v.w[i]);
+        sum[2 * i + 1] += bf16_hi(v.w[i]);
+    }
+}
+
+TERN_DEVICE void ll_add_weighted(float *sum, struct vec16 v, float weight)
+{
+    TERN_UNROLL
+    for (int i = 0; i < 4; i++) {
+        sum[2 * i] += weight * bf16_lo(v.w[i]);
+        sum[2 * i + 1] += weight * bf16_hi(v.w[i]);
+    }
+}
+
+TERN_DEVICE struct vec16 ll_round(const float *sum)
+{
+    struct vec16 v;
+    TERN_UNROLL
+    for (int i = 0; i < 4; i++) {
+        v.w[i] = cvt_bf16x2(sum[2 * i], sum[2 * i + 1]);
+    }
+    return v;
+}
+
+/* Where a row goes. */
+struct ll_parcel {
+    int32_t rank, index; /* index: token * K + k there */
+};
+
+/* One thread: LL_AT_ONCE pieces of 16 bytes, from `begin` on, of the sum of one received row. */
+TERN_DEVICE void ll_sum_here(const struct ll_combine_args *p, const int32_t *plan, char *stage,
+                             uint32_t begin, uint32_t step)
+{
+    float sum[LL_AT_ONCE][8];
+    TERN_UNROLL
+    for (int a = 0; a < LL_AT_ONCE; a++) {
+        TERN_UNROLL
+        for (int i = 0; i < 8; i++) {
+            sum[a][i] = 0.0f;
+        }
+    }
+    for (uint32_t k = 0; k < p->topk; k++) {
+        int32_t row = plan[LL_PLAN_ROWS + k];
+        if (row < 0) {
+            continue;
+        }
+        const char *from = p->in + (uint64_t)row * p->row_bytes + begin;
+        float weight = bits_f32((uint32_t)plan[LL_PLAN_ROWS + p->topk + k]);
+        struct vec16 v[LL_AT_ONCE];
+        TERN_UNROLL
+        for (int a = 0; a < LL_AT_ONCE; a++) {
+            struct vec16 zero = {{0, 0, 0, 0}};
+            uint32_t at = (uint32_t)a * step;
+            v[a] = begin + at < p->row_bytes ? ld_stream_vec16(from + at) : zero;
+        }
+        TERN_UNROLL
+        for (int a = 0; a < LL_AT_ONCE; a++) {
+            ll_add_weighted(sum[a], v[a], weight);
+        }
+    }
+    TERN_UNROLL
+    for (int a = 0; a < LL_AT_ONCE; a++) {
+        if (begin + (uint32_t)a * step < p->row_bytes) {
+            st_vec16(stage + begin + (uint32_t)a * step, ll_round(sum[a]));
+        }
+    }
+}
+
+/* All threads: into the stage, the sum of what the experts here made of received row `number`. */
+TERN_DEVICE struct ll_parcel ll_pack_sum(const struct ll_combine_args *p, uint32_t number, char *stage)
+{
+    const int32_t *plan = p->lane.plan + (uint64_t)number * (LL_PLAN_ROWS + 2 * p->topk);
+    struct ll_parcel to = {plan[LL_PLAN_RANK], -1};
+    for (uint32_t k = 0; k < p->topk && to.index < 0; k++) {
+        if (plan[LL_PLAN_ROWS + k] >= 0) {
+            to.index = plan[LL_PLAN_TOKEN] * (int32_t)p->topk + (int32_t)k;
+        }
+    }
+    uint32_t step = (uint32_t)nthr() * 16;
+    for (uint32_t i = (uint32_t)tid() * 16; i < p->row_bytes; i += LL_AT_ONCE * step) {
+        ll_sum_here(p, plan, stage, i, step);
+    }
+    return to;
+}
+
+/* All threads: into the stage, row number so and so of the slab. */
+TERN_DEVICE struct ll_parcel ll_pack_row(const struct ll_combine_args *p, uint32_t number, char *stage)
+{
+    const struct ll_push *push = &p->lane.pushes[number];
+    struct ll_parcel to = {push->rank, push->place};
+    ll_load_row(stage, p->in + (uint64_t)(uint32_t)push->row * p->row_bytes, p->row_bytes);
+    return to;
+}
+
+/* One thread: the row is there. What it copied itself has ended; what the block stored is behind a barrier. */
+TERN_DEVICE void ll_tell_home(const struct ll_combine_args *p, uint64_t epoch, struct ll_parcel to)
+{
+    OP_FENCE(); /* pairs with the acquire in ll_await: the row comes before its word */
+    OP_STORE_DONE(ll_arrival(&p->lane, p->f.ep_bases[to.rank], epoch, (uint32_t)to.index),
+                  op_tagged(epoch, 0));
+}
+
+TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch, const int bulk)
+{
+    uint32_t count = (uint32_t)p->lane.totals[p->summed ? 0 : 1];
+    uint32_t stage = 0;
+    struct ll_parcel before = {-1, 0};
+    if (bid() == 0) {
+        OP_FENCE(); /* makes the stores below releases; pairs with the acquires in ll_await */
+        for (int d = tid(); d < p->f.num_ranks; d += nthr()) {
+            OP_STORE_READY(ll_entry(&p->lane, p->f.ep_bases[d], epoch, p->f.rank),
+                           op_tagged(epoch, (uint32_t)p->f.message.signature));
+        }
+    }
+    for (uint32_t u = (uint32_t)bid(); u < count; u += (uint32_t)nblk()) {
+        char *from = shared_memory() + stage * p->row_bytes;
+        struct ll_parcel to = p->summed ? ll_pack_sum(p, u, from) : ll_pack_row(p, u, from);
+        char *at =
+            ll_buffer(&p->lane, p->f.ep_bases[to.rank], epoch) + (uint64_t)(uint32_t)to.index * p->row_bytes;
+        if (bulk) {
+            /* The stage, and what others read of the buffer before, come before the copy. */
+            fence_proxy_async();
+        }
+        sync_block();
+        if (bulk && tid() == 0) {
+            bulk_store(at, from, p->row_bytes);
+            bulk_commit();
+            bulk_wait(1);
+        }
+        if (tid() == 0 && before.rank >= 0) {
+            ll_tell_home(p, epoch, before);
+        }
+        if (!bulk) {
+            ll_store_row(at, from, p->row_bytes);
+        }
+        before = to;
+        stage = stage == LL_STAGES - 1 ? 0 : stage + 1;
+    }
+    if (bulk && tid() == 0) {
+        bulk_wait(0);
+    }
+    sync_block();
+    if (tid() == 0 && before.rank >= 0) {
+        ll_tell_home(p, epoch, before);
+    }
+}
+
+/* All threads: every rank is in, in the same operation; 0: abandon. */
+TERN_DEVICE int ll_await_entries(const struct ll_combine_args *p, uint64_t epoch)
+{
+    int ok = 1;
+    for (int s = tid(); ok && s < p->f.num_ranks; s += nthr()) {
+        uint32_t signature = 0;
+        ok = ll_await(&p->f, &p->lane, epoch, OP_AWAIT_READY, s, ll_entry(&p->lane, p->f.own, epoch, s),
+                      &signature) &&
+             ll_matches(&p->f, epoch, s, signature);
+    }
+    return !sync_block_or(!ok);
+}
+
+/* What a lane knows of the token's choice that it looks after. */
+struct ll_awaited {
+    int present; /* the choice takes part in the sum */
+    int source;  /* the choice in whose name its row comes */
+    float weight;
+};
+
+/* One warp: every row of token t is here; 0: abandon. */
+TERN_DEVICE int ll_await_rows(const struct ll_combine_args *p, uint64_t epoch, uint32_t t,
+                              struct ll_awaited *a)
+{
+    uint32_t k = (uint32_t)lane();
+    uint64_t c = (uint64_t)t * p->topk + k;
+    int32_t id = k < p->topk ? p->lane.ids[c] : -1;
+    int32_t rank = id >= 0 ? id / (int32_t)p->experts_a_rank : -1;
+    uint32_t data;
+    int ok = 1;
+    a->source = TERN_FFS(match_any_u32((uint32_t)(p->summed ? rank : id))) - 1;
+    a->present = id >= 0 && (!p->summed || a->source == lane());
+    a->weight = a->present && !p->summed ? p->weights[c] : 1.0f;
+    if (id >= 0 && a->source == lane()) {
+        ok = ll_await(&p->f, &p->lane, epoch, OP_AWAIT_DONE, rank, ll_arrival(&p->lane, p->f.own, epoch, c),
+                      &data);
+    }
+    ok = warp_all(ok);
+    sync_warp(); /* what each lane has acquired is there for all lanes */
+    return ok;
+}
+
+TERN_DEVICE void ll_add_token(const struct ll_combine_args *p, uint64_t epoch, uint32_t t, uint32_t begin,
+                              const struct ll_awaited *a)
+{
+    const char *rows =
+        ll_buffer(&p->lane, p->f.own, epoch) + (uint64_t)t * p->topk * p->row_bytes + begin + lane() * 16;
+    char *to = p->out + (int64_t)t * p->out_stride + begin + lane() * 16;
+    uint32_t left = p->row_bytes - begin;
+    float sum[LL_SUM_VECS][8];
+    TERN_UNROLL
+    for (int q = 0; q < LL_SUM_VECS; q++) {
+        TERN_UNROLL
+        for (int i = 0; i < 8; i++) {
+            sum[q][i] = 0.0f;
+        }
+    }
+    for (uint32_t hits = warp_ballot(a->present); hits; hits &= hits - 1) {
+        int k = TERN_FFS(hits) - 1;
+        float weight = shfl_f32(a->weight, k);
+        const char *from = rows + (uint64_t)shfl_u32((uint32_t)a->source, k) * p->row_bytes;
+        TERN_UNROLL
+        for (int q = 0; q < LL_SUM_VECS; q++) {
+            if ((uint32_t)(q * 512 + lane() * 16) < left) {
+                struct vec16 v = ld_stream_vec16(from + q * 512);
+                if (p->summed) {
+                    ll_add_vec16(sum[q], v);
+                } else {
+                    ll_add_weighted(sum[q], v, weight);
+                }
+            }
+        }
+    }
+    TERN_UNROLL
+    for (int q = 0; q < LL_SUM_VECS; q++) {
+        if ((uint32_t)(q * 512 + lane() * 16) < left) {
+            st_vec16(to + q * 512, ll_round(sum[q]));
+        }
+    }
+}
+
+TERN_DEVICE void ll_combine_receive(const struct ll_combine_args *p, uint64_t epoch)
+{
+    uint32_t pieces = (p->row_bytes + LL_SUM - 1) / LL_SUM;
+    uint32_t units = p->num_tokens * pieces;
+    int ok = ll_await_entries(p, epoch);
+    for (uint32_t u = (uint32_t)(warp() * nblk() + bid()); ok && u < units;
+         u += (uint32_t)(nblk() * nwarps())) {
+        struct ll_awaited a;
+        ok = ll_await_rows(p, epoch, u / pieces, &a);
+        if (ok) {
+            ll_add_token(p, epoch, u / pieces, u % pieces * LL_SUM, &a);
+        }
+    }
+    ll_leave(&p->f, epoch);
+}
+
+TERN_DEVICE void ll_combine_body(const struct ll_combine_args *p, const int bulk)
+{
+    int ok;
+    uint64_t epoch = ll_enter(&p->f, &p->lane, p->phases, &ok);
+    if (ok && (p->phases & LL_SENDS)) {
+        ll_combine_send(p, epoch, bulk);
+    }
+    if (ok && (p->phases & LL_RECEIVES)) {
+        ll_combine_receive(p, epoch);
+    }
+}
+
+#endif

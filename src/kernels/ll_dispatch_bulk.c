@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low-latency dispatch by asynchronous bulk copies: sm_90 and later, and the cpu machine. */
+#include "kernels/kernels.h"
+#include "kernels/ll_dispatch_body.h"
+
+TERN_KERNEL(ll_dispatch_bulk, struct ll_dispatch_args, p)
+{
+    if (TERN_HAS_BULK) { /* elsewhere it is never launched, and need not be compiled */
+        ll_dispatch_body(p, 1);
+    }
+}

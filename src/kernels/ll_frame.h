@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The frame of a low-latency operation. It differs from op.h: nobody says where outputs are, since rows go to
+ * buffers at known places, and nobody says that it is done, since every row's own word says so.
+ *
+ *   rank s                                       rank d
+ *   fence, tagged entry words -> d               every block: ld.acquire until all ranks' words have the tag
+ *   row -> d's buffer; fence, tagged word        whoever wants the row: ld.acquire of its word
+ *
+ * What keeps a buffer from being written while it is read is in ll_args.h. */
+#ifndef TERN_LL_FRAME_H
+#define TERN_LL_FRAME_H
+
+#include "kernels/ll_args.h"
+#include "kernels/op.h"
+
+TERN_DEVICE uint64_t *ll_entry(const struct ll_lane *l, char *heap, uint64_t epoch, int from)
+{
+    uint64_t *copy = (uint64_t *)(heap + l->entries + (epoch & 1) * l->entry_bytes);
+    return copy + (uint64_t)from * l->entry_words;
+}
+
+TERN_DEVICE uint64_t *ll_arrival(const struct ll_lane *l, char *heap, uint64_t epoch, uint64_t i)
+{
+    return (uint64_t *)(heap + l->arrivals + (epoch & 1) * l->arrival_bytes) + i;
+}
+
+TERN_DEVICE char *ll_buffer(const struct ll_lane *l, char *heap, uint64_t epoch)
+{
+    return heap + l->buffers + (epoch & 1) * l->buffer_bytes;
+}
+
+/* All threads. The epoch of this operation; *ok is 0 if the object has a fault. The phase that receives
+ * raises the state's epoch once every block has read it, long before it ends: the next kernel in the stream
+ * reads it, no other. */
+TERN_DEVICE uint64_t ll_enter(const struct op_frame *f, const struct ll_lane *l, uint32_t phases, int *ok)
+{
+    uint64_t epoch = l->state->epoch + 1;
+    int last = tid() == nthr() - 1;
+    *ok = !sync_block_or(last && op_stopped(f, epoch, OP_AWAIT_READY));
+    if (last && (phases & LL_RECEIVES)) {
+        /* Pairs with itself in the other blocks: their reads of the epoch come before its change. */
+        if (atom_add_acqrel_gpu_u32(&l->state->entered, 1) == (uint32_t)nblk() - 1) {
+            l->state->entered = 0;
+            l->state->epoch = epoch;
+        }
+    }
+    return epoch;
+}
+
+/* Waits for a tagged word of rank `peer`; 0 if the operation is to be abandoned. */
+TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int awaited,
+                         int peer, const uint64_t *word, uint32_t *data)
+{
+    struct op_patience patience = {0, 0};
+    for (;;) {
+        /* Pairs with the fence and store in ll_announce, or in a push: the row is here; and what the peer's
+         * earlier kernels read has been read. */
+        uint64_t seen = ld_acquire_sys_u64(word);
+        if (op_has_tag(seen, epoch)) {
+            *data = (uint32_t)seen;
+            return 1;
+        }
+        struct op_note note = {OP_STATUS_TIMEOUT, awaited, peer, f->rank, epoch, epoch, seen >> 32, 0, 0, 0};
+        int verdict = op_patient(f, &patience, &note);
+        if (verdict == OP_EXPIRED) {
+            for (int s = 0; awaited == OP_AWAIT_READY && s < f->num_ranks; s++) {
+                if (!op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, epoch, s)), epoch)) {
+                    op_note_late(&note, s);
+                }
+            }
+            op_note_late(&note, peer);
+            op_fault(f, &note);
+        }
+        if (verdict != OP_WAIT_ON) {
+            return 0;
+        }
+    }
+}
+
+/* Whether rank s is in the same operation, by its signature. */
+TERN_DEVICE int ll_matches(const struct op_frame *f, uint64_t epoch, int s, uint32_t signature)
+{
+    if (signature == (uint32_t)f->message.signature) {
+        return 1;
+    }
+    struct op_note note = {OP_STATUS_MISMATCH,   OP_AWAIT_MATCH, s, f->rank, epoch,
+                           f->message.signature, signature,      0, 0,       0};
+    op_fault(f, &note);
+    return 0;
+}
+
+/* At the end of a receiving phase: whoever gave up on this rank has told its host so, and must not be proved
+ * wrong. One thread of a block. */
+TERN_DEVICE void ll_leave(const struct op_frame *f, uint64_t epoch)
+{
+    if (tid() == nthr() - 1) {
+        op_stopped(f, epoch, OP_AWAIT_DONE);
+    }
+}
+
+enum { LL_AT_ONCE = 2 }; /* loads that a thread has on their way, to hide the latency of each */
+
+/* All threads of the block: `bytes` of global memory into a stage. */
+TERN_DEVICE void ll_load_row(char *stage, const char *from, uint32_t bytes)
+{
+    uint32_t step = (uint32_t)nthr() * 16;
+    for (uint32_t i0 = (uint32_t)tid() * 16; i0 < bytes; i0 += LL_AT_ONCE * step) {
+        struct vec16 v[LL_AT_ONCE];
+        TERN_UNROLL
+        for (int a = 0; a < LL_AT_ONCE; a++) {
+            if (i0 + (uint32_t)a * step < bytes) {
+                v[a] = ld_stream_vec16(from + i0 + (uint32_t)a * step);
+            }
+        }
+        TERN_UNROLL
+        for (int a = 0; a < LL_AT_ONCE; a++) {
+            if (i0 + (uint32_t)a * step < bytes) {
+                st_vec16(stage + i0 + (uint32_t)a * step, v[a]);
+            }
+        }
+    }
+}
+
+/* All threads of the block: a stage to where it goes, in the plain variant. */
+TERN_DEVICE void ll_store_row(char *to, const char *stage, uint32_t bytes)
+{
+    for (uint32_t i = (uint32_t)tid() * 16; i < bytes; i += (uint32_t)nthr() * 16) {
+        st_vec16(to + i, ld_vec16(stage + i));
+    }
+}
+
+#endif

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low-latency dispatch, receiving. Every block learns from all ranks' entry words where each (expert, source)
+ * begins in the slab; then warps take pieces of rows in turn, wait for the row's own word and copy the piece
+ * to the row's place at each of its experts here. Rows of the slab: by expert, source rank, token.
+ *
+ * The first piece's warp also notes what combine must know, writes scales and sources.
+ *
+ * Shared memory: | begins [R][L] | rows before [R + 1] | rows of the slab before [L + 1] | */
+#ifndef TERN_LL_RECEIVE_H
+#define TERN_LL_RECEIVE_H
+
+#include "kernels/ll_frame.h"
+
+enum { LL_PIECE_VECS = 4, LL_PIECE = LL_PIECE_VECS * 512 }; /* bytes that a warp copies at once */
+
+struct ll_receiver {
+    const struct ll_dispatch_args *p;
+    uint64_t epoch;
+    uint32_t *begins; /* choices at first */
+    uint32_t *rows_before, *slab_before;
+};
+
+TERN_DEVICE struct ll_receiver ll_receiver_of(const struct ll_dispatch_args *p, uint64_t epoch)
+{
+    struct ll_receiver r;
+    r.p = p;
+    r.epoch = epoch;
+    r.begins = (uint32_t *)shared_memory();
+    r.rows_before = r.begins + p->num_experts;
+    r.slab_before = r.rows_before + p->f.num_ranks + 1;
+    return r;
+}
+
+/* All threads: every rank is in, in the same operation, with these counts; 0: abandon. */
+TERN_DEVICE int ll_await_counts(const struct ll_receiver *r)
+{
+    const struct ll_dispatch_args *p = r->p;
+    uint32_t words = LL_ENTRY_CHOICES + p->experts_a_rank;
+    int ok = 1;
+    for (uint32_t i = (uint32_t)tid(); ok && i < words * (uint32_t)p->f.num_ranks; i += (uint32_t)nthr()) {
+        uint32_t s = i / words, w = i % words, value = 0;
+        ok = ll_await(&p->f, &p->lane, r->epoch, OP_AWAIT_READY, (int)s,
+                      ll_entry(&p->lane, p->f.own, r->epoch, (int)s) + w, &value);
+        if (ok && w == LL_ENTRY_SIGNATURE) {
+            ok = ll_matches(&p->f, r->epoch, (int)s, value);
+        } else if (ok && w == LL_ENTRY_ROWS) {
+            r->rows_before[s + 1] = value;
+        } else if (ok) {
+            r->begins[s * p->experts_a_rank + w - LL_ENTRY_CHOICES] = value;
+        }
+    }
+    return !sync_block_or(!ok);
+}
+
+/* One warp: values[0 .. n - 1] become the sums of those up to them. */
+TERN_DEVICE void ll_scan(uint32_t *values, uint32_t n)
+{
+    uint32_t before = 0;
+    for (uint32_t i0 = 0; i0 < n; i0 += 32) {
+        uint32_t i = i0 + (uint32_t)lane();
+        uint32_t sum = i < n ? values[i] : 0;
+        TERN_UNROLL
+        for (int step = 1; step < 32; step *= 2) {
+            uint32_t other = shfl_u32(sum, lane() >= step ? lane() - step : lane());
+            sum += lane() >= step ? other : 0;
+        }
+        sum += before;
+        if (i < n) {
+            values[i] = sum;
+        }
+        before = shfl_u32(sum, 31);
+    }
+}
+
+/* All threads: counts become places; block 0 gives the caller its counts and ranges. */
+TERN_DEVICE void ll_place(const struct ll_receiver *r)
+{
+    const struct ll_dispatch_args *p = r->p;
+    uint32_t ranks = (uint32_t)p->f.num_ranks;
+    for (uint32_t e = (uint32_t)tid(); e < p->experts_a_rank; e += (uint32_t)nthr()) {
+        uint32_t sum = 0;
+        for (uint32_t s = 0; s < ranks; s++) {
+            uint32_t count = r->begins[s * p->experts_a_rank + e];
+            r->begins[s * p->experts_a_rank + e] = sum;
+            if (bid() == 0 && p->out_ranges) {
+                p->out_ranges[(uint64_t)e * ranks + s] = (int64_t)((uint64_t)sum << 32 | count);
+            }
+            sum += count;
+        }
+        r->slab_before[e + 1] = sum;
+        if (bid() == 0) {
+            p->out_counts[e] = (int32_t)sum;
+        }
+    }
+    sync_block();
+    if (warp() == 0) {
+        ll_scan(r->rows_before + 1, ranks);
+        ll_scan(r->slab_before + 1, p->experts_a_rank);
+        if (lane() == 0) {
+            r->rows_before[0] = 0;
+            r->slab_before[0] = 0;
+        }
+        sync_warp();
+    }
+    sync_block();
+    if (bid() == 0 && tid() == 0) {
+        p->lane.totals[0] = (int32_t)r->rows_before[ranks];
+        p->lane.totals[1] = (int32_t)r->slab_before[p->experts_a_rank];
+    }
+}
+
+/* What a lane knows of the row's choice that it looks after. */
+struct ll_choice {
+    int local; /* its expert is here */
+    int first; /* no earlier choice of the token has the same expert */
+    uint32_t expert, position;
+};
+
+TERN_DEVICE struct ll_choice ll_choice_of(const struct ll_receiver *r, const int32_t *header, uint32_t s)
+{
+    const struct ll_dispatch_args *p = r->p;
+    uint32_t k = (uint32_t)lane();
+    int32_t id = k < p->topk ? header[LL_HEADER_IDS + k] : -1;
+    int32_t expert = id - p->f.rank * (int32_t)p->experts_a_rank;
+    struct ll_choice c;
+    c.local = id >= 0 && expert >= 0 && expert < (int32_t)p->experts_a_rank;
+    c.first = TERN_FFS(match_any_u32((uint32_t)id)) - 1 == lane();
+    c.expert = c.local ? (uint32_t)expert : 0;
+    c.position =
+        c.local ? (uint32_t)header[LL_HEADER_IDS + p->topk + k] + r->begins[s * p->experts_a_rank + c.expert]
+                : 0;
+    return c;
+}
+
+/* Row of the slab. */
+TERN_DEVICE uint32_t ll_slab_row(const struct ll_dispatch_args *p, struct ll_choice c)
+{
+    return c.expert * (uint32_t)p->f.num_ranks * p->max_tokens + c.position;
+}
+
+/* What combine must know of received row `number`, and whence it came. */
+TERN_DEVICE void ll_note_row(const struct ll_receiver *r, const int32_t *header, uint32_t number, uint32_t s,
+                             struct ll_choice c)
+{
+    const struct ll_dispatch_args *p = r->p;
+    int32_t *plan = p->lane.plan + (uint64_t)number * (LL_PLAN_ROWS + 2 * p->topk);
+    uint32_t k = (uint32_t)lane();
+    int32_t token = header[LL_HEADER_TOKEN];
+    uint32_t row = ll_slab_row(p, c);
+    if (k == 0) {
+        plan[LL_PLAN_RANK] = (int32_t)s;
+        plan[LL_PLAN_TOKEN] = token;
+    }
+    if (k < p->topk) {
+        plan[LL_PLAN_ROWS + k] = !c.local ? -1 : (int32_t)row;
+        plan[LL_PLAN_ROWS + p->topk + k] = header[LL_HEADER_IDS + 2 * p->topk + k];
+    }
+    if (c.local && c.first) {
+        struct ll_push push = {(int32_t)row, (int32_t)s, token * (int32_t)p->topk + (int32_t)k, 0};
+        p->lane.pushes[r->slab_before[c.expert] + c.position] = push;
+        if (p->out_source) {
+            p->out_source[row] = token;
+        }
+    }
+}
+
+/* Scales of one expert's rows: word after word, each with all rows together. */
+TERN_DEVICE void ll_write_scales(const struct ll_receiver *r, const uint32_t *scales, uint32_t expert,
+                                 uint32_t position)
+{
+    const struct ll_dispatch_args *p = r->p;
+    uint64_t rows = (uint64_t)(uint32_t)p->f.num_ranks * p->max_tokens;
+    uint32_t words = p->scale_bytes / 4;
+    for (uint32_t w = (uint32_t)lane(); w < words; w += 32) {
+        p->out_scales[((uint64_t)expert * words + w) * rows + position] = scales[w];
+    }
+}
+
+/* A piece of a row: lane l holds bytes [q * 512 + l * 16, + 16) of it in v[q]. */
+struct ll_piece {
+    struct vec16 v[LL_PIECE_VECS];
+};
+
+TERN_DEVICE void ll_load_piece(struct ll_piece *piece, const char *from, uint32_t bytes)
+{
+    TERN_UNROLL
+    for (int q = 0; q < LL_PIECE_VECS; q++) {
+        uint32_t i = (uint32_t)(q * 512 + lane() * 16);
+        if (i < bytes) {
+            piece->v[q] = ld_stream_vec16(from + i);
+        }
+    }
+}
+
+/* To the same place in each row of the slab that a lane in `hits` names. */
+TERN_DEVICE void ll_store_piece(const struct ll_dispatch_args *p, const struct ll_piece *piece,
+                                uint32_t begin, uint32_t hits, uint32_t row)
+{
+    for (uint32_t left = hits; left; left &= left - 1) {
+        char *to = p->out + (uint64_t)shfl_u32(row, TERN_FFS(left) - 1) * p->payload_bytes + begin;
+        TERN_UNROLL
+        for (int q = 0; q < LL_PIECE_VECS; q++) {
+            uint32_t i = (uint32_t)(q * 512 + lane() * 16);
+            if (i < p->payload_bytes - begin) {
+                st_vec16(to + i, piece->v[q]);
+            }
+        }
+    }
+}
+
+/* One warp: a piece of received row `number`, which is row `number - rows_before[s]` of rank s. 0: abandon. */
+TERN_DEVICE int ll_take_piece(const struct ll_receiver *r, uint32_t number, uint32_t piece, uint32_t s)
+{
+    const struct ll_dispatch_args *p = r->p;
+    uint64_t place = (uint64_t)s * p->max_tokens + (number - r->rows_before[s]);
+    const char *at = ll_buffer(&p->lane, p->f.own, r->epoch) + place * p->row_bytes;
+    const int32_t *header = (const int32_t *)at;
+    uint32_t data;
+    int ok = 1;
+    if (lane() == 0) {
+        ok = ll_await(&p->f, &p->lane, r->epoch, OP_AWAIT_DONE, (int)s,
+                      ll_arrival(&p->lane, p->f.own, r->epoch, place), &data);
+    }
+    if (!warp_all(ok)) {
+        return 0;
+    }
+    sync_warp(); /* what lane 0 has acquired is there for all lanes */
+    struct ll_piece v;
+    uint32_t begin = piece * LL_PIECE;
+    ll_load_piece(&v, at + p->header_bytes + begin, p->payload_bytes - begin); /* beside the header */
+    struct ll_choice c = ll_choice_of(r, header, s);
+    uint32_t hits = warp_ballot(c.local && c.first);
+    ll_store_piece(p, &v, begin, hits, ll_slab_row(p, c));
+    if (piece == 0) {
+        ll_note_row(r, header, number, s, c);
+        for (uint32_t left = p->scale_bytes ? hits : 0; left; left &= left - 1) {
+            int src = TERN_FFS(left) - 1;
+            ll_write_scales(r, (const uint32_t *)(at + p->header_bytes + p->payload_bytes),
+                            shfl_u32(c.expert, src), shfl_u32(c.position, src));
+        }
+    }
+    return 1;
+}
+
+TERN_DEVICE void ll_dispatch_receive(const struct ll_dispatch_args *p, uint64_t epoch)
+{
+    struct ll_receiver r = ll_receiver_of(p, epoch);
+    uint32_t pieces = (p->payload_bytes + LL_PIECE - 1) / LL_PIECE;
+    uint32_t s = 0;
+    int ok = ll_await_counts(&r);
+    if (ok) {
+        ll_place(&r);
+    }
+    uint32_t units = ok ? r.rows_before[p->f.num_ranks] * pieces : 0;
+    for (uint32_t u = (uint32_t)(warp() * nblk() + bid()); ok && u < units;
+         u += (uint32_t)(nblk() * nwarps())) {
+        uint32_t number = u / pieces;
+        while (r.rows_before[s + 1] <= number) {
+            s++;
+        }
+        ok = ll_take_piece(&r, number, u % pieces, s);
+    }
+    ll_leave(&p->f, epoch);
+}
+
+#endif

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low-latency dispatch, sending. The last block counts all tokens and tells every peer how many rows and
+ * choices come; each other block has a run of consecutive tokens. It counts what comes before its run, which
+ * makes slots, and takes token after token: all its warps read and cast the row into shared memory, the first
+ * one writes the header, and one copy for each rank that the token goes to leaves from there.
+ *
+ * Shared memory: | counters [E + R] | slots [LL_STAGES][R] | stages |. Stage i is written again two barriers
+ * after its copies were started; between the two their word was sent, hence they had ended. */
+#ifndef TERN_LL_SEND_H
+#define TERN_LL_SEND_H
+
+#include "kernels/cast.h"
+#include "kernels/ll_frame.h"
+
+struct ll_sender {
+    const struct ll_dispatch_args *p;
+    uint64_t epoch;
+    uint32_t *counters; /* [E] choices, then [R] rows */
+    int32_t *slots;     /* [LL_STAGES][R]: of the staged token at each rank, or -1 */
+    char *stages;
+};
+
+TERN_DEVICE struct ll_sender ll_sender_of(const struct ll_dispatch_args *p, uint64_t epoch)
+{
+    struct ll_sender s;
+    s.p = p;
+    s.epoch = epoch;
+    s.counters = (uint32_t *)shared_memory();
+    s.slots = (int32_t *)(s.counters + p->num_experts + (uint32_t)p->f.num_ranks);
+    s.stages = shared_memory() + p->stage_offset;
+    return s;
+}
+
+TERN_DEVICE int64_t ll_raw_id(const struct ll_dispatch_args *p, uint64_t c)
+{
+    return p->idx_bytes == 8 ? ((const int64_t *)p->topk_idx)[c] : ((const int32_t *)p->topk_idx)[c];
+}
+
+TERN_DEVICE int32_t ll_id(const struct ll_dispatch_args *p, uint64_t c)
+{
+    int64_t id = ll_raw_id(p, c);
+    return id >= 0 && id < (int64_t)p->num_experts ? (int32_t)id : -1;
+}
+
+/* The first id out of range since the object was opened or reset goes on record; it counts as -1. */
+TERN_DEVICE void ll_report_id(const struct ll_sender *s, uint64_t c)
+{
+    const struct ll_dispatch_args *p = s->p;
+    int64_t id = ll_raw_id(p, c);
+    if (id < -1 || id >= (int64_t)p->num_experts) {
+        /* Pairs with itself in other threads: one of them wins the record. */
+        if (atom_cas_acqrel_gpu_u32(&p->lane.state->bad_ids, 0, 1) == 0) {
+            struct op_note note = {OP_STATUS_INVALID, OP_AWAIT_EXPERT_ID,
+                                   p->f.rank,         p->f.rank,
+                                   s->epoch,          c,
+                                   (uint64_t)id,      0,
+                                   p->topk,           0};
+            op_fill_record(&p->f, p->lane.bad_id, &note, s->epoch);
+        }
+    }
+}
+
+/* All threads: adds what tokens 0 .. end - 1 have, once an expert and once a rank of each token. */
+TERN_DEVICE void ll_count(const struct ll_sender *s, uint32_t end, const int reports)
+{
+    const struct ll_dispatch_args *p = s->p;
+    for (uint32_t i = (uint32_t)tid(); i < p->num_experts + (uint32_t)p->f.num_ranks; i += (uint32_t)nthr()) {
+        s->counters[i] = 0;
+    }
+    sync_block();
+    for (uint32_t c = (uint32_t)tid(); c < end * p->topk; c += (uint32_t)nthr()) {
+        int32_t id = ll_id(p, c);
+        int32_t rank = id >= 0 ? id / (int32_t)p->experts_a_rank : 0;
+        int32_t low = rank * (int32_t)p->experts_a_rank;
+        int new_expert = id >= 0, new_rank = id >= 0;
+        for (uint32_t i = c - c % p->topk; i < c; i++) {
+            int32_t other = ll_id(p, i);
+            new_expert &= other != id;
+            new_rank &= other < low || other >= low + (int32_t)p->experts_a_rank;
+        }
+        if (new_expert) {
+            atom_add_cta_u32(&s->counters[id], 1);
+        }
+        if (new_rank) {
+            atom_add_cta_u32(&s->counters[p->num_experts + (uint32_t)rank], 1);
+        }
+        if (reports) {
+            ll_report_id(s, c);
+        }
+    }
+    sync_block();
+}
+
+/* All threads of the last block: this rank is in, and so many rows and choices are on their way. */
+TERN_DEVICE void ll_announce_counts(const struct ll_sender *s)
+{
+    const struct ll_dispatch_args *p = s->p;
+    uint32_t words = LL_ENTRY_CHOICES + p->experts_a_rank;
+    ll_count(s, p->num_tokens, 1);
+    OP_FENCE(); /* makes the stores below releases; pairs with the acquires in ll_await */
+    for (uint32_t i = (uint32_t)tid(); i < words * (uint32_t)p->f.num_ranks; i += (uint32_t)nthr()) {
+        uint32_t d = i / words, w = i % words;
+        uint32_t value = (uint32_t)p->f.message.signature;
+        if (w == LL_ENTRY_ROWS) {
+            value = s->counters[p->num_experts + d];
+        } else if (w >= LL_ENTRY_CHOICES) {
+            value = s->counters[d * p->experts_a_rank + w - LL_ENTRY_CHOICES];
+        }
+        uint64_t *to = ll_entry(&p->lane, p->f.ep_bases[d], s->epoch, p->f.rank) + w;
+        OP_STORE_READY(to, op_tagged(s->epoch, value));
+    }
+    sync_block();
+}
+
+/* The first warp: the token's slots, its header, and this rank's own note of its ids for combine. */
+TERN_DEVICE void ll_write_header(const struct ll_sender *s, uint32_t t, uint32_t stage)
+{
+    const struct ll_dispatch_args *p = s->p;
+    int32_t *header = (int32_t *)(s->stages + stage * p->row_bytes);
+    int32_t *slots = s->slots + stage * (uint32_t)p->f.num_ranks;
+    uint32_t k = (uint32_t)lane();
+    uint64_t c = (uint64_t)t * p->topk + k;
+    int32_t id = k < p->topk ? ll_id(p, c) : -1;
+    int32_t rank = id >= 0 ? id / (int32_t)p->experts_a_rank : -1;
+    int first_of_id = TERN_FFS(match_any_u32((uint32_t)id)) - 1;
+    int first_of_rank = TERN_FFS(match_any_u32((uint32_t)rank)) - 1;
+    int32_t slot = id >= 0 ? (int32_t)s->counters[id] : 0;
+    for (int d = lane(); d < p->f.num_ranks; d += 32) {
+        slots[d] = -1;
+    }
+    sync_warp();
+    if (id >= 0 && first_of_id == lane()) {
+        s->counters[id]++;
+    }
+    if (id >= 0 && first_of_rank == lane()) {
+        slots[rank] = (int32_t)s->counters[p->num_experts + (uint32_t)rank]++;
+    }
+    if (k == 0) {
+        header[LL_HEADER_TOKEN] = (int32_t)t;
+    }
+    if (k < p->topk) {
+        header[LL_HEADER_IDS + k] = id;
+        header[LL_HEADER_IDS + p->topk + k] = slot;
+        header[LL_HEADER_IDS + 2 * p->topk + k] = p->weights ? (int32_t)f32_bits(p->weights[c]) : 0;
+        p->lane.ids[c] = id;
+    }
+    sync_warp();
+}
+
+/* One warp: two blocks of 128 channels, half a warp each, 8 channels a lane from c on. */
+TERN_DEVICE void ll_cast_blocks(const struct ll_sender *s, char *row, uint32_t c, struct vec16 v)
+{
+    const struct ll_dispatch_args *p = s->p;
+    float amax = amax_vec16(v);
+    TERN_UNROLL
+    for (int step = 8; step > 0; step >>= 1) {
+        amax = abs_max(amax, shfl_xor_f32(amax, step));
+    }
+    if (c < p->hidden) {
+        cast_store(row, row + p->payload_bytes, c, v, block_scale_of(amax, p->cast), p->cast);
+    }
+}
+
+/* All warps: the row, cast if asked, behind the header. */
+TERN_DEVICE void ll_write_row(const struct ll_sender *s, uint32_t t, uint32_t stage)
+{
+    const struct ll_dispatch_args *p = s->p;
+    const char *from = p->in + (int64_t)t * p->in_stride;
+    char *row = s->stages + stage * p->row_bytes + p->header_bytes;
+    char *scales = row + p->payload_bytes;
+    uint32_t step = (uint32_t)nwarps() * 256;
+    if (p->cast == CAST_NONE) {
+        ll_load_row(row, from, p->payload_bytes);
+        return;
+    }
+    for (uint32_t i = (p->hidden + 127) / 128 + (uint32_t)tid();
+         p->cast == CAST_FP8_UE8M0 && i < p->scale_bytes; i += (uint32_t)nthr()) {
+        scales[i] = 0;
+    }
+    for (uint32_t c0 = (uint32_t)warp() * 256; c0 < p->hidden; c0 += LL_AT_ONCE * step) {
+        struct vec16 v[LL_AT_ONCE];
+        TERN_UNROLL
+        for (int a = 0; a < LL_AT_ONCE; a++) {
+            uint32_t c = c0 + (uint32_t)a * step + (uint32_t)lane() * 8;
+            struct vec16 zero = {{0, 0, 0, 0}};
+            v[a] = c < p->hidden ? ld_stream_vec16(from + (uint64_t)c * 2) : zero;
+        }
+        TERN_UNROLL
+        for (int a = 0; a < LL_AT_ONCE; a++) {
+            ll_cast_blocks(s, row, c0 + (uint32_t)a * step + (uint32_t)lane() * 8, v[a]);
+        }
+    }
+}
+
+TERN_DEVICE char *ll_row_at(const struct ll_sender *s, int d, int32_t slot)
+{
+    const struct ll_dispatch_args *p = s->p;
+    uint64_t place = (uint64_t)p->f.rank * p->max_tokens + (uint32_t)slot;
+    return ll_buffer(&p->lane, p->f.ep_bases[d], s->epoch) + place * p->row_bytes;
+}
+
+/* All threads, after the stage is whole. */
+TERN_DEVICE void ll_start(const struct ll_sender *s, uint32_t stage, const int bulk)
+{
+    const struct ll_dispatch_args *p = s->p;
+    const int32_t *slots = s->slots + stage * (uint32_t)p->f.num_ranks;
+    const char *from = s->stages + stage * p->row_bytes;
+    for (int d = bulk ? tid() : 0; d < p->f.num_ranks; d += bulk ? nthr() : 1) {
+        if (slots[d] >= 0 && bulk) {
+            bulk_store(ll_row_at(s, d, slots[d]), from, p->row_bytes);
+        } else if (slots[d] >= 0) {
+            ll_store_row(ll_row_at(s, d, slots[d]), from, p->row_bytes);
+        }
+    }
+    if (bulk) {
+        bulk_commit();
+    }
+}
+
+/* The threads that started copies from this stage, these having ended; for the plain variant, any threads
+ * after a barrier: tells each rank that its row is there. */
+TERN_DEVICE void ll_tell(const struct ll_sender *s, uint32_t stage)
+{
+    const struct ll_dispatch_args *p = s->p;
+    const int32_t *slots = s->slots + stage * (uint32_t)p->f.num_ranks;
+    if (tid() >= p->f.num_ranks) {
+        return;
+    }
+    OP_FENCE(); /* pairs with the acquire in ll_await: the row comes before its word */
+    for (int d = tid(); d < p->f.num_ranks; d += nthr()) {
+        if (slots[d] >= 0) {
+            uint64_t i = (uint64_t)p->f.rank * p->max_tokens + (uint32_t)slots[d];
+            OP_STORE_DONE(ll_arrival(&p->lane, p->f.ep_bases[d], s->epoch, i), op_tagged(s->epoch, 0));
+        }
+    }
+}
+
+/* All threads of a block with tokens begin .. end - 1. */
+TERN_DEVICE void ll_send_tokens(const struct ll_sender *s, uint32_t begin, uint32_t end, const int bulk)
+{
+    uint32_t stage = 0, before = LL_STAGES - 1;
+    ll_count(s, begin, 0);
+    for (uint32_t t = begin; t < end; t++) {
+        if (warp() == 0) {
+            ll_write_header(s, t, stage);
+        }
+        ll_write_row(s, t, stage);
+        if (bulk) {
+            /* The stage, and what others read of the buffer before, come before the copies. */
+            fence_proxy_async();
+        }
+        sync_block();
+        if (bulk) {
+            ll_start(s, stage, 1);
+            bulk_wait(1);
+        }
+        if (t > begin) {
+            ll_tell(s, before);
+        }
+        if (!bulk) {
+            ll_start(s, stage, 0);
+        }
+        before = stage;
+        stage = stage == LL_STAGES - 1 ? 0 : stage + 1;
+    }
+    if (bulk) {
+        bulk_wait(0);
+    }
+    sync_block();
+    if (end > begin) {
+        ll_tell(s, before);
+    }
+    sync_block();
+}
+
+TERN_DEVICE void ll_dispatch_send(const struct ll_dispatch_args *p, uint64_t epoch, const int bulk)
+{
+    struct ll_sender s = ll_sender_of(p, epoch);
+    uint64_t senders = nblk() > 1 ? (uint64_t)nblk() - 1 : 1;
+    if (bid() == nblk() - 1) {
+        ll_announce_counts(&s);
+    }
+    if ((uint64_t)bid() < senders) {
+        uint32_t begin = (uint32_t)(p->num_tokens * (uint64_t)bid() / senders);
+        uint32_t end = (uint32_t)(p->num_tokens * ((uint64_t)bid() + 1) / senders);
+        if (end > begin) {
+            ll_send_tokens(&s, begin, end, bulk);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low-latency dispatch and combine by the reference: first the row of every choice among its expert's, by
+ * walking all tokens once an expert; then one row, one channel after another. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ref/ref.h"
+
+static uint32_t share_of(const struct ref_world *w) { return w->num_experts / (uint32_t)w->num_ranks; }
+
+static void *take(size_t count, size_t bytes)
+{
+    void *memory = calloc(count + 1, bytes);
+    if (!memory) {
+        abort();
+    }
+    return memory;
+}
+
+/* Gives the choices of expert e by one token its next row, if there are any. */
+static int give_row(const struct ref_world *w, int64_t e, int source, uint32_t token, int32_t row,
+                    int32_t *row_of)
+{
+    int found = 0;
+
+    for (uint32_t k = 0; k < w->topk; k++) {
+        size_t at = (size_t)token * w->topk + k;
+        if (w->topk_idx[source][at] == e) {
+            row_of[at] = row;
+            found = 1;
+        }
+    }
+    return found;
+}
+
+void terni_ref_ll_init(struct ref_ll *ll, const struct ref_world *w, uint32_t max_tokens)
+{
+    ll->world = w;
+    ll->max_tokens = max_tokens;
+    ll->row_of = (int32_t **)take((size_t)w->num_ranks, sizeof(*ll->row_of));
+    ll->counts = (int32_t *)take((size_t)w->num_experts * (size_t)w->num_ranks, sizeof(*ll->counts));
+    for (int s = 0; s < w->num_ranks; s++) {
+        size_t choices = (size_t)w->num_tokens[s] * w->topk;
+        ll->row_of[s] = (int32_t *)take(choices, sizeof(int32_t));
+        for (size_t i = 0; i < choices; i++) {
+            ll->row_of[s][i] = -1;
+        }
+    }
+    for (uint32_t e = 0; e < w->num_experts; e++) {
+        int32_t row = 0;
+        for (int s = 0; s < w->num_ranks; s++) {
+            int32_t first = row;
+            for (uint32_t t = 0; t < w->num_tokens[s]; t++) {
+                row += give_row(w, e, s, t, row, ll->row_of[s]);
+            }
+            ll->counts[(size_t)e * (size_t)w->num_ranks + (size_t)s] = row - first;
+        }
+    }
+}
+
+void terni_ref_ll_fini(struct ref_ll *ll)
+{
+    for (int s = 0; ll->row_of && s < ll->world->num_ranks; s++) {
+        free(ll->row_of[s]);
+    }
+    free(ll->row_of);
+    free(ll->counts);
+    memset(ll, 0, sizeof(*ll));
+}
+
+static void place_counts(const struct ref_ll *ll, const struct tern_ll_dispatch_args *to, int rank)
+{
+    const struct ref_world *w = ll->world;
+
+    for (uint32_t e = 0; e < share_of(w); e++) {
+        int64_t begin = 0;
+        for (int s = 0; s < w->num_ranks; s++) {
+            size_t expert = (size_t)rank * share_of(w) + e;
+            int32_t count = ll->counts[expert * (size_t)w->num_ranks + (size_t)s];
+            if (to->out_ranges) {
+                to->out_ranges[(size_t)e * (size_t)w->num_ranks + (size_t)s] = begin * 4294967296 + count;
+            }
+            begin += count;
+        }
+        to->out_counts[e] = (int32_t)begin;
+    }
+}
+
+/* A cast row and its scales, the latter word by word to where all rows of a word are together. */
+static void place_cast(const struct tern_ll_dispatch_args *to, const uint16_t *row, size_t at,
+                       uint64_t slab_rows)
+{
+    uint32_t words = terni_ref_scale_bytes(to->cast, to->hidden) / 4;
+    uint32_t *scales = (uint32_t *)take(words, 4);
+    uint64_t expert = at / slab_rows, position = at % slab_rows;
+
+    terni_ref_cast(to->cast, row, to->hidden, (uint8_t *)to->out + at * to->hidden, scales);
+    for (uint32_t i = 0; i < words; i++) {
+        ((uint32_t *)to->out_scales)[(expert * words + i) * slab_rows + position] = scales[i];
+    }
+    free(scales);
+}
+
+void terni_ref_ll_dispatch(const struct ref_ll *ll, const struct tern_ll_dispatch_args *args, int rank)
+{
+    const struct ref_world *w = ll->world;
+    const struct tern_ll_dispatch_args *to = &args[rank];
+    uint64_t slab_rows = (uint64_t)w->num_ranks * ll->max_tokens;
+
+    place_counts(ll, to, rank);
+    for (int s = 0; s < w->num_ranks; s++) {
+        int64_t stride = args[s].in_stride ? args[s].in_stride : 2 * (int64_t)to->hidden;
+        for (uint32_t i = 0; i < w->num_tokens[s] * w->topk; i++) {
+            int64_t expert = w->topk_idx[s][i] - (int64_t)rank * share_of(w);
+            if (ll->row_of[s][i] < 0 || expert < 0 || expert >= (int64_t)share_of(w)) {
+                continue;
+            }
+            uint32_t token = i / w->topk;
+            size_t at = (size_t)expert * slab_rows + (size_t)ll->row_of[s][i];
+            const char *row = (const char *)args[s].in + (int64_t)token * stride;
+            if (to->cast != TERN_CAST_NONE) {
+                place_cast(to, (const uint16_t *)(const void *)row, at, slab_rows);
+            } else {
+                memcpy((char *)to->out + at * 2 * to->hidden, row, 2 * (size_t)to->hidden);
+            }
+            if (to->out_source) {
+                to->out_source[at] = (int32_t)token;
+            }
+        }
+    }
+}
+
+struct sums {
+    const struct ref_ll *ll;
+    const struct tern_ll_dispatch_args *dispatch;
+    const struct tern_ll_combine_args *args;
+    int rank;
+    uint32_t token;
+};
+
+/* Rank that owns choice k's expert; -1: no expert. */
+static int owner_of(const struct sums *x, uint32_t k)
+{
+    const struct ref_world *w = x->ll->world;
+    size_t at = (size_t)x->token * w->topk + k;
+
+    return x->ll->row_of[x->rank][at] < 0 ? -1 : (int)(w->topk_idx[x->rank][at] / share_of(w));
+}
+
+/* What the expert of choice k made of one channel. */
+static float made_of(const struct sums *x, uint32_t k, uint32_t channel)
+{
+    const struct ref_world *w = x->ll->world;
+    size_t at = (size_t)x->token * w->topk + k;
+    size_t expert = (size_t)(w->topk_idx[x->rank][at] % share_of(w));
+    size_t row = expert * (size_t)w->num_ranks * x->ll->max_tokens + (size_t)x->ll->row_of[x->rank][at];
+    const uint16_t *in = (const uint16_t *)x->args[owner_of(x, k)].in;
+
+    return terni_ref_bf16_value(in[row * x->dispatch->hidden + channel]);
+}
+
+static uint16_t sum_at_home(const struct sums *x, uint32_t channel)
+{
+    uint32_t topk = x->ll->world->topk;
+    float sum = 0;
+
+    for (uint32_t k = 0; k < topk; k++) {
+        if (owner_of(x, k) >= 0) {
+            float product =
+                x->args[x->rank].topk_weights[(size_t)x->token * topk + k] * made_of(x, k, channel);
+            sum += product;
+        }
+    }
+    return terni_ref_bf16(sum);
+}
+
+/* The rounded sum of one rank's choices from k on. */
+static float sum_of_rank(const struct sums *x, int owner, uint32_t k, uint32_t channel)
+{
+    uint32_t topk = x->ll->world->topk;
+    float sum = 0;
+
+    for (; k < topk; k++) {
+        if (owner_of(x, k) == owner) {
+            float product = x->dispatch->topk_weights[(size_t)x->token * topk + k] * made_of(x, k, channel);
+            sum += product;
+        }
+    }
+    return terni_ref_bf16_value(terni_ref_bf16(sum));
+}
+
+static uint16_t sum_of_ranks(const struct sums *x, uint32_t channel)
+{
+    float sum = 0;
+
+    for (uint32_t k = 0; k < x->ll->world->topk; k++) {
+        int owner = owner_of(x, k);
+        int seen = 0;
+        for (uint32_t i = 0; i < k; i++) {
+            seen |= owner_of(x, i) == owner;
+        }
+        if (owner >= 0 && !seen) {
+            sum += sum_of_rank(x, owner, k, channel);
+        }
+    }
+    return terni_ref_bf16(sum);
+}
+
+void terni_ref_ll_combine(const struct ref_ll *ll, const struct tern_ll_dispatch_args *dispatch,
+                          const struct tern_ll_combine_args *args, int rank)
+{
+    const struct tern_ll_combine_args *home = &args[rank];
+    const struct tern_ll_dispatch_args *sent = &dispatch[rank];
+    struct sums x = {ll, sent, args, rank, 0};
+    int64_t stride = home->out_stride ? home->out_stride : 2 * (int64_t)sent->hidden;
+
+    for (; x.token < ll->world->num_tokens[rank]; x.token++) {
+        uint16_t *out = (uint16_t *)(void *)((char *)home->out + (int64_t)x.token * stride);
+        for (uint32_t c = 0; c < sent->hidden; c++) {
+            out[c] = sent->weights == TERN_LL_WEIGHTS_AT_DISPATCH ? sum_of_ranks(&x, c) : sum_at_home(&x, c);
+        }
+    }
+}

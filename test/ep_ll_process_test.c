@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low latency with ranks as processes: random cases against the reference, and a rank that is killed between
+ * the phases of a dispatch. */
+#include "ll_case.h"
+#include "procs.h"
+#include "scene.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int run_case(int rank, struct procs_page *page, void *user)
+{
+    const struct ll_case *c = (const struct ll_case *)user;
+
+    return ll_case_run(c, rank, &page->id);
+}
+
+/* On GPUs a case costs seconds of driver start in every process. */
+enum { GPU_CASES_PER_CENT = 15 };
+
+static int run_cases(struct test *t, int num_ranks, int count)
+{
+    const char *machine = getenv("TERN_MACHINE");
+    int gpu = machine && strcmp(machine, "cuda") == 0;
+    uint64_t first = 7000 + 100 * (uint64_t)num_ranks;
+    uint64_t last = first + (uint64_t)test_scaled(t, gpu ? count * GPU_CASES_PER_CENT / 100 : count) - 1;
+    int result = 0;
+
+    for (uint64_t seed = first; seed <= last && !result; seed++) {
+        struct ll_case c;
+        ll_case_draw(&c, seed, num_ranks, t->scale < 100);
+        result = procs_run(num_ranks, -1, 120, run_case, &c);
+    }
+    test_detail(t, "seeds %llu-%llu", (unsigned long long)first, (unsigned long long)last);
+    return result;
+}
+
+static int two(struct test *t) { return run_cases(t, 2, 20); }
+static int four(struct test *t) { return run_cases(t, 4, 20); }
+
+/* ---- Death ---- */
+
+enum { RANKS = 4, VICTIM = 2 };
+
+/* What the victim has sent is received; in the combine it is missed, and named. */
+static int live_or_die(struct ll_batch *b, const struct tern_ep_config *config, int rank,
+                       struct procs_page *page)
+{
+    struct tern_comm_config comm = TERN_COMM_CONFIG_INIT;
+    struct world *w = b->batch.world;
+    double begin;
+
+    PASS(world_open(w, &page->id, &comm));
+    PASS(world_ep_open(w, config, b->eps));
+    PASS(world_upload(w));
+    PASS(ll_dispatch_issue(b, TERN_LL_SEND, 0));
+    PASS(world_ep_synchronize(w, b->eps));
+    if (rank == VICTIM) {
+        raise(SIGKILL);
+    }
+    begin = test_seconds();
+    PASS(ll_dispatch_issue(b, TERN_LL_RECEIVE, 0));
+    PASS(world_ep_synchronize(w, b->eps));
+    ll_expect_dispatch(b);
+    PASS(world_verify(w, "a dispatch from one who died"));
+    PASS(ll_combine_issue(b, TERN_LL_BOTH, 0));
+    REFUSES(tern_ep_synchronize(b->eps[rank]), TERN_TIMEOUT, "rank 2");
+    CHECK(test_seconds() - begin < config->timeout_ms * 1e-3 + 6.0, "rank %d ends after %.1f s", rank,
+          test_seconds() - begin);
+    return 0;
+}
+
+static int mortal(int rank, struct procs_page *page, void *user)
+{
+    const struct test *t = (const struct test *)user;
+    struct tern_ep_config config = TERN_EP_CONFIG_INIT;
+    struct tern_ep *eps[RANKS] = {NULL};
+    struct rng r = {71};
+    struct ll_shape shape;
+    struct world w;
+    struct ll_batch b;
+    int result;
+
+    test_quiet();
+    memset(&shape, 0, sizeof shape);
+    shape.batch = scene_shape(RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
+    shape.hidden = 256;
+    config.num_experts = shape.batch.num_experts;
+    config.max_topk = shape.batch.topk;
+    config.max_tokens = 1;
+    config.max_row_bytes = 16;
+    config.timeout_ms = t->scale < 100 ? 4000 : 1200;
+    ll_config_add(&config, &shape, 1);
+    world_init(&w, RANKS, rank);
+    ll_batch_init(&b, &w, eps, &shape, &r);
+    ll_batch_redraw_ids(&b, ROUTING_UNIFORM, &r);
+    result = live_or_die(&b, &config, rank, page);
+    ll_batch_fini(&b);
+    world_ep_close(&w, eps);
+    world_fini(&w);
+    return result;
+}
+
+static int killed(struct test *t) { return procs_run(RANKS, VICTIM, 60, mortal, t); }
+
+int main(int argc, char **argv)
+{
+    struct test t;
+
+    test_begin(&t, argc, argv);
+    test_run(&t, "a rank killed between send and receive is named", killed);
+    test_run(&t, "random cases, ranks in 2 processes", two);
+    test_run(&t, "random cases, ranks in 4 processes", four);
+    return test_end(&t);
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A random case of low latency: one to three rounds on one object with other tokens each time, whole or cut in
+ * two, sometimes with the combine left out or done twice. Everything is drawn from one seed, which also seeds
+ * the scheduler of the cpu machine, so ranks that run apart draw the same world. */
+#ifndef TERN_TEST_LL_CASE_H
+#define TERN_TEST_LL_CASE_H
+
+#include "ll_batch.h"
+
+struct ll_case {
+    uint64_t seed;
+    int num_ranks;
+    struct ll_shape shape;
+    struct tern_ep_config config;
+    int rounds;
+};
+
+/* num_ranks 0: drawn. `small`: for sanitizers. */
+void ll_case_draw(struct ll_case *c, uint64_t seed, int num_ranks, int small);
+/* Opens rank `self` (-1: all), runs the case against the reference, closes. Prints the case if it fails. */
+int ll_case_run(const struct ll_case *c, int self, const struct tern_id *id);
+
+#endif
