@@ -466,7 +466,6 @@ static int refuse_combine(struct stage *x)
         a.field = value;                                                                                     \
         REFUSES(tern_ll_combine(ep, &a, stream), TERN_INVALID_ARGUMENT, text);                               \
     } while (0)
-    REFUSED(0, reserved, 1, "reserved is 1");
     REFUSED(0, in, NULL, "in is NULL");
     REFUSED(0, in, (const char *)a.in + 8, "in is at");
     REFUSED(0, out, NULL, "out is NULL");
@@ -568,6 +567,9 @@ static int sizes(struct test *t)
     c = large();
     c.ll_tokens = 8193;
     REFUSES(tern_ep_get_sizes(&c, 8, &s), TERN_INVALID_ARGUMENT, "ll_tokens is 8193");
+    c = large();
+    c.reserved = 1;
+    REFUSES(tern_ep_get_sizes(&c, 8, &s), TERN_INVALID_ARGUMENT, "reserved is 1");
     return 0;
 }
 

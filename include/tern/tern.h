@@ -301,10 +301,13 @@ struct tern_ep_config {
                            object has no low-latency operations */
     uint32_t ll_hidden;     /* most channels of a token there */
     uint32_t ll_lanes;      /* low-latency batches in flight at once, to 64; default 2 */
+    uint32_t ll_mask;       /* 1: a rank that misses the deadline of a low-latency operation is masked there,
+                               which goes on without it; default 0: it ends the object's operations */
+    uint32_t reserved;
 };
 #define TERN_EP_CONFIG_INIT                                                                                  \
     {                                                                                                        \
-        sizeof(struct tern_ep_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                 \
+        sizeof(struct tern_ep_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                           \
     }
 
 /* What tern_ep_open takes on every rank. */
@@ -600,6 +603,17 @@ enum tern_ll_weights {
     TERN_LL_WEIGHTS_AT_DISPATCH = 1 /* a rank weights and adds its experts' rows; one row a rank comes home */
 };
 
+enum tern_ll_layout {
+    TERN_LL_BY_EXPERT = 0, /* one row a (token, local expert) */
+    TERN_LL_BY_RANK = 1    /* one row a (token, rank), whose experts' outputs the caller weights and adds */
+};
+
+enum tern_ll_compression {
+    TERN_LL_PLAIN = 0, /* BF16 */
+    TERN_LL_FP8 = 1,   /* E4M3, an FP32 scale for each 128 channels */
+    TERN_LL_LOG10 = 2  /* 10 bits a channel: sign and logarithm, in a range for each 128 channels */
+};
+
 /* R ranks, L local experts, T max_tokens, H hidden. A slab has R * T rows an expert, of which the first
  * out_counts[e] are written: by source rank, then token. A token that names an expert twice has one row
  * there. */
@@ -630,11 +644,17 @@ struct tern_ll_dispatch_args {
     int32_t *out_source; /* [L, R * T] token at its source; or NULL */
     struct tern_event *after;  /* start no sooner than this event; may be NULL */
     struct tern_event *record; /* record this event when done; may be NULL */
+    uint32_t layout;           /* enum tern_ll_layout; equal on all ranks */
+    uint32_t reserved;
+    int32_t *out_topk_idx;   /* by rank: [R, T, topk] local experts, -1 elsewhere; or NULL */
+    float *out_topk_weights; /* by rank: [R, T, topk], if topk_weights is given; or NULL */
+    int64_t *sum_counts;     /* [L] rows of each expert are added here; or NULL */
+    uint64_t *wait_ns;       /* [R] time waited for each source is added here; or NULL */
 };
 #define TERN_LL_DISPATCH_ARGS_INIT                                                                           \
     {                                                                                                        \
         sizeof(struct tern_ll_dispatch_args), 0, 0, NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, \
-            NULL, NULL, NULL, NULL, NULL                                                                     \
+            NULL, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL, NULL                                       \
     }
 
 /* COLLECTIVE, asynchronous on `stream`; operations of one object, high-throughput ones too, run in the order
@@ -654,13 +674,14 @@ struct tern_ll_combine_args {
     void *out;                 /* device, BF16 [num_tokens, H]; 16-byte aligned */
     int64_t out_stride;        /* bytes between its rows, a multiple of 16; default dense */
     uint32_t num_sms;          /* as in dispatch */
-    uint32_t reserved;
+    uint32_t compression;      /* enum tern_ll_compression: of rows on their way; equal on all ranks */
     struct tern_event *after;
     struct tern_event *record;
+    uint64_t *wait_ns; /* [R] time waited for each source is added here; or NULL */
 };
 #define TERN_LL_COMBINE_ARGS_INIT                                                                            \
     {                                                                                                        \
-        sizeof(struct tern_ll_combine_args), 0, 0, NULL, NULL, NULL, 0, 0, 0, NULL, NULL                     \
+        sizeof(struct tern_ll_combine_args), 0, 0, NULL, NULL, NULL, 0, 0, 0, NULL, NULL, NULL               \
     }
 
 /* COLLECTIVE, asynchronous on `stream`. Sizes are those of the lane's latest dispatch. In FP32, from 0,

@@ -8,6 +8,9 @@ enum tern_status tern_ll_dispatch(struct tern_ep *ep, const struct tern_ll_dispa
 {
     TERN_TRY(terni_check_pointer("ep", ep));
     TERN_TRY(terni_check_struct("args", args, sizeof(*args)));
+    if (args->reserved != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "args->reserved is %u, not 0", args->reserved);
+    }
     return terni_ll_dispatch(ep, args, stream);
 }
 
@@ -16,8 +19,5 @@ enum tern_status tern_ll_combine(struct tern_ep *ep, const struct tern_ll_combin
 {
     TERN_TRY(terni_check_pointer("ep", ep));
     TERN_TRY(terni_check_struct("args", args, sizeof(*args)));
-    if (args->reserved != 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "args->reserved is %u, not 0", args->reserved);
-    }
     return terni_ll_combine(ep, args, stream);
 }

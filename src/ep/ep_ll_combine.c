@@ -19,6 +19,9 @@ static enum tern_status check_input(const struct tern_ll_combine_args *a)
 static enum tern_status check_output(const struct tern_ll_combine_args *a, const struct ll_dispatch_args *d)
 {
     int64_t row = 2 * (int64_t)d->hidden;
+    if (a->compression != 0 || a->wait_ns) {
+        return TERN_FAIL(TERN_UNSUPPORTED, "compression %u and waits are not there yet", a->compression);
+    }
     if (d->num_tokens > 0 && !a->out) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "out is NULL with %u tokens", d->num_tokens);
     }

@@ -38,6 +38,10 @@ static enum tern_status check_shape(const struct tern_ep *ep, const struct tern_
     TERN_TRY(check_limit("topk", a->topk, 1, ep->shape.max_topk));
     TERN_TRY(check_limit("hidden", a->hidden, 1, ep->shape.ll_hidden));
     TERN_TRY(check_limit("cast", a->cast, TERN_CAST_NONE, TERN_CAST_FP8_UE8M0));
+    TERN_TRY(check_limit("layout", a->layout, TERN_LL_BY_EXPERT, TERN_LL_BY_EXPERT));
+    if (a->out_topk_idx || a->out_topk_weights || a->sum_counts || a->wait_ns) {
+        return TERN_FAIL(TERN_UNSUPPORTED, "ids and weights by rank, sums and waits are not there yet");
+    }
     TERN_TRY(check_limit("weights", a->weights, TERN_LL_WEIGHTS_AT_COMBINE, TERN_LL_WEIGHTS_AT_DISPATCH));
     if (a->hidden % step != 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "hidden is %u; it must be a multiple of %u", a->hidden, step);

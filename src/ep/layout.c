@@ -82,6 +82,8 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     TERN_TRY(check_range("num_sms", config->num_sms, 0, 1024));
     TERN_TRY(check_range("transfer", config->transfer, 0, TERN_TRANSFER_PLAIN));
     TERN_TRY(check_range("copy_engine", config->copy_engine, 0, 1));
+    TERN_TRY(check_range("ll_mask", config->ll_mask, 0, 0));
+    TERN_TRY(check_range("reserved", config->reserved, 0, 0));
     s.num_ranks = (uint32_t)num_ranks;
     s.num_experts = config->num_experts;
     s.experts_a_rank = config->num_experts / (uint32_t)num_ranks;
