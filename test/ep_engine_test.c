@@ -42,6 +42,18 @@ static int one_round(struct scene *s, int round)
     return 0;
 }
 
+/* `body` opens the scene. */
+static int with_scene(struct test *t, uint32_t layout, uint64_t seed, int (*body)(struct scene *))
+{
+    struct scene s;
+    int result;
+
+    engine_scene(&s, t, layout, seed);
+    result = body(&s);
+    scene_fini(&s);
+    return result;
+}
+
 static int take_turns(struct scene *s, int rounds)
 {
     int round;
@@ -119,35 +131,26 @@ static int refuse_object(struct scene *s, enum tern_status status, const char *t
     return combine_check(&s->combines[0], s->eps, 0);
 }
 
+static int refuse_without(struct scene *s)
+{
+    s->config.copy_engine = 0;
+    return refuse_object(s, TERN_BAD_STATE, "opened without it");
+}
+
+static int refuse_small(struct scene *s)
+{
+    s->config.staging_bytes = 4096;
+    return refuse_object(s, TERN_NO_SPACE, "staging_bytes is 4096");
+}
+
+static int refuse_layout(struct scene *s) { return refuse_object(s, TERN_UNSUPPORTED, "expert layout"); }
+
 static int refusals(struct test *t)
 {
-    struct scene s;
-    int result;
-
-    engine_scene(&s, t, TERN_LAYOUT_RANK, 41);
-    result = refuse(&s);
-    scene_fini(&s);
-    if (result) {
-        return result;
-    }
-    engine_scene(&s, t, TERN_LAYOUT_RANK, 42);
-    s.config.copy_engine = 0;
-    result = refuse_object(&s, TERN_BAD_STATE, "opened without it");
-    scene_fini(&s);
-    if (result) {
-        return result;
-    }
-    engine_scene(&s, t, TERN_LAYOUT_RANK, 43);
-    s.config.staging_bytes = 4096;
-    result = refuse_object(&s, TERN_NO_SPACE, "staging_bytes is 4096");
-    scene_fini(&s);
-    if (result) {
-        return result;
-    }
-    engine_scene(&s, t, TERN_LAYOUT_EXPERT, 44);
-    result = refuse_object(&s, TERN_UNSUPPORTED, "expert layout");
-    scene_fini(&s);
-    return result;
+    PASS(with_scene(t, TERN_LAYOUT_RANK, 41, refuse));
+    PASS(with_scene(t, TERN_LAYOUT_RANK, 42, refuse_without));
+    PASS(with_scene(t, TERN_LAYOUT_RANK, 43, refuse_small));
+    return with_scene(t, TERN_LAYOUT_EXPERT, 44, refuse_layout);
 }
 
 /* After a fault, by the book; then everything works, its runs counted from the first again. */
@@ -195,19 +198,8 @@ static int absent(struct scene *s)
 
 static int faults(struct test *t)
 {
-    struct scene s;
-    int result;
-
-    engine_scene(&s, t, TERN_LAYOUT_RANK, 45);
-    result = disagree(&s);
-    scene_fini(&s);
-    if (result) {
-        return result;
-    }
-    engine_scene(&s, t, TERN_LAYOUT_RANK, 46);
-    result = absent(&s);
-    scene_fini(&s);
-    return result;
+    PASS(with_scene(t, TERN_LAYOUT_RANK, 45, disagree));
+    return with_scene(t, TERN_LAYOUT_RANK, 46, absent);
 }
 
 int main(int argc, char **argv)

@@ -8,7 +8,9 @@
  * waits for everything: signals come through a signalfd, prefixed output through pipes, times through the
  * poll's deadline. A run ends in phases; each has a deadline that leads to the next:
  *
- *     running -> a rank failed: grace for the others to report -> SIGTERM -> SIGKILL */
+ *     running -> a rank failed: grace for the others to report -> SIGTERM -> SIGKILL
+ *
+ * One long file, because the loop, its phases and the ranks' pipes are one state. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* pipe2, strsignal */
 #endif

@@ -77,6 +77,10 @@ void terni_ep_issued_without(struct tern_ep *ep, struct tern_stream *stream);
  * Returns the first failure. */
 enum tern_status terni_ep_end(struct tern_ep *ep, enum tern_status status, int copies,
                               struct tern_stream *stream, struct tern_event *record);
+/* One wait for a kernel's ticket. TERN_TIMEOUT, and a warning: other work is before the kernel, which ends by its
+ * deadline once it runs. */
+enum tern_status terni_ep_wait_ticket(struct tern_ep *ep, const char *what, const uint64_t *word,
+                                      uint64_t ticket);
 enum tern_status terni_ep_synchronize(struct tern_ep *ep);
 /* Host waits for the operations issued, whatever became of them. */
 enum tern_status terni_ep_wait(struct tern_ep *ep);

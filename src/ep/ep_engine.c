@@ -100,8 +100,7 @@ enum tern_status terni_engine_enter(struct tern_ep *ep, const struct op_frame *f
     l.shared_bytes = 0;
     l.args = &k;
     l.args_bytes = sizeof(k);
-    TERN_TRY(ep->machine->ops->launch(ep->machine, &l, stream));
-    return TERN_OK;
+    return ep->machine->ops->launch(ep->machine, &l, stream);
 }
 
 /* Where this rank's rows for rank d begin, and how many there are below the capacity. */
@@ -109,39 +108,33 @@ struct run_of_rows {
     uint64_t begin, num;
 };
 
-static struct run_of_rows rows_for(const struct tern_route *route, const struct tern_combine_args *a, int d)
+static void find_runs(const struct tern_route *route, uint64_t capacity, struct run_of_rows *runs)
 {
-    struct run_of_rows r = {0, 0};
-    for (int s = 0; s < d; s++) {
-        r.begin += (uint64_t)route->host.rank_counts[s];
+    uint64_t begin = 0;
+    for (uint32_t d = 0; d < route->ep->shape.num_ranks; d++) {
+        uint64_t num = (uint64_t)route->host.rank_counts[d];
+        uint64_t room = begin < capacity ? capacity - begin : 0;
+        runs[d].begin = begin;
+        runs[d].num = num < room ? num : room;
+        begin += num;
     }
-    r.num = (uint64_t)route->host.rank_counts[d];
-    if (r.begin >= a->in_rows) {
-        r.num = 0;
-    } else if (r.num > a->in_rows - r.begin) {
-        r.num = a->in_rows - r.begin;
-    }
-    return r;
 }
 
-/* Piece p of the rows for rank d, and the word that says so. */
-static enum tern_status push_piece(struct tern_route *route, const struct tern_combine_args *a,
-                                   const struct engine_args *e, uint32_t p, int d)
+/* Piece p of the rows for rank d, which are `rows`, and the word that says so. */
+static enum tern_status push_piece(struct tern_ep *ep, uint64_t bytes, const struct engine_args *e,
+                                   uint32_t p, int d, const struct run_of_rows *rows)
 {
-    struct tern_ep *ep = route->ep;
     const struct machine_ops *ops = ep->machine->ops;
-    struct run_of_rows rows = rows_for(route, a, d);
     uint64_t first = (uint64_t)p * e->piece_rows;
-    if (first >= rows.num) {
+    if (first >= rows->num) {
         return TERN_OK;
     }
-    uint64_t num = rows.num - first < e->piece_rows ? rows.num - first : e->piece_rows;
-    uint64_t bytes = a->in.row_bytes;
+    uint64_t num = rows->num - first < e->piece_rows ? rows->num - first : e->piece_rows;
     char *window = ep->heap->bases[d];
     char *to = window + ep->layout.staging + (uint64_t)ep->comm->rank * e->area_bytes + first * bytes;
     uint64_t *word =
         (uint64_t *)(void *)(window + ep->layout.pieces) + (uint64_t)ep->comm->rank * EP_MAX_PIECES + p;
-    TERN_TRY(ops->copy(ep->machine, to, e->own + (rows.begin + first) * bytes, num * bytes, ep->engine));
+    TERN_TRY(ops->copy(ep->machine, to, e->own + (rows->begin + first) * bytes, num * bytes, ep->engine));
     return ops->store(ep->machine, word, e->run, ep->engine);
 }
 
@@ -151,11 +144,14 @@ enum tern_status terni_engine_push(struct tern_route *route, const struct tern_c
     struct tern_ep *ep = route->ep;
     const struct machine_ops *ops = ep->machine->ops;
     int num_ranks = (int)ep->shape.num_ranks;
+    struct run_of_rows runs[TERN_MAX_RANKS];
+    find_runs(route, a->in_rows, runs);
     TERN_TRY(ops->event_record(ep->machine, ep->engine_event, stream));
     TERN_TRY(ops->event_wait(ep->machine, ep->engine_event, ep->engine));
     for (uint32_t p = 0; p < EP_MAX_PIECES; p++) {
         for (int k = 1; k < num_ranks; k++) {
-            TERN_TRY(push_piece(route, a, e, p, (ep->comm->rank + k) % num_ranks));
+            int d = (ep->comm->rank + k) % num_ranks;
+            TERN_TRY(push_piece(ep, a->in.row_bytes, e, p, d, &runs[d]));
         }
     }
     return TERN_OK;

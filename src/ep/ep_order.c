@@ -108,19 +108,26 @@ void terni_ep_issued_without(struct tern_ep *ep, struct tern_stream *stream)
     }
 }
 
+enum tern_status terni_ep_wait_ticket(struct tern_ep *ep, const char *what, const uint64_t *word,
+                                      uint64_t ticket)
+{
+    uint64_t wait_ns = (uint64_t)ep->shape.timeout_ms * 1000000u + 1000000000u;
+    enum tern_status status =
+        ep->machine->ops->wait_word(ep->machine, word, ticket, terni_clock_ns() + wait_ns);
+    if (status == TERN_TIMEOUT) {
+        TERN_LOG(TERN_LOG_WARN, "%s has waited %llu ms behind other work", what,
+                 (unsigned long long)(wait_ns / 1000000u));
+    }
+    return status;
+}
+
 enum tern_status terni_ep_wait(struct tern_ep *ep)
 {
     const struct machine_ops *ops = ep->machine->ops;
     struct tern_stream *stream;
-    uint64_t wait_ns = (uint64_t)ep->shape.timeout_ms * 1000000u + 1000000000u;
     enum tern_status status = ep->num_issued ? TERN_TIMEOUT : TERN_OK;
     while (status == TERN_TIMEOUT) {
-        /* The kernel itself ends by its deadline once it runs; until then other work is before it. */
-        status = ops->wait_word(ep->machine, latest_word(ep), ep->num_issued, terni_clock_ns() + wait_ns);
-        if (status == TERN_TIMEOUT) {
-            TERN_LOG(TERN_LOG_WARN, "operation %llu of an object has waited %llu ms behind other work",
-                     (unsigned long long)ep->num_issued, (unsigned long long)(wait_ns / 1000000u));
-        }
+        status = terni_ep_wait_ticket(ep, "an operation", latest_word(ep), ep->num_issued);
     }
     if (status == TERN_OK && ep->lacks_ticket && !ep->is_recorded &&
         terni_child_stream(&ep->child, &stream)) {

@@ -170,26 +170,16 @@ enum tern_status terni_route_run(struct tern_route *route, const struct tern_rou
 enum tern_status terni_route_wait(struct tern_route *route, struct tern_route_counts *counts)
 {
     struct tern_ep *ep = route->ep;
-    uint64_t wait_ns = (uint64_t)ep->shape.timeout_ms * 1000000u + 1000000000u;
+    enum tern_status status;
     if (route->captured) {
         return TERN_FAIL(TERN_BAD_STATE,
                          "the route ran in a graph: its counts are on the device, see tern_route_get_view");
     }
-    /* The kernel itself ends by its deadline once it runs; until then the stream is busy with the caller's
-     * work. */
-    for (;;) {
-        enum tern_status status = ep->machine->ops->wait_word(ep->machine, route->host.ticket, route->ticket,
-                                                              terni_clock_ns() + wait_ns);
+    do {
+        status = terni_ep_wait_ticket(ep, "a route", route->host.ticket, route->ticket);
         TERN_TRY(terni_ep_fault(ep));
-        if (status == TERN_OK) {
-            break;
-        }
-        if (status != TERN_TIMEOUT) {
-            return status;
-        }
-        TERN_LOG(TERN_LOG_WARN, "a route has waited %llu ms behind other work of its stream",
-                 (unsigned long long)(wait_ns / 1000000u));
-    }
+    } while (status == TERN_TIMEOUT);
+    TERN_TRY(status);
     counts->num_rows = (uint64_t)route->host.num_rows[0];
     counts->num_tokens = (uint64_t)route->host.num_rows[1];
     counts->rank_counts = route->host.rank_counts;

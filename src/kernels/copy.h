@@ -9,6 +9,19 @@
 
 enum { COPY_AT_ONCE = COPY_PIECE / 512 }; /* loads a lane has on their way */
 
+/* In words if `words`, else in bytes. All lanes. */
+TERN_DEVICE void copy_narrow(char *dst, const char *src, uint32_t bytes, int words)
+{
+    uint32_t unit = words ? 4 : 1;
+    for (uint32_t i = (uint32_t)lane() * unit; i < bytes; i += 32 * unit) {
+        if (words) {
+            *(uint32_t *)(dst + i) = *(const uint32_t *)(src + i);
+        } else {
+            dst[i] = src[i];
+        }
+    }
+}
+
 /* Up to COPY_PIECE bytes, in the widest unit that both ends and the size allow. All lanes. */
 TERN_DEVICE void copy_piece(char *dst, const char *src, uint32_t bytes)
 {
@@ -28,14 +41,8 @@ TERN_DEVICE void copy_piece(char *dst, const char *src, uint32_t bytes)
                 st_stream_vec16(dst + i + q * 512, v[q]);
             }
         }
-    } else if ((either & 3) == 0) {
-        for (i = (uint32_t)lane() * 4; i < bytes; i += 128) {
-            *(uint32_t *)(dst + i) = *(const uint32_t *)(src + i);
-        }
     } else {
-        for (i = (uint32_t)lane(); i < bytes; i += 32) {
-            dst[i] = src[i];
-        }
+        copy_narrow(dst, src, bytes, (either & 3) == 0);
     }
 }
 

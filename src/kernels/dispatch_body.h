@@ -16,6 +16,7 @@
 #define TERN_DISPATCH_BODY_H
 
 #include "kernels/cast.h"
+#include "kernels/copy.h"
 #include "kernels/dispatch_meta.h"
 
 /* One warp's view of its pipeline. */
@@ -61,14 +62,8 @@ TERN_DEVICE void warp_copy(char *dst, const char *src, uint32_t bytes)
         for (uint32_t i = (uint32_t)lane() * 16; i < bytes; i += 512) {
             st_vec16(dst + i, ld_vec16(src + i));
         }
-    } else if ((either & 3) == 0) {
-        for (uint32_t i = (uint32_t)lane() * 4; i < bytes; i += 128) {
-            *(uint32_t *)(dst + i) = *(const uint32_t *)(src + i);
-        }
     } else {
-        for (uint32_t i = (uint32_t)lane(); i < bytes; i += 32) {
-            dst[i] = src[i];
-        }
+        copy_narrow(dst, src, bytes, (either & 3) == 0);
     }
 }
 

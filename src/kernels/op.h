@@ -101,17 +101,16 @@ TERN_DEVICE void op_announce(const struct op_frame *f, uint64_t epoch, int num_v
     }
 }
 
-/* Waits for a value of rank `peer` in one tagged word, or two neighbouring ones; 0 if the operation is to be
- * abandoned. */
+/* Waits for a value of rank `peer` in two neighbouring tagged words; 0 if the operation is to be abandoned. */
 TERN_DEVICE int op_receive(const struct op_frame *f, uint64_t epoch, int peer, const uint64_t *words,
-                           const int num_words, uint64_t *value)
+                           uint64_t *value)
 {
     struct op_patience patience = {0, 0};
     for (;;) {
         /* Acquires, which pair with the fence and stores of op_announce: what the peer's earlier kernels
          * wrote is visible afterwards, and what they read has been read. */
         uint64_t low = ld_acquire_sys_u64(words);
-        uint64_t high = num_words == 2 ? ld_acquire_sys_u64(words + 1) : epoch << 32;
+        uint64_t high = ld_acquire_sys_u64(words + 1);
         if (op_has_tag(low, epoch) && op_has_tag(high, epoch)) {
             *value = high << 32 | (uint32_t)low;
             return 1;
@@ -172,7 +171,7 @@ TERN_DEVICE int op_await(const struct op_frame *f, uint64_t epoch, const struct 
         char *ep_base = f->ep_bases[s]; /* on their way while the wait goes on */
         char *user_base = f->user_bases[s];
         uint64_t value;
-        failed = !op_receive(f, epoch, s, op_message(f, f->own, epoch, s) + 2 * v, 2, &value) ||
+        failed = !op_receive(f, epoch, s, op_message(f, f->own, epoch, s) + 2 * v, &value) ||
                  !op_take(f, epoch, t, s, v, value, ep_base, user_base);
     }
     return !sync_block_or(failed);
