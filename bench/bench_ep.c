@@ -134,7 +134,7 @@ static void name_routing(const struct options *o, char *text)
 {
     const char *name = o->routing != NULL ? strrchr(o->routing, '/') : NULL;
     if (o->routing == NULL) {
-        snprintf(text, REPORT_TEXT, "uniform");
+        snprintf(text, REPORT_TEXT, o->skew > 100 ? "skew%u" : "uniform", o->skew);
         return;
     }
     name = name != NULL ? name + 1 : o->routing;
@@ -239,8 +239,8 @@ enum tern_status ep_rows(const struct options *o, struct report *report, struct 
 static enum tern_status note_shape(struct report *report, const struct options *o, const struct party *party,
                                    double wire)
 {
-    TERN_TRY(report_note(report, "routing", "%s, layer %u, seed %u",
-                         o->routing != NULL ? o->routing : "uniform", o->layer, o->seed));
+    TERN_TRY(report_note(report, "routing", "%s, layer %u, seed %u, skew %u",
+                         o->routing != NULL ? o->routing : "drawn", o->layer, o->seed, o->skew));
     TERN_TRY(report_note(
         report, "options", "out %s, meta %s, align %u, transfer %s, combine %s, %u iterations after %u",
         o->tensor ? "tensor" : "window", o->meta ? "1" : "0", o->align,

@@ -45,6 +45,8 @@ static const struct row rows[] = {
     {"--weights", TEXT, EP, AT(weights), 0, 0, 0, "FILE.npy",
      "top-k weights for a routing file; default: drawn"},
     {"--layer", NUMBER, EP, AT(layer), 0, 1u << 16, 0, "N", "of the routing file; default 0"},
+    {"--skew", NUMBER, EP, AT(skew), 100, 100 * TERN_MAX_RANKS, 100, "N",
+     "drawn so that rank 0 receives N per cent of the mean; default 100"},
     {"--seed", NUMBER, EP | WIRE | DEMO, AT(seed), 0, UINT32_MAX, 1, "N", "of routing and rows; default 1"},
     {"--iters", NUMBER, EP, AT(iters), 1, 100000, 0, "N", "timed iterations; default 50, cpu 5"},
     {"--iters", NUMBER, DEMO, AT(iters), 1, 100000, 0, "N", "timed iterations; default 20, cpu 2"},

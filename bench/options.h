@@ -37,6 +37,7 @@ struct options {
     const char *routing; /* NULL: uniform */
     const char *weights;
     uint32_t layer;
+    uint32_t skew; /* rows of rank 0, in per cent of the mean */
     uint32_t seed;
     uint32_t iters;
     uint32_t warmup;

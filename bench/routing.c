@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two sources of ids. Uniform: each token draws topk different experts, from the seed and the rank alone, so
- * that a rank's tokens stay the same when others come or go. A file: an array [layer, token, choice]; rank r
- * takes the r-th block of consecutive tokens. */
+ * Two sources of ids. They are drawn (draw.c), or come from a file: an array [layer, token, choice], of which
+ * rank r takes the r-th block of consecutive tokens. */
 #include "routing.h"
 
+#include "draw.h"
 #include "fill.h"
 
 #include <stdlib.h>
@@ -78,6 +78,9 @@ enum tern_status routing_settle(struct options *o, int num_ranks)
         status = settle_file(o, &ids);
         npy_free(&ids);
         TERN_TRY(status);
+        if (o->skew > 100) {
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "--skew %u: the ids come from %s", o->skew, o->routing);
+        }
     } else if (o->weights != NULL) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--weights %s without a routing file", o->weights);
     } else if (o->layer != 0) {
@@ -96,39 +99,10 @@ enum tern_status routing_settle(struct options *o, int num_ranks)
     return TERN_OK;
 }
 
-/* Shuffles as much of a deck of experts as one token draws. The deck stays shuffled: any order is a fair
- * start. */
-static void draw_rank(const struct options *o, const struct routing *g, int rank, int64_t *deck)
+static enum tern_status draw(const struct options *o, struct routing *g)
 {
-    struct fill_random random = fill_begin(o->seed, FILL_IDS, (uint64_t)rank, 0);
-    int64_t *ids = g->ids + (uint64_t)rank * g->tokens * g->topk;
-    uint32_t t, k, e;
-    for (e = 0; e < g->experts; e++) {
-        deck[e] = e;
-    }
-    for (t = 0; t < g->tokens; t++) {
-        for (k = 0; k < g->topk; k++) {
-            uint32_t other = k + (uint32_t)(fill_next(&random) % (g->experts - k));
-            int64_t id = deck[other];
-            deck[other] = deck[k];
-            deck[k] = id;
-            *ids++ = id;
-        }
-    }
-}
-
-static enum tern_status draw_ids(const struct options *o, struct routing *g)
-{
-    int64_t *deck = (int64_t *)malloc(g->experts * sizeof(*deck));
-    int r;
-    if (deck == NULL) {
-        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %u experts", g->experts);
-    }
-    for (r = 0; r < g->num_ranks; r++) {
-        draw_rank(o, g, r, deck);
-    }
-    free(deck);
-    return TERN_OK;
+    struct draw d = {o->seed, (uint32_t)g->num_ranks, g->tokens, g->topk, g->experts, o->skew};
+    return draw_ids(&d, g->ids);
 }
 
 static enum tern_status read_ids(const struct options *o, struct routing *g)
@@ -202,7 +176,7 @@ static enum tern_status fill_routing(const struct options *o, struct routing *g)
 {
     int r;
     TERN_TRY(take_memory(g));
-    TERN_TRY(o->routing != NULL ? read_ids(o, g) : draw_ids(o, g));
+    TERN_TRY(o->routing != NULL ? read_ids(o, g) : draw(o, g));
     if (o->weights != NULL) {
         TERN_TRY(read_weights(o, g));
     } else {

@@ -58,6 +58,14 @@ else
     not_ok "ep reads recorded routing"
 fi
 
+if run 0 "$bench" ep --ranks 4 --tokens 256 --hidden 64 --iters 1 --skew 130 &&
+    [ "$(sum_wrong)" = 0 ] && grep -qE 'skew130 dispatch .* 1\.(2[789]|3[0123]) ' "$scratch/out"; then
+    ok "one rank receives 1.3 times the mean"
+else
+    sed 's/^/# /' "$scratch/out"
+    not_ok "one rank receives 1.3 times the mean"
+fi
+
 if run 0 "$build/bin/tern-run" -n 3 "$bench" ep --experts 12 --topk 2 --tokens 16 --hidden 64 --iters 2 &&
     [ "$(sum_wrong)" = 0 ] && [ "$(grep -c dispatch "$scratch/out")" = 2 ] && grep -q 'a process each' "$scratch/out"; then
     ok "under tern-run one rank prints for all" # one row, and the word in a note
@@ -140,6 +148,10 @@ refused "'extra' is no option" ep --tokens 8 extra
 refused "--align 8 needs --layout expert" ep --align 8
 refused "--combine engine needs --layout rank" ep --combine engine --layout expert
 refused "--layer 1 without a routing file" ep --layer 1
+refused "--skew 99: 99 is outside" ep --skew 99
+refused "--skew 130: the ids come from" ep --routing $ids --skew 130
+refused "--skew 500: 8 of 8 experts a token on 4 ranks can come to 100" ep --ranks 4 --tokens 8 \
+    --topk 8 --experts 8 --skew 500
 refused "--seed 99999999999999999999" ep --seed 99999999999999999999
 refused "--dtype fp4" ep --dtype fp4
 refused "--experts 10" ep --ranks 4 --experts 10
