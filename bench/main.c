@@ -47,7 +47,7 @@ static int is_help(const char *word)
 static int answer(const struct subcommand *sub, int num_words, char **words)
 {
     int i;
-    for (i = 0; i < num_words; i += 2) {
+    for (i = 0; i < num_words; i += options_num_words(sub->command, words[i])) {
         if (is_help(words[i])) {
             options_help(sub->command);
             return 1;

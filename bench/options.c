@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum kind { NUMBER, SWEEP, CHOICE, TEXT };
+/* A flag takes no value, every other option one. */
+enum kind { NUMBER, SWEEP, CHOICE, TEXT, FLAG };
 
 struct row {
     const char *name;
@@ -29,8 +30,10 @@ static const struct row rows[] = {
      "auto: TERN_MACHINE, else cuda if a GPU is there"},
     {"--ranks", NUMBER, ALL, AT(ranks), 1, TERN_MAX_RANKS, 0, "N", "default 8; under tern-run what it says"},
     {"--tokens", SWEEP, EP, AT(tokens), 0, 1u << 20, 0, "N[,N..]", "tokens a rank; default 4096, cpu 64"},
-    {"--hidden", NUMBER, EP, AT(hidden), 8, MAX_HIDDEN, 0, "N", "channels a token; default 7168, cpu 512"},
-    {"--topk", NUMBER, EP, AT(topk), 1, TERN_MAX_TOPK, 0, "N", "experts a token; default 8, or the file's"},
+    {"--hidden", NUMBER, EP, AT(hidden), 8, MAX_HIDDEN, 0, "N",
+     "channels a token; default 7168, cpu 512"},
+    {"--topk", NUMBER, EP, AT(topk), 1, TERN_MAX_TOPK, 0, "N",
+     "experts a token; default 8, or the file's"},
     {"--experts", NUMBER, EP, AT(experts), 1, MAX_EXPERTS, 0, "N",
      "of all ranks; default 256, or the file's"},
     {"--sms", NUMBER, EP | DEMO, AT(sms), 1, 1024, 0, "N",
@@ -56,7 +59,8 @@ static const struct row rows[] = {
      "where outputs lie: where peers write, or one more copy away"},
     {"--meta", CHOICE, EP, AT(meta), 0, 0, 1, "0|1",
      "dispatch also carries top-k ids, weights and sources; default 1"},
-    {"--transfer", CHOICE, EP, AT(transfer), 0, 0, 0, "auto|bulk|plain", "bulk copies, or loads and stores"},
+    {"--transfer", CHOICE, EP, AT(transfer), 0, 0, 0, "auto|bulk|plain",
+     "bulk copies, or loads and stores"},
     {"--combine", CHOICE, EP, AT(combine), 0, 0, 0, "pull|engine",
      "who brings combine's rows: the kernel, or the copy engine"},
     {"--check", CHOICE, EP | WIRE, AT(check), 0, 0, 1, "0|1",
@@ -68,7 +72,7 @@ static const struct row rows[] = {
      "folder of the routing files; default data, else the installed one"},
 };
 
-enum { NUM_ROWS = sizeof(rows) / sizeof(rows[0]) };
+enum { NUM_ROWS = sizeof(rows) / sizeof(rows[0]), WORDS_AT_ONCE = 8 };
 
 /* Digits only: no sign, no space. `given` is the whole word, of which text is a part. */
 static enum tern_status read_number(const struct row *row, const char *given, const char *text, size_t length,
@@ -148,6 +152,9 @@ static enum tern_status read_value(const struct row *row, const char *text, stru
     case TEXT:
         *(const char **)field = text;
         break;
+    case FLAG:
+        *(uint32_t *)field = 1;
+        break;
     }
     return TERN_OK;
 }
@@ -164,34 +171,50 @@ static const struct row *find(const char *name, unsigned commands)
     return NULL;
 }
 
+int options_num_words(enum command command, const char *word)
+{
+    const struct row *row = find(word, command);
+    return row != NULL && row->kind == FLAG ? 1 : 2;
+}
+
+static void set_defaults(enum command command, struct options *o)
+{
+    int i;
+    memset(o, 0, sizeof(*o));
+    o->command = command;
+    for (i = 0; i < (int)NUM_ROWS; i++) {
+        if (rows[i].kind == NUMBER || rows[i].kind == CHOICE) {
+            *(uint32_t *)(void *)((char *)o + rows[i].offset) = rows[i].value;
+        }
+    }
+}
+
 enum tern_status options_parse(enum command command, int num_words, char **words, struct options *options)
 {
     struct options o;
     int i;
-    memset(&o, 0, sizeof(o));
-    o.command = command;
-    for (i = 0; i < (int)NUM_ROWS; i++) {
-        if (rows[i].kind == NUMBER || rows[i].kind == CHOICE) {
-            *(uint32_t *)(void *)((char *)&o + rows[i].offset) = rows[i].value;
-        }
-    }
-    for (i = 0; i < num_words; i += 2) {
+    set_defaults(command, &o);
+    for (i = 0; i < num_words; i += options_num_words(command, words[i])) {
         const struct row *row = find(words[i], command);
         if (row == NULL && words[i][0] != '-') {
             return TERN_FAIL(TERN_INVALID_ARGUMENT,
-                             "'%s' is no option; every option takes one value; see tern-bench help",
+                             "'%s' is no option; flags take no value, other options one; see tern-bench help",
                              words[i]);
         }
         if (row == NULL) {
             return TERN_FAIL(TERN_INVALID_ARGUMENT, "no option %s here; see tern-bench help", words[i]);
         }
-        if (i + 1 == num_words) {
+        if (row->kind != FLAG && i + 1 == num_words) {
             return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s needs a value: %s", row->name, row->words);
         }
-        TERN_TRY(read_value(row, words[i + 1], &o));
+        TERN_TRY(read_value(row, row->kind != FLAG ? words[i + 1] : "", &o));
     }
     if (o.routing != NULL && strcmp(o.routing, "uniform") == 0) {
         o.routing = NULL;
+    }
+    if (o.corrupt != CORRUPT_NONE && find("--check", command) != NULL && !o.check) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--corrupt %s with --check 0",
+                         options_word(command, "--corrupt", o.corrupt));
     }
     *options = o;
     return TERN_OK;
@@ -215,7 +238,7 @@ void options_help(enum command command)
         printf("%s\n", parts[p].usage);
         for (i = 0; i < (int)NUM_ROWS; i++) {
             if ((rows[i].commands & parts[p].command) != 0) {
-                printf("  %-10s %-21s %s\n", rows[i].name, rows[i].words, rows[i].help);
+                printf("  %-13s %-23s %s\n", rows[i].name, rows[i].words, rows[i].help);
             }
         }
         printf("\n");
@@ -226,11 +249,13 @@ void options_help(enum command command)
            "The exit status is 1 if an element is wrong and 2 if something failed.\n");
 }
 
-const char *options_word(const char *option, uint32_t value)
+const char *options_word(enum command command, const char *option, uint32_t value)
 {
-    static _Thread_local char text[24];
+    static _Thread_local char texts[WORDS_AT_ONCE][24];
+    static _Thread_local unsigned calls;
+    char *text = texts[calls++ % WORDS_AT_ONCE];
     size_t length;
-    const char *word = word_at(find(option, COMMAND_ALL)->words, value, &length);
-    snprintf(text, sizeof(text), "%.*s", (int)length, word != NULL ? word : "");
+    const char *word = word_at(find(option, command)->words, value, &length);
+    snprintf(text, sizeof(texts[0]), "%.*s", (int)length, word != NULL ? word : "");
     return text;
 }

@@ -55,7 +55,9 @@ struct options {
 enum tern_status options_parse(enum command command, int num_words, char **words, struct options *options);
 /* Prints usage and every option of the subcommand, or of all. */
 void options_help(enum command command);
-/* The word for a value of a choice option, as the header and the JSON give it. */
-const char *options_word(const char *option, uint32_t value);
+/* Words that the option at this word takes, itself included; 2 for one that there is not. */
+int options_num_words(enum command command, const char *word);
+/* The word for a value of a choice option, as the header and the JSON give it; good for seven more calls. */
+const char *options_word(enum command command, const char *option, uint32_t value);
 
 #endif
