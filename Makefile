@@ -307,6 +307,7 @@ demo: report $(BENCH)
 bench: report $(BENCH)
 	@$(B)/bin/tern-bench wire
 	@$(B)/bin/tern-bench ep
+	@$(B)/bin/tern-bench ll
 
 # ---- Installation ------------------------------------------------------------------------------------------
 
@@ -367,7 +368,7 @@ help:
 	'make check-tsan     the test programs under ThreadSanitizer, and a proof that it is awake' \
 	'make check-gpu      the test programs on the GPUs of this machine' \
 	'make check-memcheck two of them under compute-sanitizer' \
-	'make bench          limits of the machine, then dispatch and combine beside them' \
+	'make bench          limits of the machine, then both modes of dispatch and combine beside them' \
 	'make install        into $$(DESTDIR)$$(PREFIX); make uninstall removes it' \
 	'make format-check   what clang-format would change' \
 	'make clean' \

@@ -23,49 +23,64 @@ struct row {
 #define AT(field) offsetof(struct options, field)
 /* Rows of BF16 to 1 MiB, the longest that an EP object takes. */
 enum { MAX_HIDDEN = 1 << 19 };
-enum { EP = COMMAND_EP, WIRE = COMMAND_WIRE, DEMO = COMMAND_DEMO, ALL = COMMAND_ALL };
+enum { EP = COMMAND_EP, WIRE = COMMAND_WIRE, DEMO = COMMAND_DEMO, LL = COMMAND_LL, ALL = COMMAND_ALL };
 
 static const struct row rows[] = {
     {"--machine", CHOICE, ALL, AT(machine), 0, 0, 0, "auto|cpu|cuda",
      "auto: TERN_MACHINE, else cuda if a GPU is there"},
     {"--ranks", NUMBER, ALL, AT(ranks), 1, TERN_MAX_RANKS, 0, "N", "default 8; under tern-run what it says"},
     {"--tokens", SWEEP, EP, AT(tokens), 0, 1u << 20, 0, "N[,N..]", "tokens a rank; default 4096, cpu 64"},
-    {"--hidden", NUMBER, EP, AT(hidden), 8, MAX_HIDDEN, 0, "N",
+    {"--tokens", SWEEP, LL, AT(tokens), 0, 1u << 13, 0, "N[,N..]",
+     "tokens a rank; default 1,8,32,128,512,1024, cpu 16"},
+    {"--hidden", NUMBER, EP | LL, AT(hidden), 8, MAX_HIDDEN, 0, "N",
      "channels a token; default 7168, cpu 512"},
-    {"--topk", NUMBER, EP, AT(topk), 1, TERN_MAX_TOPK, 0, "N",
+    {"--topk", NUMBER, EP | LL, AT(topk), 1, TERN_MAX_TOPK, 0, "N",
      "experts a token; default 8, or the file's"},
     {"--experts", NUMBER, EP, AT(experts), 1, MAX_EXPERTS, 0, "N",
      "of all ranks; default 256, or the file's"},
+    {"--experts", NUMBER, LL, AT(experts), 1, MAX_EXPERTS, 0, "N",
+     "of all ranks; default 288, or the file's"},
     {"--sms", NUMBER, EP | DEMO, AT(sms), 1, 1024, 0, "N",
      "processors an operation takes; default 24, or what a rank may use"},
+    {"--sms", NUMBER, LL, AT(sms), 1, 1024, 0, "N",
+     "processors an operation takes; default what a rank may use"},
     {"--dtype", CHOICE, EP, AT(dtype), 0, 0, DTYPE_BF16, "bf16|fp8|cast",
      "rows of dispatch: bf16, fp8 with FP32 scales, bf16 cast to fp8 on the way"},
     {"--layout", CHOICE, EP, AT(layout), 0, 0, TERN_LAYOUT_RANK, "rank|expert", "order of the rows received"},
     {"--align", NUMBER, EP, AT(align), 1, 4096, 1, "N",
      "expert layout: rows that an expert's begin is a multiple of"},
-    {"--routing", TEXT, EP, AT(routing), 0, 0, 0, "uniform|FILE.npy",
+    {"--cast", CHOICE, LL, AT(ll.cast), 0, 0, TERN_CAST_FP8, "none|fp8|pow2|ue8m0",
+     "rows of dispatch: BF16, or cast to E4M3 with one of three kinds of scales"},
+    {"--weights", CHOICE, LL, AT(ll.weights), 0, 0, TERN_LL_WEIGHTS_AT_COMBINE, "combine|dispatch",
+     "where weights are given: a row a choice comes home, or a sum a rank"},
+    {"--hook", FLAG, LL, AT(ll.hook), 0, 0, 0, "", "send and receive as two calls, timed apart too"},
+    {"--lanes", NUMBER, LL, AT(ll.lanes), 1, 64, 1, "N",
+     "batches that go together; figures are of one; with --hook all send, then receive"},
+    {"--graph", FLAG, LL, AT(ll.graph), 0, 0, 0, "", "replay operations from captured graphs"},
+    {"--routing", TEXT, EP | LL, AT(routing), 0, 0, 0, "uniform|FILE.npy",
      "drawn without replacement, or an array [layer, token, choice]"},
     {"--weights", TEXT, EP, AT(weights), 0, 0, 0, "FILE.npy",
      "top-k weights for a routing file; default: drawn"},
-    {"--layer", NUMBER, EP, AT(layer), 0, 1u << 16, 0, "N", "of the routing file; default 0"},
-    {"--skew", NUMBER, EP, AT(skew), 100, 100 * TERN_MAX_RANKS, 100, "N",
+    {"--layer", NUMBER, EP | LL, AT(layer), 0, 1u << 16, 0, "N", "of the routing file; default 0"},
+    {"--skew", NUMBER, EP | LL, AT(skew), 100, 100 * TERN_MAX_RANKS, 100, "N",
      "drawn so that rank 0 receives N per cent of the mean; default 100"},
-    {"--seed", NUMBER, EP | WIRE | DEMO, AT(seed), 0, UINT32_MAX, 1, "N", "of routing and rows; default 1"},
-    {"--iters", NUMBER, EP, AT(iters), 1, 100000, 0, "N", "timed iterations; default 50, cpu 5"},
+    {"--seed", NUMBER, ALL, AT(seed), 0, UINT32_MAX, 1, "N", "of routing and rows; default 1"},
+    {"--iters", NUMBER, EP | LL, AT(iters), 1, 100000, 0, "N", "timed iterations; default 50, cpu 5"},
     {"--iters", NUMBER, DEMO, AT(iters), 1, 100000, 0, "N", "timed iterations; default 20, cpu 2"},
     {"--iters", NUMBER, WIRE, AT(iters), 1, WIRE_MAX_SAMPLES, 0, "N", "samples a test; default 10, cpu 3"},
-    {"--warmup", NUMBER, EP, AT(warmup), 1, 1000, 0, "N", "iterations before; default 5, cpu 1"},
+    {"--warmup", NUMBER, EP | LL, AT(warmup), 1, 1000, 0, "N", "iterations before; default 5, cpu 1"},
     {"--out", CHOICE, EP, AT(tensor), 0, 0, 0, "window|tensor",
      "where outputs lie: where peers write, or one more copy away"},
     {"--meta", CHOICE, EP, AT(meta), 0, 0, 1, "0|1",
      "dispatch also carries top-k ids, weights and sources; default 1"},
-    {"--transfer", CHOICE, EP, AT(transfer), 0, 0, 0, "auto|bulk|plain",
+    {"--meta", CHOICE, LL, AT(meta), 0, 0, 1, "0|1", "dispatch also gives ranges and sources; default 1"},
+    {"--transfer", CHOICE, EP | LL, AT(transfer), 0, 0, 0, "auto|bulk|plain",
      "bulk copies, or loads and stores"},
     {"--combine", CHOICE, EP, AT(combine), 0, 0, 0, "pull|engine",
      "who brings combine's rows: the kernel, or the copy engine"},
-    {"--check", CHOICE, EP | WIRE, AT(check), 0, 0, 1, "0|1",
+    {"--check", CHOICE, EP | LL | WIRE, AT(check), 0, 0, 1, "0|1",
      "compare every element with the reference; default 1"},
-    {"--corrupt", CHOICE, EP | DEMO, AT(corrupt), 0, 0, 0, "none|dispatch|combine",
+    {"--corrupt", CHOICE, EP | LL | DEMO, AT(corrupt), 0, 0, 0, "none|dispatch|combine",
      "flip one bit of that output, to see that the check sees it"},
     {"--json", TEXT, ALL, AT(json), 0, 0, 0, "FILE", "write the same as JSON"},
     {"--data", TEXT, DEMO, AT(data), 0, 0, 0, "DIR",
@@ -227,6 +242,7 @@ void options_help(enum command command)
         const char *usage;
     } parts[] = {
         {COMMAND_EP, "tern-bench ep [OPTION VALUE]...    time and check route, dispatch and combine"},
+        {COMMAND_LL, "tern-bench ll [OPTION VALUE]...    time and check low-latency dispatch and combine"},
         {COMMAND_WIRE, "tern-bench wire [OPTION VALUE]...  what this machine's memory and links can do"},
         {COMMAND_DEMO, "tern-bench demo [OPTION VALUE]...  real routing through eight ranks, checked"},
     };
@@ -243,8 +259,8 @@ void options_help(enum command command)
         }
         printf("\n");
     }
-    printf("tern-bench [ep|wire|demo] --help   this text\n"
-           "tern-bench --version               the version\n\n"
+    printf("tern-bench [ep|ll|wire|demo] --help   this text\n"
+           "tern-bench --version                  the version\n\n"
            "One process drives all ranks; under `tern-run -n N tern-bench ...` each process is one rank.\n"
            "The exit status is 1 if an element is wrong and 2 if something failed.\n");
 }

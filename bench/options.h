@@ -11,7 +11,8 @@ enum command {
     COMMAND_EP = 1,
     COMMAND_WIRE = 2,
     COMMAND_DEMO = 4,
-    COMMAND_ALL = COMMAND_EP | COMMAND_WIRE | COMMAND_DEMO
+    COMMAND_LL = 8,
+    COMMAND_ALL = COMMAND_EP | COMMAND_WIRE | COMMAND_DEMO | COMMAND_LL
 };
 enum dtype { DTYPE_BF16, DTYPE_FP8, DTYPE_CAST };
 enum corrupt { CORRUPT_NONE, CORRUPT_DISPATCH, CORRUPT_COMBINE };
@@ -49,6 +50,12 @@ struct options {
     uint32_t corrupt; /* enum corrupt */
     const char *json;
     const char *data; /* folder of the demo's routing */
+    struct {
+        uint32_t cast;    /* enum tern_cast */
+        uint32_t weights; /* enum tern_ll_weights */
+        uint32_t lanes;
+        uint32_t hook, graph;
+    } ll;
 };
 
 /* Reads the words after the subcommand. TERN_INVALID_ARGUMENT names the option and the value. */

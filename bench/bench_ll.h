@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One measured shape of low latency: what every local rank holds for it (ll_shape.c), how its operations are
+ * issued (ll_issue.c), timed (ll_time.c) and checked (ll_check.c), and what they move (ll_traffic.c).
+ * bench_ll.c puts them together for `tern-bench ll`. */
+#ifndef TERN_BENCH_LL_H
+#define TERN_BENCH_LL_H
+
+#include "pieces.h"
+#include "report.h"
+#include "rounds.h"
+#include "routing.h"
+
+/* Device memory of one batch of one rank. */
+enum ll_tensor {
+    LT_TOKENS,  /* in of dispatch: [tokens] BF16 */
+    LT_IDS,     /* [tokens, topk] int64 */
+    LT_WEIGHTS, /* [tokens, topk] */
+    LT_SLAB,    /* out of dispatch: [experts here, slab_rows] */
+    LT_SCALES,  /* with a cast: words [experts here, scale_words, slab_rows] */
+    LT_COUNTS,  /* out of dispatch: [experts here] */
+    LT_RANGES,  /* likewise: [experts here, ranks] */
+    LT_SOURCES, /* likewise: [experts here, slab_rows] */
+    LT_MADE,    /* in of combine: what experts made of the slab, BF16 */
+    LT_SUMS,    /* out of combine: [tokens] BF16 */
+    NUM_LL_TENSORS
+};
+
+/* What is issued and timed as one: an operation of every lane, whole; the two in a row; or one phase. */
+enum ll_unit {
+    UNIT_DISPATCH,
+    UNIT_COMBINE,
+    UNIT_PAIR,
+    UNIT_DISPATCH_SEND,
+    UNIT_DISPATCH_RECEIVE,
+    UNIT_COMBINE_SEND,
+    UNIT_COMBINE_RECEIVE,
+    NUM_UNITS
+};
+/* The same unit so many times in one graph, as a step of its own: UNIT_MANY + unit. */
+enum { UNIT_MANY = NUM_UNITS, NUM_LL_STEPS = UNIT_MANY + UNIT_PAIR + 1 };
+
+enum ll_operation { LL_OP_DISPATCH, LL_OP_COMBINE, NUM_LL_OPERATIONS };
+
+struct ll_shape {
+    const struct options *options;
+    struct routing routing;
+    struct ref_ll ref;
+    uint32_t hidden;
+    uint32_t experts_here; /* of one rank */
+    uint32_t row_bytes;    /* of a row of the slab */
+    uint32_t scale_words;  /* of its scales */
+    uint64_t slab_rows;    /* of one expert */
+    uint32_t sms;          /* that an operation takes */
+};
+
+/* What a run of equal rows is: `num` from `first` on. */
+struct ll_run {
+    uint64_t first, num;
+};
+
+struct ll_lane_seat {
+    void *tensors[NUM_LL_TENSORS];
+    struct tern_ll_dispatch_args dispatch;
+    struct tern_ll_combine_args combine;
+};
+
+struct ll_seat {
+    struct tern_comm *comm;
+    struct tern_stream *stream;
+    struct tern_ep *ep;
+    int rank;
+    struct ll_lane_seat *lanes;              /* [options->ll.lanes] */
+    struct tern_graph *graphs[NUM_LL_STEPS]; /* --graph */
+};
+
+struct ll_bench {
+    struct party *party;
+    struct progress *progress;
+    struct ll_shape shape;
+    struct ll_seat seats[TERN_MAX_RANKS]; /* [num_local] */
+};
+
+/* Microseconds of one batch. */
+struct ll_timing {
+    struct stats alone[NUM_UNITS]; /* of the slowest rank, each round; phases with --hook only */
+    double in_a_row[NUM_UNITS];    /* NaN for phases */
+};
+
+/* Bytes of the busiest rank, which sends or receives most. */
+struct ll_traffic {
+    double remote;  /* on the wire */
+    double logical; /* that the model gives or gets: a row a (token, expert), its own rank's included */
+};
+
+/* ---- ll_shape.c ---- */
+
+/* The host's part: routing, the reference's rows, and sizes. */
+enum tern_status ll_shape_open(struct ll_shape *s, const struct options *options, int num_ranks,
+                               uint32_t tokens);
+void ll_shape_close(struct ll_shape *s);
+/* The rows of LT_SLAB, LT_SOURCES and LT_MADE in use on a rank come in runs, one an expert. */
+uint32_t ll_num_runs(const struct ll_shape *s);
+struct ll_run ll_run(const struct ll_shape *s, int rank, uint32_t number);
+/* One row of LT_TOKENS or LT_MADE, by formula. */
+void ll_fill_row(const struct ll_shape *s, uint32_t lane, int rank, enum ll_tensor tensor, uint64_t row,
+                 void *at);
+uint32_t ll_row_bytes(const struct ll_shape *s, enum ll_tensor tensor);
+/* Bytes of a tensor; 0 if the options do not want it. */
+uint64_t ll_tensor_bytes(const struct ll_shape *s, enum ll_tensor tensor);
+/* The arguments that do not point anywhere. */
+struct tern_ll_dispatch_args ll_dispatch_shape(const struct ll_shape *s);
+/* COLLECTIVE. Opens EP objects and memory on every local rank and fills the inputs. Shape, party and progress
+ * are set. */
+enum tern_status ll_open(struct ll_bench *b);
+void ll_close(struct ll_bench *b);
+
+/* ---- ll_issue.c ---- */
+
+/* Local, asynchronous: a unit, or with --graph a replay of it. */
+enum tern_status ll_issue(struct ll_bench *b, int i, int step);
+/* With --graph: captures every step. */
+enum tern_status ll_capture(struct ll_bench *b);
+/* COLLECTIVE. Until all that was issued has run; a fault of any local rank is returned. */
+enum tern_status ll_synchronize(struct ll_bench *b);
+
+/* ---- ll_time.c, ll_check.c, ll_traffic.c ---- */
+
+/* COLLECTIVE. */
+enum tern_status ll_time(struct ll_bench *b, struct ll_timing *timing);
+/* COLLECTIVE. Runs dispatch and combine once into poisoned outputs, as they were timed, and compares every
+ * element, over all ranks and lanes, with the reference. */
+enum tern_status ll_check(struct ll_bench *b, struct tally tallies[NUM_LL_OPERATIONS]);
+struct ll_traffic ll_traffic(const struct ll_shape *s, enum ll_operation operation);
+
+/* ---- bench_ll.c ---- */
+
+enum tern_status ll_run_command(const struct options *options, struct report *report, struct tally *tally);
+
+#endif
