@@ -21,7 +21,7 @@ static int refuse_dispatch(struct ll_stage *x)
         REFUSES(tern_ll_dispatch(ep, &a, stream), TERN_INVALID_ARGUMENT, text);                              \
     } while (0)
     REFUSED(size, 8, "size is 8");
-    REFUSED(lane, 3, "lane is 3; the object has 3");
+    REFUSED(lane, 4, "lane is 4; the object has 4");
     REFUSED(phase, 3, "phase is 3");
     REFUSED(num_tokens, STAGE_TOKENS + 1, "num_tokens is 13");
     REFUSED(max_tokens, STAGE_TOKENS + 1, "max_tokens is 13");
@@ -46,6 +46,33 @@ static int refuse_dispatch(struct ll_stage *x)
     return 0;
 }
 
+/* What one layout has and the other has not. */
+static int refuse_layout(struct ll_stage *x)
+{
+    const struct ll_batch *b = &x->batches[STAGE_BY_RANK];
+    struct tern_ep *ep = x->scene.eps[0];
+    struct tern_stream *stream = x->scene.world.members[0].lanes[0];
+    struct tern_ll_dispatch_args a = ll_dispatch_args(&x->batches[1], 0, 1);
+    void *any = a.out;
+
+#define REFUSED(batch, field, value, text)                                                                   \
+    do {                                                                                                     \
+        a = ll_dispatch_args(batch, 0, 1);                                                                   \
+        a.field = value;                                                                                     \
+        REFUSES(tern_ll_dispatch(ep, &a, stream), TERN_INVALID_ARGUMENT, text);                              \
+    } while (0)
+    REFUSED(b, layout, 2, "layout is 2");
+    REFUSED(b, weights, TERN_LL_WEIGHTS_AT_COMBINE, "must be at dispatch");
+    REFUSED(b, out_ranges, (int64_t *)any, "out_ranges is given, but by rank");
+    REFUSED(b, out_topk_idx, (int32_t *)(void *)((char *)any + 2), "out_topk_idx is at");
+    REFUSED(b, out_topk_weights, (float *)(void *)((char *)any + 2), "out_topk_weights is at");
+    REFUSED(b, sum_counts, (int64_t *)(void *)((char *)any + 4), "sum_counts is at");
+    REFUSED(&x->batches[1], out_topk_idx, (int32_t *)any, "out_topk_idx is given, but layout is by expert");
+    REFUSED(&x->batches[1], out_topk_weights, (float *)any, "out_topk_weights is given, but layout is");
+#undef REFUSED
+    return 0;
+}
+
 static int refuse_combine(struct ll_stage *x)
 {
     struct tern_ep *ep = x->scene.eps[0];
@@ -63,7 +90,7 @@ static int refuse_combine(struct ll_stage *x)
     REFUSED(0, out, NULL, "out is NULL");
     REFUSED(0, out_stride, 136, "out is at");
     REFUSED(0, topk_weights, NULL, "topk_weights is NULL");
-    REFUSED(1, topk_weights, (const float *)a.out, "dispatch has taken them");
+    REFUSED(1, topk_weights, (const float *)a.out, "had weights at dispatch");
 #undef REFUSED
     return 0;
 }
@@ -99,6 +126,7 @@ static int refusals_body(struct ll_stage *x)
     }
     PASS(world_upload(&x->scene.world));
     PASS(refuse_dispatch(x));
+    PASS(refuse_layout(x));
     PASS(refuse_order(x));
     PASS(refuse_combine(x));
     PASS(ll_combine_issue(&x->batches[0], TERN_LL_BOTH, 0));

@@ -79,7 +79,8 @@ static int absent_send(struct test *t) { return ll_stage_run(t, absent_send_body
 static int absent_combine(struct test *t) { return ll_stage_run(t, absent_combine_body, deadline_ms(t)); }
 static int absent_home(struct test *t) { return ll_stage_run(t, absent_home_body, deadline_ms(t)); }
 
-static int other_shape_body(struct ll_stage *x)
+/* Rank 3 names another shape than the others, in lane 1. */
+static int differ(struct ll_stage *x, uint32_t hidden, uint32_t layout)
 {
     int told = 0;
 
@@ -88,7 +89,11 @@ static int other_shape_body(struct ll_stage *x)
     PASS(world_upload(&x->scene.world));
     for (int r = 0; r < STAGE_RANKS; r++) {
         struct tern_ll_dispatch_args d = ll_dispatch_args(&x->batches[1], r, 1);
-        d.hidden -= r == CULPRIT ? 16 : 0;
+        if (r == CULPRIT) {
+            d.hidden = hidden;
+            d.layout = layout;
+            d.out_ranges = layout == TERN_LL_BY_EXPERT ? d.out_ranges : NULL;
+        }
         OK(tern_ll_dispatch(x->scene.eps[r], &d, x->scene.world.members[r].lanes[0]));
     }
     for (int r = 0; r < STAGE_RANKS; r++) {
@@ -99,6 +104,17 @@ static int other_shape_body(struct ll_stage *x)
     return recover(x);
 }
 
+static int other_shape_body(struct ll_stage *x)
+{
+    return differ(x, x->batches[1].shape.hidden - 16, TERN_LL_BY_EXPERT);
+}
+
+static int other_layout_body(struct ll_stage *x)
+{
+    return differ(x, x->batches[1].shape.hidden, TERN_LL_BY_RANK);
+}
+
+static int other_layout(struct test *t) { return ll_stage_run(t, other_layout_body, 60000); }
 static int other_shape(struct test *t) { return ll_stage_run(t, other_shape_body, 60000); }
 
 static int bad_ids_body(struct ll_stage *x)
@@ -138,6 +154,7 @@ int main(int argc, char **argv)
     test_run(&t, "a rank that never combines", absent_combine);
     test_run(&t, "a rank that never combines, the others in two phases", absent_home);
     test_run(&t, "a rank with another shape", other_shape);
+    test_run(&t, "a rank with another layout", other_layout);
     test_run(&t, "an id out of range", bad_ids);
     return test_end(&t);
 }

@@ -122,7 +122,7 @@ static int many_rounds(struct world *w, struct ll_batch *b, struct tern_ep **eps
     return 0;
 }
 
-static int many(struct test *t)
+static int many_by(struct test *t, uint32_t layout)
 {
     struct ll_shape shape;
     struct tern_ep_config config = TERN_EP_CONFIG_INIT;
@@ -146,6 +146,7 @@ static int many(struct test *t)
     shape.batch.max_tokens = 3;
     shape.hidden = 64;
     shape.weights = TERN_LL_WEIGHTS_AT_DISPATCH;
+    shape.layout = layout;
     shape.cast = TERN_CAST_FP8_POW2;
     config.num_experts = shape.batch.num_experts;
     config.max_topk = 8;
@@ -166,6 +167,9 @@ static int many(struct test *t)
     return result;
 }
 
+static int many(struct test *t) { return many_by(t, TERN_LL_BY_EXPERT); }
+static int many_by_rank(struct test *t) { return many_by(t, TERN_LL_BY_RANK); }
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -174,5 +178,6 @@ int main(int argc, char **argv)
     test_run(&t, "lanes in flight, phases in any order, high throughput between", in_flight);
     test_run(&t, "a captured graph replays with other ids and counts", graphs);
     test_run(&t, "64 ranks", many);
+    test_run(&t, "64 ranks, output by rank", many_by_rank);
     return test_end(&t);
 }

@@ -10,11 +10,13 @@
 struct ll_shape {
     struct batch_shape batch; /* layout and alignment stay 0; equal_tokens 1: ranks then draw fewer */
     uint32_t lane, hidden, cast, weights;
+    uint32_t layout; /* enum tern_ll_layout; by rank, some ranks give weights and some do not */
     int strided, wild;
 };
 
 struct ll_member {
-    struct place in, out, scales, counts, ranges, source, made, home;
+    struct place in, out, scales, counts, ranges, source, local, local_weights, sums, made, home;
+    int weighted; /* by rank: gives weights */
     int64_t in_stride, home_stride;
     uint32_t num_sms;
 };

@@ -7,9 +7,12 @@
 
 static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms)
 {
-    static const uint32_t casts[STAGE_BATCHES] = {TERN_CAST_NONE, TERN_CAST_FP8, TERN_CAST_FP8_UE8M0};
-    static const uint32_t hiddens[STAGE_BATCHES] = {72, 400, 1040};
+    static const uint32_t casts[STAGE_BATCHES] = {TERN_CAST_NONE, TERN_CAST_FP8, TERN_CAST_FP8_UE8M0,
+                                                  TERN_CAST_NONE};
+    static const uint32_t hiddens[STAGE_BATCHES] = {72, 400, 1040, 264};
     struct batch_shape shape = scene_shape(STAGE_RANKS, TERN_LAYOUT_EXPERT, ROUTING_UNIFORM);
+
+    uint32_t hidden = 0;
 
     memset(x, 0, sizeof *x);
     scene_init(&x->scene, STAGE_RANKS, seed);
@@ -23,9 +26,12 @@ static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms)
         s.hidden = hiddens[i];
         s.cast = casts[i];
         s.weights = i % 2;
+        s.layout = i == STAGE_BY_RANK ? TERN_LL_BY_RANK : TERN_LL_BY_EXPERT;
         ll_batch_init(&x->batches[i], &x->scene.world, x->scene.eps, &s, &x->scene.rng);
         ll_config_add(&x->scene.config, &s, STAGE_BATCHES);
+        hidden = hidden > s.hidden ? hidden : s.hidden;
     }
+    x->scene.config.ll_hidden = hidden;
     x->scene.config.timeout_ms = timeout_ms;
     return scene_open(&x->scene);
 }
@@ -81,7 +87,7 @@ static int take_step(struct ll_stage *x, int lane, int step)
 int ll_stage_shuffle(struct ll_stage *x)
 {
     struct scene *s = &x->scene;
-    int steps[STAGE_BATCHES + 1] = {0, 0, 0, 0};
+    int steps[STAGE_BATCHES + 1] = {0};
 
     for (int left = 4 * STAGE_BATCHES + 3; left > 0;) {
         int who = (int)rng_below(&s->rng, STAGE_BATCHES + 1);

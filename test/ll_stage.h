@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A scene for tests of low latency: four ranks, a batch of low latency in each of three lanes, every batch of
+ * A scene for tests of low latency: four ranks, a batch of low latency in each of four lanes, every batch of
  * another form, and beside them the operations of one route. */
 #ifndef TERN_TEST_LL_STAGE_H
 #define TERN_TEST_LL_STAGE_H
@@ -8,7 +8,8 @@
 #include "ll_batch.h"
 #include "scene.h"
 
-enum { STAGE_RANKS = 4, STAGE_BATCHES = 3, STAGE_TOKENS = 12 };
+/* Batch i is in lane i. */
+enum { STAGE_RANKS = 4, STAGE_BATCHES = 4, STAGE_BY_RANK = 3, STAGE_TOKENS = 12 };
 
 struct ll_stage {
     struct scene scene;

@@ -581,8 +581,8 @@ TERN_API enum tern_status tern_combine(struct tern_route *route, const struct te
 /* ---- Low latency ------------------------------------------------------------------------------------- */
 
 /* Dispatch and combine for batches of few tokens: one kernel each, no route before it and no host between.
- * Tokens arrive packed by expert, in slabs of a fixed shape, so that all of it can be captured in a graph and
- * replayed with other ids. Inputs and outputs may be any device memory: no window, no staging.
+ * Tokens arrive packed by expert, or one row a token and rank, in slabs of a fixed shape, so that all of it can
+ * be captured in a graph and replayed with other ids. Inputs and outputs may be any device memory: no window, no staging.
  *
  * A lane holds one batch from its dispatch to its last combine, and the buffers it takes. Lanes are numbered
  * from 0 to ll_lanes - 1, and batches in different lanes know nothing of each other. In one lane comes a
@@ -614,9 +614,17 @@ enum tern_ll_compression {
     TERN_LL_LOG10 = 2  /* 10 bits a channel: sign and logarithm, in a range for each 128 channels */
 };
 
-/* R ranks, L local experts, T max_tokens, H hidden. A slab has R * T rows an expert, of which the first
- * out_counts[e] are written: by source rank, then token. A token that names an expert twice has one row
- * there. */
+/* R ranks, L local experts, T max_tokens, H hidden.
+ *
+ * By expert, a slab has R * T rows an expert, of which the first out_counts[e] are written: by source rank, then
+ * token. A token that names an expert twice has one row there.
+ *
+ * By rank, every token that names an expert here has one row. Rows of source s begin at s * T, in the order of
+ * its tokens; of these T the first out_counts[s] are written. Nothing is expanded: the caller weights and adds
+ * what its experts make of a row. It goes with TERN_LL_WEIGHTS_AT_DISPATCH only, where one row a rank comes home.
+ * topk_weights may then be NULL, on any rank: they serve out_topk_weights alone.
+ *
+ * Rows beyond a count are left as they are, in all outputs. */
 struct tern_ll_dispatch_args {
     size_t size;
     uint32_t lane;
@@ -632,24 +640,29 @@ struct tern_ll_dispatch_args {
     uint32_t hidden;           /* H, to ll_hidden; a multiple of 8, with a cast of 16; equal on all ranks */
     uint32_t cast;             /* enum tern_cast; equal on all ranks */
     uint32_t weights;          /* enum tern_ll_weights; equal on all ranks */
-    uint32_t num_sms;    /* default: tern_comm_num_sms, capped at 256. Operations that may run at once, also
+    uint32_t num_sms; /* default: tern_comm_num_sms, capped at 256. Operations that may run at once, also
                              the model's own, must together fit the device */
-    void *out;           /* device, [L, R * T, H] BF16, or E4M3 with a cast; 16-byte aligned */
-    void *out_scales;    /* with a cast: 4-byte words [L, W, R * T], the rows of a word together, as grouped
-                             GEMM reads them. Word w is the FP32 scale of channels 128 w on, W = H / 128 rounded
+    void *out; /* device, [L, R * T, H] BF16, or E4M3 with a cast; by rank [R, T, H]; 16-byte aligned */
+    void *out_scales;    /* with a cast: 4-byte words [L, W, R * T], by rank [W, R * T], the rows of a word
+                             together, as grouped GEMM reads them. Word w is the FP32 scale of channels 128 w on, W = H / 128 rounded
                              up; TERN_CAST_FP8_UE8M0: four exponent bytes, of channels 512 w on, a quarter of
                              the words, rounded up */
-    int32_t *out_counts; /* [L] rows */
-    int64_t *out_ranges; /* [L, R] rows from each source: first row << 32 | number; or NULL */
-    int32_t *out_source; /* [L, R * T] token at its source; or NULL */
+    int32_t *out_counts; /* [L] rows of each expert; by rank [R] rows from each source */
+    int64_t *out_ranges; /* [L, R] rows from each source: first row << 32 | number; or NULL. By rank NULL, for
+                             out_counts says it all */
+    int32_t *out_source; /* [L, R * T] token at its source, by rank [R, T]; or NULL */
     struct tern_event *after;  /* start no sooner than this event; may be NULL */
     struct tern_event *record; /* record this event when done; may be NULL */
     uint32_t layout;           /* enum tern_ll_layout; equal on all ranks */
     uint32_t reserved;
-    int32_t *out_topk_idx;   /* by rank: [R, T, topk] local experts, -1 elsewhere; or NULL */
-    float *out_topk_weights; /* by rank: [R, T, topk], if topk_weights is given; or NULL */
-    int64_t *sum_counts;     /* [L] rows of each expert are added here; or NULL */
-    uint64_t *wait_ns;       /* [R] time waited for each source is added here; or NULL */
+    int32_t *out_topk_idx; /* by rank: [R, T, topk] for each choice of the row's token its local expert, or -1
+                                if that is not here; or NULL, as by expert */
+    float
+        *out_topk_weights; /* by rank: [R, T, topk] likewise its weight, or 0 if the expert is not here or the
+                                source gave no topk_weights; or NULL, as by expert */
+    int64_t *sum_counts; /* device, [L], in either layout: the number of tokens that name each expert is added
+                                here, a token once; for statistics over any number of calls. Or NULL */
+    uint64_t *wait_ns;   /* [R] time waited for each source is added here; or NULL */
 };
 #define TERN_LL_DISPATCH_ARGS_INIT                                                                           \
     {                                                                                                        \
@@ -667,8 +680,8 @@ struct tern_ll_combine_args {
     size_t size;
     uint32_t lane;
     uint32_t phase; /* enum tern_ll_phase */
-    const void *in; /* device, BF16 [L, R * T, H], rows as dispatch laid them out; 16-byte aligned. Read where
-                       it lies, by the send phase */
+    const void *in; /* device, BF16 [L, R * T, H], by rank [R, T, H], rows as dispatch laid them out; 16-byte
+                       aligned. Read where it lies, by the send phase */
     const float *topk_weights; /* device, [num_tokens, topk] dense, with TERN_LL_WEIGHTS_AT_COMBINE. Belongs
                                   to the receive phase */
     void *out;                 /* device, BF16 [num_tokens, H]; 16-byte aligned */
@@ -688,7 +701,8 @@ struct tern_ll_combine_args {
  * every product and every sum rounded by itself:
  * weights at combine: out[t] = the sum of w[t][k] * y[t][k], choices ascending, rounded once to BF16;
  * weights at dispatch: each rank's sum of w[t][k] * y[t][k] over its choices, ascending, rounded to BF16; and
- * out[t] = the sum of these, ranks in the order of their first choice, rounded to BF16.
+ * out[t] = the sum of these, ranks in the order of their first choice, rounded to BF16;
+ * by rank: out[t] = the sum of the ranks' rows as they were given, in the same order, rounded to BF16.
  * A token without experts gets zeros. */
 TERN_API enum tern_status tern_ll_combine(struct tern_ep *ep, const struct tern_ll_combine_args *args,
                                           struct tern_stream *stream);

@@ -41,7 +41,7 @@ static void append_late(const struct tern_fault *f, char *text, size_t bytes, in
 static const char *compare_hint(const struct tern_fault *f)
 {
     return f->operation == TERN_OP_LL_DISPATCH || f->operation == TERN_OP_LL_COMBINE
-               ? "; compare hidden, topk, max_tokens, cast and weights of both ranks"
+               ? "; compare hidden, topk, max_tokens, cast, weights and layout of both ranks"
                : "; compare topk, layout, alignment, idx_bytes, payload sizes and cast of both ranks";
 }
 

@@ -32,7 +32,8 @@ static enum tern_status check_output(const struct tern_ll_combine_args *a, const
                          a->out, (long long)row, (long long)a->out_stride);
     }
     if (d->summed && a->topk_weights) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is given, but dispatch has taken them already");
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "topk_weights is given, but the lane's dispatch had weights at dispatch");
     }
     if (!d->summed && d->num_tokens > 0 && !a->topk_weights) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is NULL with %u tokens", d->num_tokens);
@@ -56,6 +57,7 @@ static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
     k->experts_a_rank = d->experts_a_rank;
     k->row_bytes = 2 * d->hidden;
     k->summed = d->summed;
+    k->adds_here = d->summed && !d->by_rank;
     k->f.message.signature = terni_ep_sign(TERN_OP_LL_COMBINE, d->f.message.signature) & 0xffffffffu;
 }
 

@@ -32,9 +32,9 @@ struct ll_state {
     uint32_t bad_ids;
 };
 
-/* A row of the slab that goes home in a combine of single rows. */
+/* A row of the caller's that goes home as it is: one of the slab, or by rank a received token's. */
 struct ll_push {
-    int32_t row; /* in the slab */
+    int32_t row; /* of the caller's tensor */
     int32_t rank;
     int32_t place; /* there: token * K + k */
     int32_t reserved;
@@ -50,9 +50,9 @@ struct ll_lane {
     struct ll_state *state;
     struct ep_record *bad_id;
     int32_t *ids;           /* [T][K] of this rank's own tokens, -1 for every invalid id */
-    int32_t *totals;        /* [2]: rows received, rows of the slab */
-    int32_t *plan;          /* [rows received] */
-    struct ll_push *pushes; /* [rows of the slab] */
+    int32_t *totals;        /* [2]: rows received, pushes */
+    int32_t *plan;          /* [rows received]; not by rank */
+    struct ll_push *pushes; /* [rows of the slab], or by rank [rows received] */
 };
 
 struct ll_dispatch_args {
@@ -64,6 +64,7 @@ struct ll_dispatch_args {
     const float *weights; /* NULL: given at combine */
     uint32_t phases, idx_bytes, num_tokens, topk, max_tokens, num_experts, experts_a_rank;
     uint32_t hidden, cast, summed;                                /* summed: weights at dispatch */
+    uint32_t by_rank;                                             /* one row a (token, rank) */
     uint32_t header_bytes, payload_bytes, scale_bytes, row_bytes; /* of a row on its way; in its buffer */
     uint32_t stage_offset;                                        /* in shared memory */
     char *out;
@@ -71,6 +72,9 @@ struct ll_dispatch_args {
     int32_t *out_counts;
     int64_t *out_ranges;
     int32_t *out_source;
+    int32_t *out_topk_idx; /* this and the next: by rank only, or NULL */
+    float *out_topk_weights;
+    int64_t *sum_counts; /* or NULL */
 };
 
 struct ll_combine_args {
@@ -80,7 +84,9 @@ struct ll_combine_args {
     const float *weights; /* NULL: given at dispatch */
     char *out;
     int64_t out_stride;
-    uint32_t phases, num_tokens, topk, experts_a_rank, row_bytes, summed; /* summed: weights at dispatch */
+    uint32_t phases, num_tokens, topk, experts_a_rank, row_bytes;
+    uint32_t summed;    /* one row a rank comes home, with its weights in it */
+    uint32_t adds_here; /* and the sender makes it from its experts' rows; else the caller has */
 };
 
 #endif

@@ -2,9 +2,9 @@
  *
  * Low-latency combine, "push". With weights at combine, every row of the slab goes to its token's rank as it
  * is; with weights given at dispatch, a rank first adds what its experts made of one received row, each with
- * its weight, in the order of choices, in FP32 and rounded once, and one row goes home. There warps take
- * pieces of tokens, wait for the words of the rows that a token awaits, add them in the order of choices and
- * round once.
+ * its weight, in the order of choices, in FP32 and rounded once, and one row goes home. By rank the caller has
+ * made that one row, which goes as it is. At home warps take pieces of tokens, wait for the words of the rows
+ * that a token awaits, add them in the order of choices and round once.
  *
  * Sending, a block takes one row at a time through shared memory, in LL_STAGES stages as dispatch does. */
 #ifndef TERN_LL_COMBINE_BODY_H
@@ -103,7 +103,7 @@ TERN_DEVICE struct ll_parcel ll_pack_sum(const struct ll_combine_args *p, uint32
     return to;
 }
 
-/* All threads: into the stage, row number so and so of the slab. */
+/* All threads: into the stage, the caller's row that goes home as push `number`. */
 TERN_DEVICE struct ll_parcel ll_pack_row(const struct ll_combine_args *p, uint32_t number, char *stage)
 {
     const struct ll_push *push = &p->lane.pushes[number];
@@ -122,7 +122,7 @@ TERN_DEVICE void ll_tell_home(const struct ll_combine_args *p, uint64_t epoch, s
 
 TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch, const int bulk)
 {
-    uint32_t count = (uint32_t)p->lane.totals[p->summed ? 0 : 1];
+    uint32_t count = (uint32_t)p->lane.totals[p->adds_here ? 0 : 1];
     uint32_t stage = 0;
     struct ll_parcel before = {-1, 0};
     if (bid() == 0) {
@@ -134,7 +134,7 @@ TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch
     }
     for (uint32_t u = (uint32_t)bid(); u < count; u += (uint32_t)nblk()) {
         char *from = shared_memory() + stage * p->row_bytes;
-        struct ll_parcel to = p->summed ? ll_pack_sum(p, u, from) : ll_pack_row(p, u, from);
+        struct ll_parcel to = p->adds_here ? ll_pack_sum(p, u, from) : ll_pack_row(p, u, from);
         char *at =
             ll_buffer(&p->lane, p->f.ep_bases[to.rank], epoch) + (uint64_t)(uint32_t)to.index * p->row_bytes;
         if (bulk) {

@@ -2,9 +2,10 @@
  *
  * Low-latency dispatch, receiving. Every block learns from all ranks' entry words where each (expert, source)
  * begins in the slab; then warps take pieces of rows in turn, wait for the row's own word and copy the piece
- * to the row's place at each of its experts here. Rows of the slab: by expert, source rank, token.
+ * to the row's place at each of its experts here. Rows of the slab: by expert, source rank, token. By rank a
+ * row has one place, that of the buffer it came in: nothing is expanded, and the slab is as that of one expert.
  *
- * The first piece's warp also notes what combine must know, writes scales and sources.
+ * The first piece's warp also notes what combine must know, writes scales, sources, ids and weights.
  *
  * Shared memory: | begins [R][L] | rows before [R + 1] | rows of the slab before [L + 1] | */
 #ifndef TERN_LL_RECEIVE_H
@@ -32,11 +33,17 @@ TERN_DEVICE struct ll_receiver ll_receiver_of(const struct ll_dispatch_args *p, 
     return r;
 }
 
+/* By rank, choices an expert are for the caller's sums only. */
+TERN_DEVICE uint32_t ll_experts_counted(const struct ll_dispatch_args *p)
+{
+    return p->by_rank && !p->sum_counts ? 0 : p->experts_a_rank;
+}
+
 /* All threads: every rank is in, in the same operation, with these counts; 0: abandon. */
 TERN_DEVICE int ll_await_counts(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;
-    uint32_t words = LL_ENTRY_CHOICES + p->experts_a_rank;
+    uint32_t words = LL_ENTRY_CHOICES + ll_experts_counted(p);
     int ok = 1;
     for (uint32_t i = (uint32_t)tid(); ok && i < words * (uint32_t)p->f.num_ranks; i += (uint32_t)nthr()) {
         uint32_t s = i / words, w = i % words, value = 0;
@@ -73,12 +80,13 @@ TERN_DEVICE void ll_scan(uint32_t *values, uint32_t n)
     }
 }
 
-/* All threads: counts become places; block 0 gives the caller its counts and ranges. */
-TERN_DEVICE void ll_place(const struct ll_receiver *r)
+/* All threads: choices an expert become places in the slab; block 0 gives the caller its counts and ranges, and
+ * adds to its sums, without waiting for what they were. */
+TERN_DEVICE void ll_place_experts(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;
-    uint32_t ranks = (uint32_t)p->f.num_ranks;
-    for (uint32_t e = (uint32_t)tid(); e < p->experts_a_rank; e += (uint32_t)nthr()) {
+    uint32_t ranks = (uint32_t)p->f.num_ranks, experts = ll_experts_counted(p);
+    for (uint32_t e = (uint32_t)tid(); e < experts; e += (uint32_t)nthr()) {
         uint32_t sum = 0;
         for (uint32_t s = 0; s < ranks; s++) {
             uint32_t count = r->begins[s * p->experts_a_rank + e];
@@ -89,14 +97,28 @@ TERN_DEVICE void ll_place(const struct ll_receiver *r)
             sum += count;
         }
         r->slab_before[e + 1] = sum;
-        if (bid() == 0) {
+        if (bid() == 0 && !p->by_rank) {
             p->out_counts[e] = (int32_t)sum;
         }
+        if (bid() == 0 && p->sum_counts) {
+            atom_add_relaxed_gpu_u64((uint64_t *)&p->sum_counts[e], sum);
+        }
+    }
+}
+
+/* All threads: counts become places. */
+TERN_DEVICE void ll_place(const struct ll_receiver *r)
+{
+    const struct ll_dispatch_args *p = r->p;
+    uint32_t ranks = (uint32_t)p->f.num_ranks;
+    ll_place_experts(r);
+    for (uint32_t s = (uint32_t)tid(); bid() == 0 && p->by_rank && s < ranks; s += (uint32_t)nthr()) {
+        p->out_counts[s] = (int32_t)r->rows_before[s + 1];
     }
     sync_block();
     if (warp() == 0) {
         ll_scan(r->rows_before + 1, ranks);
-        ll_scan(r->slab_before + 1, p->experts_a_rank);
+        ll_scan(r->slab_before + 1, ll_experts_counted(p));
         if (lane() == 0) {
             r->rows_before[0] = 0;
             r->slab_before[0] = 0;
@@ -105,19 +127,22 @@ TERN_DEVICE void ll_place(const struct ll_receiver *r)
     }
     sync_block();
     if (bid() == 0 && tid() == 0) {
-        p->lane.totals[0] = (int32_t)r->rows_before[ranks];
-        p->lane.totals[1] = (int32_t)r->slab_before[p->experts_a_rank];
+        uint32_t received = r->rows_before[ranks];
+        p->lane.totals[0] = (int32_t)received;
+        p->lane.totals[1] = (int32_t)(p->by_rank ? received : r->slab_before[p->experts_a_rank]);
     }
 }
 
 /* What a lane knows of the row's choice that it looks after. */
 struct ll_choice {
-    int local; /* its expert is here */
-    int first; /* no earlier choice of the token has the same expert */
+    int local;  /* its expert is here */
+    int placed; /* the row has a place on its account; by rank the first local choice, for all of them */
     uint32_t expert, position;
 };
 
-TERN_DEVICE struct ll_choice ll_choice_of(const struct ll_receiver *r, const int32_t *header, uint32_t s)
+/* `place`: the row's in its buffer. */
+TERN_DEVICE struct ll_choice ll_choice_of(const struct ll_receiver *r, const int32_t *header, uint32_t s,
+                                          uint32_t place)
 {
     const struct ll_dispatch_args *p = r->p;
     uint32_t k = (uint32_t)lane();
@@ -125,7 +150,13 @@ TERN_DEVICE struct ll_choice ll_choice_of(const struct ll_receiver *r, const int
     int32_t expert = id - p->f.rank * (int32_t)p->experts_a_rank;
     struct ll_choice c;
     c.local = id >= 0 && expert >= 0 && expert < (int32_t)p->experts_a_rank;
-    c.first = TERN_FFS(match_any_u32((uint32_t)id)) - 1 == lane();
+    if (p->by_rank) {
+        c.placed = TERN_FFS(warp_ballot(c.local)) - 1 == lane();
+        c.expert = 0;
+        c.position = place;
+        return c;
+    }
+    c.placed = TERN_FFS(match_any_u32((uint32_t)id)) - 1 == lane() && c.local;
     c.expert = c.local ? (uint32_t)expert : 0;
     c.position =
         c.local ? (uint32_t)header[LL_HEADER_IDS + p->topk + k] + r->begins[s * p->experts_a_rank + c.expert]
@@ -139,26 +170,56 @@ TERN_DEVICE uint32_t ll_slab_row(const struct ll_dispatch_args *p, struct ll_cho
     return c.expert * (uint32_t)p->f.num_ranks * p->max_tokens + c.position;
 }
 
-/* What combine must know of received row `number`, and whence it came. */
-TERN_DEVICE void ll_note_row(const struct ll_receiver *r, const int32_t *header, uint32_t number, uint32_t s,
-                             struct ll_choice c)
+/* By rank: for the caller's experts, which of them the row is for and with what weights. */
+TERN_DEVICE void ll_write_choices(const struct ll_receiver *r, const int32_t *header, uint32_t place,
+                                  struct ll_choice c)
+{
+    const struct ll_dispatch_args *p = r->p;
+    uint32_t k = (uint32_t)lane();
+    uint64_t at = (uint64_t)place * p->topk + k;
+    if (k < p->topk && p->out_topk_idx) {
+        int32_t expert = header[LL_HEADER_IDS + k] - p->f.rank * (int32_t)p->experts_a_rank;
+        p->out_topk_idx[at] = c.local ? expert : -1;
+    }
+    if (k < p->topk && p->out_topk_weights) {
+        uint32_t weight = (uint32_t)header[LL_HEADER_IDS + 2 * p->topk + k];
+        p->out_topk_weights[at] = bits_f32(c.local ? weight : 0);
+    }
+}
+
+/* What combine must know of received row `number`, so that it can add the rows of the slab that stand for it. */
+TERN_DEVICE void ll_write_plan(const struct ll_receiver *r, const int32_t *header, uint32_t number,
+                               uint32_t s, struct ll_choice c)
 {
     const struct ll_dispatch_args *p = r->p;
     int32_t *plan = p->lane.plan + (uint64_t)number * (LL_PLAN_ROWS + 2 * p->topk);
     uint32_t k = (uint32_t)lane();
-    int32_t token = header[LL_HEADER_TOKEN];
-    uint32_t row = ll_slab_row(p, c);
     if (k == 0) {
         plan[LL_PLAN_RANK] = (int32_t)s;
-        plan[LL_PLAN_TOKEN] = token;
+        plan[LL_PLAN_TOKEN] = header[LL_HEADER_TOKEN];
     }
     if (k < p->topk) {
-        plan[LL_PLAN_ROWS + k] = !c.local ? -1 : (int32_t)row;
+        plan[LL_PLAN_ROWS + k] = !c.local ? -1 : (int32_t)ll_slab_row(p, c);
         plan[LL_PLAN_ROWS + p->topk + k] = header[LL_HEADER_IDS + 2 * p->topk + k];
     }
-    if (c.local && c.first) {
-        struct ll_push push = {(int32_t)row, (int32_t)s, token * (int32_t)p->topk + (int32_t)k, 0};
-        p->lane.pushes[r->slab_before[c.expert] + c.position] = push;
+}
+
+/* What combine must know of received row `number`, and what the caller may want to. */
+TERN_DEVICE void ll_note_row(const struct ll_receiver *r, const int32_t *header, uint32_t number, uint32_t s,
+                             struct ll_choice c)
+{
+    const struct ll_dispatch_args *p = r->p;
+    int32_t token = header[LL_HEADER_TOKEN];
+    if (p->by_rank) {
+        ll_write_choices(r, header, c.position, c);
+    } else {
+        ll_write_plan(r, header, number, s, c);
+    }
+    if (c.placed) {
+        uint32_t row = ll_slab_row(p, c);
+        uint32_t index = p->by_rank ? number : r->slab_before[c.expert] + c.position;
+        struct ll_push push = {(int32_t)row, (int32_t)s, token * (int32_t)p->topk + lane(), 0};
+        p->lane.pushes[index] = push;
         if (p->out_source) {
             p->out_source[row] = token;
         }
@@ -229,8 +290,8 @@ TERN_DEVICE int ll_take_piece(const struct ll_receiver *r, uint32_t number, uint
     struct ll_piece v;
     uint32_t begin = piece * LL_PIECE;
     ll_load_piece(&v, at + p->header_bytes + begin, p->payload_bytes - begin); /* beside the header */
-    struct ll_choice c = ll_choice_of(r, header, s);
-    uint32_t hits = warp_ballot(c.local && c.first);
+    struct ll_choice c = ll_choice_of(r, header, s, (uint32_t)place);
+    uint32_t hits = warp_ballot(c.placed);
     ll_store_piece(p, &v, begin, hits, ll_slab_row(p, c));
     if (piece == 0) {
         ll_note_row(r, header, number, s, c);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Low-latency dispatch and combine by the reference: first the row of every choice among its expert's, by
- * walking all tokens once an expert; then one row, one channel after another. */
+ * walking all tokens once an expert; then one row, one channel after another. By rank, a token's row is found
+ * by counting its rank's earlier tokens that go there too. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,10 +70,36 @@ void terni_ref_ll_fini(struct ref_ll *ll)
     memset(ll, 0, sizeof(*ll));
 }
 
+/* Whether an expert of that rank is among the ids of a token. */
+static int goes_to(const struct ref_world *w, int rank, int source, uint32_t token)
+{
+    for (uint32_t k = 0; k < w->topk; k++) {
+        int64_t id = w->topk_idx[source][(size_t)token * w->topk + k];
+        if (id >= 0 && id < (int64_t)w->num_experts && id / share_of(w) == rank) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* By rank: how many of a source's tokens before this one go there. */
+static uint32_t rows_before(const struct ref_world *w, int rank, int source, uint32_t token)
+{
+    uint32_t rows = 0;
+
+    for (uint32_t t = 0; t < token; t++) {
+        rows += (uint32_t)goes_to(w, rank, source, t);
+    }
+    return rows;
+}
+
 static void place_counts(const struct ref_ll *ll, const struct tern_ll_dispatch_args *to, int rank)
 {
     const struct ref_world *w = ll->world;
 
+    for (int s = 0; to->layout == TERN_LL_BY_RANK && s < w->num_ranks; s++) {
+        to->out_counts[s] = (int32_t)rows_before(w, rank, s, w->num_tokens[s]);
+    }
     for (uint32_t e = 0; e < share_of(w); e++) {
         int64_t begin = 0;
         for (int s = 0; s < w->num_ranks; s++) {
@@ -83,7 +110,12 @@ static void place_counts(const struct ref_ll *ll, const struct tern_ll_dispatch_
             }
             begin += count;
         }
-        to->out_counts[e] = (int32_t)begin;
+        if (to->layout == TERN_LL_BY_EXPERT) {
+            to->out_counts[e] = (int32_t)begin;
+        }
+        if (to->sum_counts) {
+            to->sum_counts[e] += begin;
+        }
     }
 }
 
@@ -102,6 +134,60 @@ static void place_cast(const struct tern_ll_dispatch_args *to, const uint16_t *r
     free(scales);
 }
 
+/* One token of `from` into row `at` of the output. */
+static void place_row(const struct ref_ll *ll, const struct tern_ll_dispatch_args *from,
+                      const struct tern_ll_dispatch_args *to, uint32_t token, size_t at)
+{
+    int64_t stride = from->in_stride ? from->in_stride : 2 * (int64_t)to->hidden;
+    const char *row = (const char *)from->in + (int64_t)token * stride;
+
+    if (to->cast != TERN_CAST_NONE) {
+        place_cast(to, (const uint16_t *)(const void *)row, at,
+                   (uint64_t)ll->world->num_ranks * ll->max_tokens);
+    } else {
+        memcpy((char *)to->out + at * 2 * to->hidden, row, 2 * (size_t)to->hidden);
+    }
+    if (to->out_source) {
+        to->out_source[at] = (int32_t)token;
+    }
+}
+
+/* By rank: which experts here row `at` is for. */
+static void place_choices(const struct ref_ll *ll, const struct tern_ll_dispatch_args *args, int rank,
+                          int source, uint32_t token, size_t at)
+{
+    const struct ref_world *w = ll->world;
+    const struct tern_ll_dispatch_args *to = &args[rank];
+
+    for (uint32_t k = 0; k < w->topk; k++) {
+        int64_t expert = w->topk_idx[source][(size_t)token * w->topk + k] - (int64_t)rank * share_of(w);
+        int here = expert >= 0 && expert < (int64_t)share_of(w);
+        if (to->out_topk_idx) {
+            to->out_topk_idx[at * w->topk + k] = here ? (int32_t)expert : -1;
+        }
+        if (to->out_topk_weights) {
+            const float *weights = args[source].topk_weights;
+            to->out_topk_weights[at * w->topk + k] =
+                here && weights ? weights[(size_t)token * w->topk + k] : 0.0f;
+        }
+    }
+}
+
+static void dispatch_by_rank(const struct ref_ll *ll, const struct tern_ll_dispatch_args *args, int rank)
+{
+    const struct ref_world *w = ll->world;
+
+    for (int s = 0; s < w->num_ranks; s++) {
+        for (uint32_t t = 0; t < w->num_tokens[s]; t++) {
+            if (goes_to(w, rank, s, t)) {
+                size_t at = (size_t)s * ll->max_tokens + rows_before(w, rank, s, t);
+                place_row(ll, &args[s], &args[rank], t, at);
+                place_choices(ll, args, rank, s, t, at);
+            }
+        }
+    }
+}
+
 void terni_ref_ll_dispatch(const struct ref_ll *ll, const struct tern_ll_dispatch_args *args, int rank)
 {
     const struct ref_world *w = ll->world;
@@ -109,24 +195,17 @@ void terni_ref_ll_dispatch(const struct ref_ll *ll, const struct tern_ll_dispatc
     uint64_t slab_rows = (uint64_t)w->num_ranks * ll->max_tokens;
 
     place_counts(ll, to, rank);
+    if (to->layout == TERN_LL_BY_RANK) {
+        dispatch_by_rank(ll, args, rank);
+        return;
+    }
     for (int s = 0; s < w->num_ranks; s++) {
-        int64_t stride = args[s].in_stride ? args[s].in_stride : 2 * (int64_t)to->hidden;
         for (uint32_t i = 0; i < w->num_tokens[s] * w->topk; i++) {
             int64_t expert = w->topk_idx[s][i] - (int64_t)rank * share_of(w);
             if (ll->row_of[s][i] < 0 || expert < 0 || expert >= (int64_t)share_of(w)) {
                 continue;
             }
-            uint32_t token = i / w->topk;
-            size_t at = (size_t)expert * slab_rows + (size_t)ll->row_of[s][i];
-            const char *row = (const char *)args[s].in + (int64_t)token * stride;
-            if (to->cast != TERN_CAST_NONE) {
-                place_cast(to, (const uint16_t *)(const void *)row, at, slab_rows);
-            } else {
-                memcpy((char *)to->out + at * 2 * to->hidden, row, 2 * (size_t)to->hidden);
-            }
-            if (to->out_source) {
-                to->out_source[at] = (int32_t)token;
-            }
+            place_row(ll, &args[s], to, i / w->topk, (size_t)expert * slab_rows + (size_t)ll->row_of[s][i]);
         }
     }
 }
@@ -175,6 +254,15 @@ static uint16_t sum_at_home(const struct sums *x, uint32_t channel)
     return terni_ref_bf16(sum);
 }
 
+/* What the caller at `owner` made of the token's row there. */
+static float made_by_rank(const struct sums *x, int owner, uint32_t channel)
+{
+    const uint16_t *in = (const uint16_t *)x->args[owner].in;
+    size_t row = (size_t)x->rank * x->ll->max_tokens + rows_before(x->ll->world, owner, x->rank, x->token);
+
+    return terni_ref_bf16_value(in[row * x->dispatch->hidden + channel]);
+}
+
 /* The rounded sum of one rank's choices from k on. */
 static float sum_of_rank(const struct sums *x, int owner, uint32_t k, uint32_t channel)
 {
@@ -201,7 +289,8 @@ static uint16_t sum_of_ranks(const struct sums *x, uint32_t channel)
             seen |= owner_of(x, i) == owner;
         }
         if (owner >= 0 && !seen) {
-            sum += sum_of_rank(x, owner, k, channel);
+            sum += x->dispatch->layout == TERN_LL_BY_RANK ? made_by_rank(x, owner, channel)
+                                                          : sum_of_rank(x, owner, k, channel);
         }
     }
     return terni_ref_bf16(sum);
