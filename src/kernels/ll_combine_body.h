@@ -116,8 +116,7 @@ TERN_DEVICE struct ll_parcel ll_pack_row(const struct ll_combine_args *p, uint32
 TERN_DEVICE void ll_tell_home(const struct ll_combine_args *p, uint64_t epoch, struct ll_parcel to)
 {
     OP_FENCE(); /* pairs with the acquire in ll_await: the row comes before its word */
-    OP_STORE_DONE(ll_arrival(&p->lane, p->f.ep_bases[to.rank], epoch, (uint32_t)to.index),
-                  op_tagged(epoch, 0));
+    OP_STORE_DONE(ll_arrival(&p->lane, p->f.ep_bases[to.rank], epoch, (uint32_t)to.index), ll_arrived(epoch));
 }
 
 TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch, const int bulk)
@@ -265,9 +264,12 @@ TERN_DEVICE void ll_combine_receive(const struct ll_combine_args *p, uint64_t ep
 TERN_DEVICE void ll_combine_body(const struct ll_combine_args *p, const int bulk)
 {
     int ok;
-    uint64_t epoch = ll_enter(&p->f, &p->lane, p->phases, &ok);
+    uint64_t epoch = ll_enter(&p->f, &p->lane, &ok);
     if (ok && (p->phases & LL_SENDS)) {
         ll_combine_send(p, epoch, bulk);
+    }
+    if (p->phases & LL_RECEIVES) {
+        ll_raise(&p->lane, epoch);
     }
     if (ok && (p->phases & LL_RECEIVES)) {
         ll_combine_receive(p, epoch);

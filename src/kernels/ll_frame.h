@@ -30,25 +30,35 @@ TERN_DEVICE char *ll_buffer(const struct ll_lane *l, char *heap, uint64_t epoch)
     return heap + l->buffers + (epoch & 1) * l->buffer_bytes;
 }
 
-/* All threads. The epoch of this operation; *ok is 0 if the object has a fault. The phase that receives
- * raises the state's epoch once every block has read it, long before it ends: the next kernel in the stream
- * reads it, no other. */
-TERN_DEVICE uint64_t ll_enter(const struct op_frame *f, const struct ll_lane *l, uint32_t phases, int *ok)
+/* All threads. The epoch of this operation; *ok is 0 if the object has a fault. */
+TERN_DEVICE uint64_t ll_enter(const struct op_frame *f, const struct ll_lane *l, int *ok)
 {
     uint64_t epoch = l->state->epoch + 1;
-    int last = tid() == nthr() - 1;
-    *ok = !sync_block_or(last && op_stopped(f, epoch, OP_AWAIT_READY));
-    if (last && (phases & LL_RECEIVES)) {
-        /* Pairs with itself in the other blocks: their reads of the epoch come before its change. */
+    *ok = !sync_block_or(tid() == nthr() - 1 && op_stopped(f, epoch, OP_AWAIT_READY));
+    return epoch;
+}
+
+/* Every block of a kernel that receives, before it does: the last one raises the state's epoch, which all have
+ * read by then; the next kernel in the stream reads it, no other. Here and not at the start, where all warps
+ * of the block would soon wait at a barrier for the answer to the atomic: now they wait for peers. */
+TERN_DEVICE void ll_raise(const struct ll_lane *l, uint64_t epoch)
+{
+    if (tid() == nthr() - 1) {
+        /* Pairs with itself in the other blocks: their reads of the epoch, with the barrier in ll_enter, come
+         * before its change. */
         if (atom_add_acqrel_gpu_u32(&l->state->entered, 1) == (uint32_t)nblk() - 1) {
             l->state->entered = 0;
             l->state->epoch = epoch;
         }
     }
-    return epoch;
 }
 
-/* Waits for a tagged word of rank `peer`; 0 if the operation is to be abandoned. */
+/* What a row's word becomes: all of the epoch, its low half where other words have their tag. A row's word may
+ * rest for long, if batches are mostly small; so it never looks new again. */
+TERN_DEVICE uint64_t ll_arrived(uint64_t epoch) { return op_tagged(epoch, (uint32_t)(epoch >> 32)); }
+
+/* Waits for a tagged word (OP_AWAIT_READY) or a row's word (OP_AWAIT_DONE) of rank `peer`; 0 if the operation is
+ * to be abandoned. */
 TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int awaited,
                          int peer, const uint64_t *word, uint32_t *data)
 {
@@ -57,7 +67,7 @@ TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint
         /* Pairs with the fence and store in ll_announce, or in a push: the row is here; and what the peer's
          * earlier kernels read has been read. */
         uint64_t seen = ld_acquire_sys_u64(word);
-        if (op_has_tag(seen, epoch)) {
+        if (awaited == OP_AWAIT_READY ? op_has_tag(seen, epoch) : seen == ll_arrived(epoch)) {
             *data = (uint32_t)seen;
             return 1;
         }

@@ -231,7 +231,7 @@ TERN_DEVICE void ll_tell(const struct ll_sender *s, uint32_t stage)
     for (int d = tid(); d < p->f.num_ranks; d += nthr()) {
         if (slots[d] >= 0) {
             uint64_t i = (uint64_t)p->f.rank * p->max_tokens + (uint32_t)slots[d];
-            OP_STORE_DONE(ll_arrival(&p->lane, p->f.ep_bases[d], s->epoch, i), op_tagged(s->epoch, 0));
+            OP_STORE_DONE(ll_arrival(&p->lane, p->f.ep_bases[d], s->epoch, i), ll_arrived(s->epoch));
         }
     }
 }
