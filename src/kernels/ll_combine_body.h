@@ -12,6 +12,13 @@
 
 #include "kernels/ll_frame.h"
 
+/* A program that is wrong on purpose, for test/tsan_awake.sh, is without it. */
+#ifdef TERN_TEST_NO_LL_COMBINE_PROXY
+#define LL_COMBINE_PROXY_FENCE() ((void)0)
+#else
+#define LL_COMBINE_PROXY_FENCE() fence_proxy_async()
+#endif
+
 enum { LL_SUM_VECS = 2, LL_SUM = LL_SUM_VECS * 512 }; /* bytes of a token that a warp adds at once */
 
 TERN_DEVICE void ll_add_vec16(float *sum, struct vec16 v)
@@ -138,7 +145,7 @@ TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch
             ll_buffer(&p->lane, p->f.ep_bases[to.rank], epoch) + (uint64_t)(uint32_t)to.index * p->row_bytes;
         if (bulk) {
             /* The stage, and what others read of the buffer before, come before the copy. */
-            fence_proxy_async();
+            LL_COMBINE_PROXY_FENCE();
         }
         sync_block();
         if (bulk && tid() == 0) {

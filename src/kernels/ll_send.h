@@ -13,6 +13,13 @@
 #include "kernels/cast.h"
 #include "kernels/ll_frame.h"
 
+/* A program that is wrong on purpose, for test/tsan_awake.sh, is without it. */
+#ifdef TERN_TEST_NO_LL_DISPATCH_PROXY
+#define LL_DISPATCH_PROXY_FENCE() ((void)0)
+#else
+#define LL_DISPATCH_PROXY_FENCE() fence_proxy_async()
+#endif
+
 struct ll_sender {
     const struct ll_dispatch_args *p;
     uint64_t epoch;
@@ -248,7 +255,7 @@ TERN_DEVICE void ll_send_tokens(const struct ll_sender *s, uint32_t begin, uint3
         ll_write_row(s, t, stage);
         if (bulk) {
             /* The stage, and what others read of the buffer before, come before the copies. */
-            fence_proxy_async();
+            LL_DISPATCH_PROXY_FENCE();
         }
         sync_block();
         if (bulk) {
