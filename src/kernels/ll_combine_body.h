@@ -52,6 +52,7 @@ TERN_DEVICE struct vec16 ll_round(const float *sum)
 /* Where a row goes. */
 struct ll_parcel {
     int32_t rank, index; /* index: token * K + k there */
+    char *heap;          /* of that rank, loaded while the row is on its way into the stage */
 };
 
 /* One thread: LL_AT_ONCE pieces of 16 bytes, from `begin` on, of the sum of one received row. */
@@ -97,7 +98,7 @@ TERN_DEVICE void ll_sum_here(const struct ll_combine_args *p, const int32_t *pla
 TERN_DEVICE struct ll_parcel ll_pack_sum(const struct ll_combine_args *p, uint32_t number, char *stage)
 {
     const int32_t *plan = p->lane.plan + (uint64_t)number * (LL_PLAN_ROWS + 2 * p->topk);
-    struct ll_parcel to = {plan[LL_PLAN_RANK], -1};
+    struct ll_parcel to = {plan[LL_PLAN_RANK], -1, p->f.ep_bases[plan[LL_PLAN_RANK]]};
     for (uint32_t k = 0; k < p->topk && to.index < 0; k++) {
         if (plan[LL_PLAN_ROWS + k] >= 0) {
             to.index = plan[LL_PLAN_TOKEN] * (int32_t)p->topk + (int32_t)k;
@@ -114,7 +115,7 @@ TERN_DEVICE struct ll_parcel ll_pack_sum(const struct ll_combine_args *p, uint32
 TERN_DEVICE struct ll_parcel ll_pack_row(const struct ll_combine_args *p, uint32_t number, char *stage)
 {
     const struct ll_push *push = &p->lane.pushes[number];
-    struct ll_parcel to = {push->rank, push->place};
+    struct ll_parcel to = {push->rank, push->place, p->f.ep_bases[push->rank]};
     ll_load_row(stage, p->in + (uint64_t)(uint32_t)push->row * p->row_bytes, p->row_bytes);
     return to;
 }
@@ -123,26 +124,33 @@ TERN_DEVICE struct ll_parcel ll_pack_row(const struct ll_combine_args *p, uint32
 TERN_DEVICE void ll_tell_home(const struct ll_combine_args *p, uint64_t epoch, struct ll_parcel to)
 {
     OP_FENCE(); /* pairs with the acquire in ll_await: the row comes before its word */
-    OP_STORE_DONE(ll_arrival(&p->lane, p->f.ep_bases[to.rank], epoch, (uint32_t)to.index), ll_arrived(epoch));
+    OP_STORE_DONE(ll_arrival(&p->lane, to.heap, epoch, (uint32_t)to.index), ll_arrived(epoch));
+}
+
+/* All threads of one block: this rank is in. */
+TERN_DEVICE void ll_announce_combine(const struct ll_combine_args *p, uint64_t epoch)
+{
+    char *heap = p->f.ep_bases[tid() < p->f.num_ranks ? tid() : 0]; /* on its way before the fence */
+    OP_FENCE(); /* makes the stores below releases; pairs with the acquires in ll_await */
+    for (int d = tid(); d < p->f.num_ranks; d += nthr()) {
+        heap = d == tid() ? heap : p->f.ep_bases[d];
+        OP_STORE_READY(ll_entry(&p->lane, heap, epoch, p->f.rank),
+                       op_tagged(epoch, (uint32_t)p->f.message.signature));
+    }
 }
 
 TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch, const int bulk)
 {
     uint32_t count = (uint32_t)p->lane.totals[p->adds_here ? 0 : 1];
     uint32_t stage = 0;
-    struct ll_parcel before = {-1, 0};
-    if (bid() == 0) {
-        OP_FENCE(); /* makes the stores below releases; pairs with the acquires in ll_await */
-        for (int d = tid(); d < p->f.num_ranks; d += nthr()) {
-            OP_STORE_READY(ll_entry(&p->lane, p->f.ep_bases[d], epoch, p->f.rank),
-                           op_tagged(epoch, (uint32_t)p->f.message.signature));
-        }
+    struct ll_parcel before = {-1, 0, NULL};
+    if (bid() == nblk() - 1) { /* which has no more rows than any other */
+        ll_announce_combine(p, epoch);
     }
     for (uint32_t u = (uint32_t)bid(); u < count; u += (uint32_t)nblk()) {
         char *from = shared_memory() + stage * p->row_bytes;
         struct ll_parcel to = p->adds_here ? ll_pack_sum(p, u, from) : ll_pack_row(p, u, from);
-        char *at =
-            ll_buffer(&p->lane, p->f.ep_bases[to.rank], epoch) + (uint64_t)(uint32_t)to.index * p->row_bytes;
+        char *at = ll_buffer(&p->lane, to.heap, epoch) + (uint64_t)(uint32_t)to.index * p->row_bytes;
         if (bulk) {
             /* The stage, and what others read of the buffer before, come before the copy. */
             LL_COMBINE_PROXY_FENCE();

@@ -26,6 +26,7 @@ struct ll_sender {
     uint32_t *counters; /* [E] choices, then [R] rows */
     int32_t *slots;     /* [LL_STAGES][R]: of the staged token at each rank, or -1 */
     char *stages;
+    char *heap; /* of rank tid(), loaded long before its row is whole */
 };
 
 TERN_DEVICE struct ll_sender ll_sender_of(const struct ll_dispatch_args *p, uint64_t epoch)
@@ -36,6 +37,7 @@ TERN_DEVICE struct ll_sender ll_sender_of(const struct ll_dispatch_args *p, uint
     s.counters = (uint32_t *)shared_memory();
     s.slots = (int32_t *)(s.counters + p->num_experts + (uint32_t)p->f.num_ranks);
     s.stages = shared_memory() + p->stage_offset;
+    s.heap = p->f.ep_bases[tid() < p->f.num_ranks ? tid() : 0];
     return s;
 }
 
@@ -99,12 +101,20 @@ TERN_DEVICE void ll_count(const struct ll_sender *s, uint32_t end, const int rep
     sync_block();
 }
 
+TERN_DEVICE char *ll_heap(const struct ll_sender *s, int d)
+{
+    return d == tid() ? s->heap : s->p->f.ep_bases[d];
+}
+
 /* All threads of the last block: this rank is in, and so many rows and choices are on their way. */
 TERN_DEVICE void ll_announce_counts(const struct ll_sender *s)
 {
     const struct ll_dispatch_args *p = s->p;
     uint32_t words = LL_ENTRY_CHOICES + p->experts_a_rank;
     ll_count(s, p->num_tokens, 1);
+    uint32_t first = (uint32_t)tid() / words;
+    char *heap =
+        p->f.ep_bases[first < (uint32_t)p->f.num_ranks ? first : 0]; /* on its way before the fence */
     OP_FENCE(); /* makes the stores below releases; pairs with the acquires in ll_await */
     for (uint32_t i = (uint32_t)tid(); i < words * (uint32_t)p->f.num_ranks; i += (uint32_t)nthr()) {
         uint32_t d = i / words, w = i % words;
@@ -114,7 +124,8 @@ TERN_DEVICE void ll_announce_counts(const struct ll_sender *s)
         } else if (w >= LL_ENTRY_CHOICES) {
             value = s->counters[d * p->experts_a_rank + w - LL_ENTRY_CHOICES];
         }
-        uint64_t *to = ll_entry(&p->lane, p->f.ep_bases[d], s->epoch, p->f.rank) + w;
+        heap = d == first ? heap : p->f.ep_bases[d];
+        uint64_t *to = ll_entry(&p->lane, heap, s->epoch, p->f.rank) + w;
         OP_STORE_READY(to, op_tagged(s->epoch, value));
     }
     sync_block();
@@ -200,11 +211,12 @@ TERN_DEVICE void ll_write_row(const struct ll_sender *s, uint32_t t, uint32_t st
     }
 }
 
-TERN_DEVICE char *ll_row_at(const struct ll_sender *s, int d, int32_t slot)
+/* In the buffer of the rank whose heap this is. */
+TERN_DEVICE char *ll_row_at(const struct ll_sender *s, char *heap, int32_t slot)
 {
     const struct ll_dispatch_args *p = s->p;
     uint64_t place = (uint64_t)p->f.rank * p->max_tokens + (uint32_t)slot;
-    return ll_buffer(&p->lane, p->f.ep_bases[d], s->epoch) + place * p->row_bytes;
+    return ll_buffer(&p->lane, heap, s->epoch) + place * p->row_bytes;
 }
 
 /* All threads, after the stage is whole. */
@@ -215,9 +227,9 @@ TERN_DEVICE void ll_start(const struct ll_sender *s, uint32_t stage, const int b
     const char *from = s->stages + stage * p->row_bytes;
     for (int d = bulk ? tid() : 0; d < p->f.num_ranks; d += bulk ? nthr() : 1) {
         if (slots[d] >= 0 && bulk) {
-            bulk_store(ll_row_at(s, d, slots[d]), from, p->row_bytes);
+            bulk_store(ll_row_at(s, ll_heap(s, d), slots[d]), from, p->row_bytes);
         } else if (slots[d] >= 0) {
-            ll_store_row(ll_row_at(s, d, slots[d]), from, p->row_bytes);
+            ll_store_row(ll_row_at(s, p->f.ep_bases[d], slots[d]), from, p->row_bytes);
         }
     }
     if (bulk) {
@@ -238,7 +250,7 @@ TERN_DEVICE void ll_tell(const struct ll_sender *s, uint32_t stage)
     for (int d = tid(); d < p->f.num_ranks; d += nthr()) {
         if (slots[d] >= 0) {
             uint64_t i = (uint64_t)p->f.rank * p->max_tokens + (uint32_t)slots[d];
-            OP_STORE_DONE(ll_arrival(&p->lane, p->f.ep_bases[d], s->epoch, i), ll_arrived(s->epoch));
+            OP_STORE_DONE(ll_arrival(&p->lane, ll_heap(s, d), s->epoch, i), ll_arrived(s->epoch));
         }
     }
 }
