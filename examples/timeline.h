@@ -58,7 +58,7 @@ static inline void timeline_bar(char *row, char letter, float begin, float end)
 }
 
 /* `whole` milliseconds fill the columns. Between a batch's send phase
- * and its next step, the receive phase, its rows are on the wire: '-'. */
+ * and its next step, the receive phase, it awaits its peers' rows: '-'. */
 static inline void timeline_print(const struct schedule *s, struct tern_comm *comm,
                                   struct tern_event **events, float whole)
 {

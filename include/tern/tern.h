@@ -343,7 +343,8 @@ TERN_API enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **com
 /* Local. Waits for what this rank issued; closes routes left open. Gives memory back as tern_comm_close does:
  * not while a peer's operation, on any object, waits for this rank. */
 TERN_API void tern_ep_close(struct tern_ep *ep);
-/* Blocks until all that was issued on this object, outside graphs, has run. Returns the object's fault, if
+/* Blocks until all that was issued on this object, outside graphs, has run; if the latest was a low-latency
+ * operation, until all that its stream holds has. Returns the object's fault, if
  * any, every time; an expert id out of range, which ends nothing (it counts as -1), once, and not if
  * tern_route_wait has told of it. The route is as good as any other: go on with it, or update it.
  * On cuda, call this before you destroy a stream of your own on which the object's latest operation was
@@ -581,16 +582,18 @@ TERN_API enum tern_status tern_combine(struct tern_route *route, const struct te
 /* ---- Low latency ------------------------------------------------------------------------------------- */
 
 /* Dispatch and combine for batches of few tokens: one kernel each, no route before it and no host between.
- * Tokens arrive packed by expert, or one row a token and rank, in slabs of a fixed shape, so that all of it can
- * be captured in a graph and replayed with other ids. Inputs and outputs may be any device memory: no window, no staging.
+ * Tokens arrive packed by expert, or one row a token and rank, in slabs of a fixed shape, so that all of it
+ * can be captured in a graph and replayed with other ids. Inputs and outputs may be any device memory: no
+ * window, no staging.
  *
  * A lane holds one batch from its dispatch to its last combine, and the buffers it takes. Lanes are numbered
  * from 0 to ll_lanes - 1, and batches in different lanes know nothing of each other. In one lane comes a
  * dispatch, then any number of combines, then another dispatch, each complete before the next begins.
  *
- * An operation may be cut in two: the send phase starts what this rank gives and returns its processors; the
- * receive phase, a call of its own, waits for what the peers gave and completes the outputs. In between,
- * anything may run, other lanes' operations too; in the same lane the receive phase is next. */
+ * An operation may be cut in two: the send phase waits for nobody and ends when what this rank gives has
+ * arrived; the receive phase, a call of its own, waits for what the peers give and completes the outputs. In
+ * between no processor is held and anything may run, other lanes' operations too, in an order that is the same
+ * on all ranks; in the same lane the receive phase is next. */
 enum tern_ll_phase {
     TERN_LL_BOTH = 0,   /* one kernel */
     TERN_LL_SEND = 1,   /* reads the inputs; fields of outputs are ignored */
@@ -641,12 +644,12 @@ struct tern_ll_dispatch_args {
     uint32_t cast;             /* enum tern_cast; equal on all ranks */
     uint32_t weights;          /* enum tern_ll_weights; equal on all ranks */
     uint32_t num_sms; /* default: tern_comm_num_sms, capped at 256. Operations that may run at once, also
-                             the model's own, must together fit the device */
+                         the model's own, must together fit the device */
     void *out; /* device, [L, R * T, H] BF16, or E4M3 with a cast; by rank [R, T, H]; 16-byte aligned */
     void *out_scales;    /* with a cast: 4-byte words [L, W, R * T], by rank [W, R * T], the rows of a word
-                             together, as grouped GEMM reads them. Word w is the FP32 scale of channels 128 w on, W = H / 128 rounded
-                             up; TERN_CAST_FP8_UE8M0: four exponent bytes, of channels 512 w on, a quarter of
-                             the words, rounded up */
+                         together, as grouped GEMM reads them. Word w is the FP32 scale of channels 128 w on,
+                         W = H / 128 rounded up; TERN_CAST_FP8_UE8M0: four exponent bytes, of channels 512 w
+                         on, a quarter of the words, rounded up */
     int32_t *out_counts; /* [L] rows of each expert; by rank [R] rows from each source */
     int64_t *out_ranges; /* [L, R] rows from each source: first row << 32 | number; or NULL. By rank NULL, for
                              out_counts says it all */
@@ -655,11 +658,10 @@ struct tern_ll_dispatch_args {
     struct tern_event *record; /* record this event when done; may be NULL */
     uint32_t layout;           /* enum tern_ll_layout; equal on all ranks */
     uint32_t reserved;
-    int32_t *out_topk_idx; /* by rank: [R, T, topk] for each choice of the row's token its local expert, or -1
-                                if that is not here; or NULL, as by expert */
-    float
-        *out_topk_weights; /* by rank: [R, T, topk] likewise its weight, or 0 if the expert is not here or the
-                                source gave no topk_weights; or NULL, as by expert */
+    int32_t *out_topk_idx; /* by rank: [R, T, topk] local experts of the row's token, -1 for choices that are
+                                not here; or NULL, as by expert */
+    float *out_topk_weights; /* by rank: [R, T, topk] their weights, 0 where out_topk_idx is -1 or the source
+                                gave none; or NULL, as by expert */
     int64_t *sum_counts; /* device, [L], in either layout: the number of tokens that name each expert is added
                                 here, a token once; for statistics over any number of calls. Or NULL */
     uint64_t *wait_ns;   /* [R] time waited for each source is added here; or NULL */
