@@ -128,7 +128,7 @@ static inline void rank_close(struct rank *r)
     for (int i = 0; i < SCHEDULES * (MOST_STEPS + 1); i++) {
         tern_event_close(r->comm, r->events[i / (MOST_STEPS + 1)][i % (MOST_STEPS + 1)]);
     }
-    stand_in_close(&r->work);
+    stand_in_close(&r->work, r->stream);
     tern_ep_close(r->ep);
     tern_stream_close(r->comm, r->stream);
     tern_comm_close(r->comm);

@@ -129,9 +129,9 @@ static inline void stand_in_open(struct stand_in *s, struct tern_comm *comm, int
     }
 }
 
-static inline void stand_in_close(struct stand_in *s)
+static inline void stand_in_close(struct stand_in *s, struct tern_stream *stream)
 {
-    if (s->handle) {
+    if (s->handle && stand_in_enter(s, stream)) {
         stand_in_good(s, s->destroy(s->handle), "cublasDestroy");
     }
 }
