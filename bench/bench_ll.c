@@ -4,7 +4,7 @@
  * them with no host and no event in between; with --hook also for each phase.
  *
  * Bytes are those of the busiest rank (ll_traffic.c): remote ones cross the wire, logical ones are what the
- * model gives or gets, a row a (token, expert). The floor is the time that the remote bytes take at the best
+ * model gives or gets. The floor is the time that the remote bytes take at the best
  * all-to-all speed that this run measured just before, in the same process. */
 #include "bench_ll.h"
 #include "about.h"
@@ -37,6 +37,7 @@ enum {
     COL_GRAPH,
     COL_CAST,
     COL_WEIGHTS,
+    COL_LAYOUT,
     COL_ROUTING,
     COL_WRONG,
     NUM_COLS
@@ -49,7 +50,7 @@ static const struct column columns[NUM_COLS] = {
     {"remote", "kB", 9, 1}, {"logical", "kB", 9, 1},  {"hidden", "", 0, 0},  {"topk", "", 0, 0},
     {"experts", "", 0, 0},  {"ranks", "", 0, 0},      {"sms", "", 0, 0},     {"lanes", "", 0, 0},
     {"hook", "", 0, 0},     {"graph", "", 0, 0},      {"cast", "", 0, -1},   {"weights", "", 0, -1},
-    {"routing", "", 0, -1}, {"#wrong", "", 6, 0},
+    {"layout", "", 0, -1},  {"routing", "", 0, -1},   {"#wrong", "", 6, 0},
 };
 
 static const char *const unit_names[NUM_UNITS] = {
@@ -93,6 +94,7 @@ static void name_row(const struct ll_shape *s, struct cell *row, int unit)
     row[COL_GRAPH].number = o->ll.graph;
     snprintf(row[COL_CAST].text, REPORT_TEXT, "%s", options_word(COMMAND_LL, "--cast", o->ll.cast));
     snprintf(row[COL_WEIGHTS].text, REPORT_TEXT, "%s", options_word(COMMAND_LL, "--weights", o->ll.weights));
+    snprintf(row[COL_LAYOUT].text, REPORT_TEXT, "%s", options_word(COMMAND_LL, "--layout", o->ll.layout));
     routing_name(o, row[COL_ROUTING].text, REPORT_TEXT);
 }
 
@@ -124,8 +126,9 @@ static enum tern_status add_row(struct report *report, const struct ll_shape *s,
             row[COL_WIRE].number = 100 * row[COL_FLOOR].number / row[COL_P50].number;
         }
     }
-    if (unit < UNIT_PAIR && s->options->check) {
-        row[COL_WRONG].number = (double)tallies[unit == UNIT_DISPATCH ? LL_OP_DISPATCH : LL_OP_COMBINE].wrong;
+    if (unit < UNIT_PAIR) {
+        int op = unit == UNIT_DISPATCH ? LL_OP_DISPATCH : LL_OP_COMBINE;
+        row[COL_WRONG].number = s->options->check ? (double)tallies[op].wrong : NAN;
     }
     report_print_row(report);
     return TERN_OK;
@@ -185,21 +188,22 @@ static enum tern_status note_settings(struct report *report, const struct option
     TERN_TRY(routing_note(report, o));
     TERN_TRY(report_note(report, "shape", "hidden %u, top-%u of %u experts, %u processors", o->hidden,
                          o->topk, o->experts, sms));
-    TERN_TRY(report_note(report, "options", "cast %s, weights at %s, lanes %u, %s, %s, transfer %s",
+    TERN_TRY(report_note(report, "options", "cast %s, weights at %s, by %s, meta %u, transfer %s",
                          options_word(COMMAND_LL, "--cast", o->ll.cast),
-                         options_word(COMMAND_LL, "--weights", o->ll.weights), o->ll.lanes,
-                         o->ll.hook ? "two phases" : "whole operations", o->ll.graph ? "graphs" : "calls",
+                         options_word(COMMAND_LL, "--weights", o->ll.weights),
+                         options_word(COMMAND_LL, "--layout", o->ll.layout), o->meta,
                          options_word(COMMAND_LL, "--transfer", o->transfer)));
+    TERN_TRY(report_note(report, "issued", "lanes %u, %s, %s", o->ll.lanes,
+                         o->ll.hook ? "two phases" : "whole operations", o->ll.graph ? "graphs" : "calls"));
     TERN_TRY(report_note(report, "time",
                          "device events around one operation, slowest rank, %u iterations after %u; pair: "
                          "dispatch, combine with nothing in between",
                          o->iters, o->warmup));
     TERN_TRY(
         report_note(report, "in-a-row", "many of one operation between two events, divided by their number"));
-    TERN_TRY(
-        report_note(report, "kB",
-                    "of the busiest rank; remote: rows on the wire with headers; logical: a row a (token, "
-                    "expert)"));
+    TERN_TRY(report_note(report, "kB",
+                         "of the busiest rank; remote: rows on the wire with headers; logical: rows of "
+                         "slabs"));
     return wire_note(report, party, wire);
 }
 

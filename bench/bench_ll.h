@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One measured shape of low latency: what every local rank holds for it (ll_shape.c), how its operations are
- * issued (ll_issue.c), timed (ll_time.c) and checked (ll_check.c), and what they move (ll_traffic.c).
- * bench_ll.c puts them together for `tern-bench ll`. */
+ * One measured shape of low latency: what it is (ll_shape.c), what every local rank holds for it (ll_open.c), how
+ * its operations are issued (ll_issue.c), timed (ll_time.c) and checked (ll_check.c), and what they move
+ * (ll_traffic.c). bench_ll.c puts them together for `tern-bench ll`. */
 #ifndef TERN_BENCH_LL_H
 #define TERN_BENCH_LL_H
 
@@ -11,18 +11,21 @@
 #include "rounds.h"
 #include "routing.h"
 
-/* Device memory of one batch of one rank. */
+/* Device memory of one batch of one rank. There is a slab an expert, or by rank one in all; a slab's rows are
+ * what all ranks can send. */
 enum ll_tensor {
-    LT_TOKENS,  /* in of dispatch: [tokens] BF16 */
-    LT_IDS,     /* [tokens, topk] int64 */
-    LT_WEIGHTS, /* [tokens, topk] */
-    LT_SLAB,    /* out of dispatch: [experts here, slab_rows] */
-    LT_SCALES,  /* with a cast: words [experts here, scale_words, slab_rows] */
-    LT_COUNTS,  /* out of dispatch: [experts here] */
-    LT_RANGES,  /* likewise: [experts here, ranks] */
-    LT_SOURCES, /* likewise: [experts here, slab_rows] */
-    LT_MADE,    /* in of combine: what experts made of the slab, BF16 */
-    LT_SUMS,    /* out of combine: [tokens] BF16 */
+    LT_TOKENS,      /* in of dispatch: [tokens] BF16 */
+    LT_IDS,         /* [tokens, topk] int64 */
+    LT_WEIGHTS,     /* [tokens, topk] */
+    LT_SLAB,        /* out of dispatch: [num_slabs, slab_rows] */
+    LT_SCALES,      /* likewise, with a cast: words [num_slabs, scale_words, slab_rows] */
+    LT_COUNTS,      /* likewise: of each run of rows */
+    LT_RANGES,      /* likewise, by expert: [experts here, ranks] */
+    LT_SOURCES,     /* likewise: [num_slabs, slab_rows] */
+    LT_ROW_IDS,     /* likewise, by rank: [slab_rows, topk] int32 */
+    LT_ROW_WEIGHTS, /* likewise, by rank: [slab_rows, topk] */
+    LT_MADE,        /* in of combine: what experts made of the slabs, BF16 */
+    LT_SUMS,        /* out of combine: [tokens] BF16 */
     NUM_LL_TENSORS
 };
 
@@ -46,17 +49,20 @@ struct ll_shape {
     const struct options *options;
     struct routing routing;
     struct ref_ll ref;
+    uint32_t *pairs; /* [num_ranks, num_ranks] tokens of a source that go to a rank */
     uint32_t hidden;
     uint32_t experts_here; /* of one rank */
-    uint32_t row_bytes;    /* of a row of the slab */
+    uint32_t row_bytes;    /* of a row of a slab */
     uint32_t scale_words;  /* of its scales */
-    uint64_t slab_rows;    /* of one expert */
-    uint32_t sms;          /* that an operation takes */
+    uint32_t max_tokens;   /* at least 1 */
+    uint32_t num_slabs;
+    uint64_t slab_rows;
+    uint32_t sms; /* that an operation takes */
 };
 
-/* What a run of equal rows is: `num` from `first` on. */
+/* Rows in use of one expert, or by rank of one source: `num` from `first` on, of as many as there is room for. */
 struct ll_run {
-    uint64_t first, num;
+    uint64_t first, num, room;
 };
 
 struct ll_lane_seat {
@@ -90,7 +96,7 @@ struct ll_timing {
 /* Bytes of the busiest rank, which sends or receives most. */
 struct ll_traffic {
     double remote;  /* on the wire */
-    double logical; /* that the model gives or gets: a row a (token, expert), its own rank's included */
+    double logical; /* that the model gives or gets: all rows of slabs, its own rank's included */
 };
 
 /* ---- ll_shape.c ---- */
@@ -99,17 +105,24 @@ struct ll_traffic {
 enum tern_status ll_shape_open(struct ll_shape *s, const struct options *options, int num_ranks,
                                uint32_t tokens);
 void ll_shape_close(struct ll_shape *s);
-/* The rows of LT_SLAB, LT_SOURCES and LT_MADE in use on a rank come in runs, one an expert. */
+/* Rows of slabs in use come in runs, one an expert, or by rank one a source. */
 uint32_t ll_num_runs(const struct ll_shape *s);
 struct ll_run ll_run(const struct ll_shape *s, int rank, uint32_t number);
-/* One row of LT_TOKENS or LT_MADE, by formula. */
-void ll_fill_row(const struct ll_shape *s, uint32_t lane, int rank, enum ll_tensor tensor, uint64_t row,
-                 void *at);
+/* Tokens of `source` that name an expert of `rank`. */
+uint32_t ll_pairs(const struct ll_shape *s, int source, int rank);
 uint32_t ll_row_bytes(const struct ll_shape *s, enum ll_tensor tensor);
 /* Bytes of a tensor; 0 if the options do not want it. */
 uint64_t ll_tensor_bytes(const struct ll_shape *s, enum ll_tensor tensor);
 /* The arguments that do not point anywhere. */
 struct tern_ll_dispatch_args ll_dispatch_shape(const struct ll_shape *s);
+/* For such objects. */
+struct tern_ep_config ll_config(const struct options *options, uint32_t tokens);
+
+/* ---- ll_open.c ---- */
+
+/* One row of LT_TOKENS or LT_MADE, by formula. */
+void ll_fill_row(const struct ll_shape *s, uint32_t lane, int rank, enum ll_tensor tensor, uint64_t row,
+                 void *at);
 /* COLLECTIVE. Opens EP objects and memory on every local rank and fills the inputs. Shape, party and progress
  * are set. */
 enum tern_status ll_open(struct ll_bench *b);

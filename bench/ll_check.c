@@ -97,7 +97,8 @@ struct expected {
     enum ll_tensor compared;
 };
 
-static const enum ll_tensor outputs[] = {LT_SLAB, LT_SCALES, LT_COUNTS, LT_RANGES, LT_SOURCES, LT_SUMS};
+static const enum ll_tensor outputs[] = {LT_SLAB,    LT_SCALES,  LT_COUNTS,      LT_RANGES,
+                                         LT_SOURCES, LT_ROW_IDS, LT_ROW_WEIGHTS, LT_SUMS};
 enum { NUM_OUTPUTS = sizeof(outputs) / sizeof(outputs[0]) };
 
 static void free_expected(struct expected *x)
@@ -126,6 +127,8 @@ static enum tern_status make_expected(const struct ll_wanted *w, struct expected
     dispatch[x->rank].out_counts = (int32_t *)x->tensors[LT_COUNTS];
     dispatch[x->rank].out_ranges = (int64_t *)x->tensors[LT_RANGES];
     dispatch[x->rank].out_source = (int32_t *)x->tensors[LT_SOURCES];
+    dispatch[x->rank].out_topk_idx = (int32_t *)x->tensors[LT_ROW_IDS];
+    dispatch[x->rank].out_topk_weights = (float *)x->tensors[LT_ROW_WEIGHTS];
     combine[x->rank].out = x->tensors[LT_SUMS];
     terni_ref_ll_dispatch(&x->shape->ref, dispatch, x->rank);
     terni_ref_ll_combine(&x->shape->ref, dispatch, combine, x->rank);
@@ -155,41 +158,52 @@ static uint32_t element_bytes(const struct ll_shape *s, enum ll_tensor t)
                                                                    : 4;
 }
 
-/* The rows of a run and, if the run's room has one more, the poison behind it. */
+/* The rows of a run and, if there is room for one more, the poison behind it. */
 static enum tern_status compare_run(struct pieces *p, struct expected *x, void *device, struct ll_run run,
-                                    uint64_t room, struct tally *tally)
+                                    struct tally *tally)
 {
     uint32_t element = element_bytes(x->shape, x->compared);
     struct piece_rows rows = {device, ll_row_bytes(x->shape, x->compared), run.first, run.num};
     TERN_TRY(pieces_compare(p, &rows, element, copy_row, x, tally));
     rows.first += rows.num;
-    rows.num = run.num < room ? 1 : 0;
+    rows.num = run.num < run.room ? 1 : 0;
     return pieces_compare(p, &rows, element, poison_row, x, tally);
+}
+
+/* A tensor that lies in slabs, run by run; scales, words of one kind after the other in each slab. */
+static enum tern_status compare_slabs(struct pieces *p, struct expected *x, void *device, struct tally *tally)
+{
+    const struct ll_shape *s = x->shape;
+    uint32_t words = x->compared == LT_SCALES ? s->scale_words : 1;
+    for (uint32_t k = 0; k < ll_num_runs(s); k++) {
+        struct ll_run run = ll_run(s, x->rank, k);
+        uint64_t slab = run.first / s->slab_rows, within = run.first % s->slab_rows;
+        for (uint32_t word = 0; word < words; word++) {
+            run.first = (slab * words + word) * s->slab_rows + within;
+            TERN_TRY(compare_run(p, x, device, run, tally));
+        }
+    }
+    return TERN_OK;
 }
 
 static enum tern_status compare_tensor(struct pieces *p, struct expected *x, void *device,
                                        struct tally *tally)
 {
     const struct ll_shape *s = x->shape;
-    struct ll_run all = {0, x->compared == LT_SUMS ? s->routing.tokens
-                            : x->compared == LT_COUNTS
-                                ? s->experts_here
-                                : (uint64_t)s->experts_here * (uint64_t)s->routing.num_ranks};
-    if (!x->tensors[x->compared]) {
-        return TERN_OK;
+    uint64_t num;
+    switch (x->compared) {
+    case LT_SUMS:
+        num = s->routing.tokens;
+        break;
+    case LT_COUNTS:
+    case LT_RANGES:
+        num = ll_tensor_bytes(s, x->compared) / ll_row_bytes(s, x->compared);
+        break;
+    default:
+        return compare_slabs(p, x, device, tally);
     }
-    if (x->compared == LT_SUMS || x->compared == LT_COUNTS || x->compared == LT_RANGES) {
-        return compare_run(p, x, device, all, all.num, tally);
-    }
-    for (uint32_t k = 0; k < ll_num_runs(s); k++) {
-        struct ll_run run = ll_run(s, x->rank, k);
-        uint32_t words = x->compared == LT_SCALES ? s->scale_words : 1;
-        for (uint32_t word = 0; word < words; word++) {
-            struct ll_run here = {run.first * words + word * s->slab_rows, run.num};
-            TERN_TRY(compare_run(p, x, device, here, s->slab_rows, tally));
-        }
-    }
-    return TERN_OK;
+    struct ll_run all = {0, num, num};
+    return compare_run(p, x, device, all, tally);
 }
 
 static enum tern_status compare_rank(void *user, int i)
@@ -203,7 +217,10 @@ static enum tern_status compare_rank(void *user, int i)
     for (int k = 0; status == TERN_OK && k < (int)NUM_OUTPUTS; k++) {
         enum ll_operation op = outputs[k] == LT_SUMS ? LL_OP_COMBINE : LL_OP_DISPATCH;
         x.compared = outputs[k];
-        status = compare_tensor(&p, &x, seat->lanes[c->wanted.lane].tensors[x.compared], &c->tallies[i][op]);
+        if (x.tensors[x.compared]) {
+            status =
+                compare_tensor(&p, &x, seat->lanes[c->wanted.lane].tensors[x.compared], &c->tallies[i][op]);
+        }
     }
     free_expected(&x);
     pieces_close(&p);
@@ -237,14 +254,14 @@ static enum tern_status run_once(struct ll_bench *b)
     return ll_synchronize(b);
 }
 
-/* --corrupt: the first row in use of rank 0's slab, or its first sum. */
+/* --corrupt: the first row in use, or the first sum, of rank 0. */
 static enum tern_status corrupt(struct ll_bench *b)
 {
     const struct ll_shape *s = &b->shape;
-    struct ll_seat *seat = &b->seats[0];
     int is_sum = s->options->corrupt == CORRUPT_COMBINE;
-    struct ll_run run = {0, is_sum ? s->routing.tokens : 0};
-    if (s->options->corrupt == CORRUPT_NONE || seat->rank != 0) {
+    enum ll_tensor t = is_sum ? LT_SUMS : LT_SLAB;
+    struct ll_run run = {0, is_sum ? s->routing.tokens : 0, 0};
+    if (s->options->corrupt == CORRUPT_NONE || b->party->first != 0) {
         return TERN_OK;
     }
     for (uint32_t k = 0; !is_sum && run.num == 0 && k < ll_num_runs(s); k++) {
@@ -253,9 +270,8 @@ static enum tern_status corrupt(struct ll_bench *b)
     if (run.num == 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--corrupt: rank 0 has no row to corrupt");
     }
-    enum ll_tensor t = is_sum ? LT_SUMS : LT_SLAB;
-    return pieces_flip(seat->comm, seat->stream,
-                       (char *)seat->lanes[0].tensors[t] + run.first * ll_row_bytes(s, t));
+    return pieces_flip(b->seats[0].comm, b->seats[0].stream,
+                       (char *)b->seats[0].lanes[0].tensors[t] + run.first * ll_row_bytes(s, t));
 }
 
 static enum tern_status check_lane(struct check *c, uint32_t lane)

@@ -40,14 +40,16 @@ static enum tern_status time_units(struct rounds *r, const struct options *o, co
 
 static enum tern_status time_in_a_row(struct rounds *r, const struct options *o, int unit, double *us)
 {
-    int step = o->ll.graph ? UNIT_MANY + unit : unit;
-    TERN_TRY(rounds_in_a_row(r, &step, 1, o->ll.graph ? 1 + o->iters / ROUNDS_IN_A_ROW : o->iters, us));
-    *us /= o->ll.lanes * (o->ll.graph ? (double)ROUNDS_IN_A_ROW : 1);
+    TERN_TRY(rounds_in_a_row(r, o->ll.graph ? UNIT_MANY + unit : unit, o->ll.graph ? ROUNDS_IN_A_ROW : 1,
+                             o->iters, us));
+    *us /= o->ll.lanes;
     return TERN_OK;
 }
 
-static enum tern_status time_all(struct rounds *r, const struct options *o, struct ll_timing *timing)
+static enum tern_status time_all(struct rounds *r, void *result)
 {
+    const struct options *o = ((struct ll_bench *)r->user)->shape.options;
+    struct ll_timing *timing = (struct ll_timing *)result;
     static const int whole[] = {UNIT_DISPATCH, UNIT_COMBINE}, pair[] = {UNIT_PAIR};
     static const int phases[] = {UNIT_DISPATCH_SEND, UNIT_DISPATCH_RECEIVE, UNIT_COMBINE_SEND,
                                  UNIT_COMBINE_RECEIVE};
@@ -68,10 +70,5 @@ static enum tern_status time_all(struct rounds *r, const struct options *o, stru
 enum tern_status ll_time(struct ll_bench *b, struct ll_timing *timing)
 {
     struct rounds r = {b->party, b->progress, issue, synchronize, b, {{NULL}}};
-    enum tern_status status = rounds_open(&r);
-    if (status == TERN_OK) {
-        status = time_all(&r, b->shape.options, timing);
-    }
-    rounds_close(&r);
-    return status;
+    return rounds_run(&r, time_all, timing);
 }

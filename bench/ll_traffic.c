@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Bytes that low-latency operations move. On the wire, dispatch has one row a (token, rank) with its header and
- * scales; combine one row a (token, expert), or one a (token, rank) if weights were given at dispatch. Words of
- * 8 bytes that tell of arrivals and counts are not counted. */
+ * scales; combine one row a (token, expert), or one a (token, rank) if weights were given at dispatch, in BF16. Words of 8 bytes that tell of arrivals and counts are not counted. */
 #include "bench_ll.h"
 #include "ep/layout.h"
 
-/* Rows from `source` to experts of `rank`, and how many (token, rank) pairs they are. */
+/* (token, expert) pairs from `source` to `rank`. */
 static double rows_of(const struct ll_shape *s, int source, int rank)
 {
     double rows = 0;
@@ -17,11 +16,6 @@ static double rows_of(const struct ll_shape *s, int source, int rank)
     return rows;
 }
 
-static double pairs_of(const struct ll_shape *s, int source, int rank)
-{
-    return s->routing.routes[rank].rank_counts[source];
-}
-
 /* Of what goes from tokens' rank `home` to experts' rank `away`, or back. */
 static double wire_bytes(const struct ll_shape *s, enum ll_operation operation, int home, int away)
 {
@@ -29,25 +23,33 @@ static double wire_bytes(const struct ll_shape *s, enum ll_operation operation, 
     if (operation == LL_OP_DISPATCH) {
         double row = terni_ll_header_bytes(s->routing.topk) + s->row_bytes +
                      (double)align_up(terni_ll_scale_bytes(o->ll.cast, s->hidden), 16);
-        return pairs_of(s, home, away) * row;
+        return ll_pairs(s, home, away) * row;
     }
     return 2.0 * s->hidden *
-           (o->ll.weights == TERN_LL_WEIGHTS_AT_DISPATCH ? pairs_of(s, home, away) : rows_of(s, home, away));
+           (o->ll.weights == TERN_LL_WEIGHTS_AT_DISPATCH ? (double)ll_pairs(s, home, away)
+                                                         : rows_of(s, home, away));
+}
+
+/* Likewise, of slabs. */
+static double slab_bytes(const struct ll_shape *s, enum ll_operation operation, int home, int away)
+{
+    double row = operation == LL_OP_DISPATCH ? s->row_bytes + 4.0 * s->scale_words : 2.0 * s->hidden;
+    return row * (s->options->ll.layout == TERN_LL_BY_RANK ? (double)ll_pairs(s, home, away)
+                                                           : rows_of(s, home, away));
 }
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
 struct ll_traffic ll_traffic(const struct ll_shape *s, enum ll_operation operation)
 {
-    double row = operation == LL_OP_DISPATCH ? s->row_bytes + 4.0 * s->scale_words : 2.0 * s->hidden;
     struct ll_traffic t = {0, 0};
     for (int r = 0; r < s->routing.num_ranks; r++) {
         double out = 0, in = 0, given = 0, got = 0;
         for (int peer = 0; peer < s->routing.num_ranks; peer++) {
             out += peer == r ? 0 : wire_bytes(s, operation, r, peer);
             in += peer == r ? 0 : wire_bytes(s, operation, peer, r);
-            given += row * rows_of(s, r, peer);
-            got += row * rows_of(s, peer, r);
+            given += slab_bytes(s, operation, r, peer);
+            got += slab_bytes(s, operation, peer, r);
         }
         t.remote = larger(t.remote, larger(out, in));
         t.logical = larger(t.logical, larger(given, got));

@@ -53,6 +53,8 @@ static const struct row rows[] = {
      "rows of dispatch: BF16, or cast to E4M3 with one of three kinds of scales"},
     {"--weights", CHOICE, LL, AT(ll.weights), 0, 0, TERN_LL_WEIGHTS_AT_COMBINE, "combine|dispatch",
      "where weights are given: a row a choice comes home, or a sum a rank"},
+    {"--layout", CHOICE, LL, AT(ll.layout), 0, 0, TERN_LL_BY_EXPERT, "expert|rank",
+     "rows received: one a (token, expert), or one a (token, rank)"},
     {"--hook", FLAG, LL, AT(ll.hook), 0, 0, 0, "", "send and receive as two calls, timed apart too"},
     {"--lanes", NUMBER, LL, AT(ll.lanes), 1, 64, 1, "N",
      "batches that go together; figures are of one; with --hook all send, then receive"},

@@ -53,6 +53,7 @@ struct options {
     struct {
         uint32_t cast;    /* enum tern_cast */
         uint32_t weights; /* enum tern_ll_weights */
+        uint32_t layout;  /* enum tern_ll_layout */
         uint32_t lanes;
         uint32_t hook, graph;
     } ll;

@@ -6,9 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum tern_status rounds_open(struct rounds *r)
+static enum tern_status open_events(struct rounds *r)
 {
-    memset(r->events, 0, sizeof(r->events));
     for (int i = 0; i < r->party->num_local; i++) {
         for (int k = 0; k < ROUNDS_EVENTS; k++) {
             TERN_TRY(tern_event_open(r->party->comms[i], &r->events[i][k]));
@@ -17,14 +16,20 @@ enum tern_status rounds_open(struct rounds *r)
     return TERN_OK;
 }
 
-void rounds_close(struct rounds *r)
+enum tern_status rounds_run(struct rounds *r, enum tern_status (*work)(struct rounds *r, void *result),
+                            void *result)
 {
-    for (int i = 0; r->party && i < r->party->num_local; i++) {
-        for (int k = 0; k < ROUNDS_EVENTS && r->events[i][k]; k++) {
+    memset(r->events, 0, sizeof(r->events));
+    enum tern_status status = open_events(r);
+    if (status == TERN_OK) {
+        status = work(r, result);
+    }
+    for (int i = 0; i < r->party->num_local; i++) {
+        for (int k = 0; k < ROUNDS_EVENTS; k++) {
             tern_event_close(r->party->comms[i], r->events[i][k]);
         }
     }
-    memset(r->events, 0, sizeof(r->events));
+    return status;
 }
 
 /* On every local rank. */
@@ -112,17 +117,13 @@ enum tern_status rounds_alone(struct rounds *r, const int *steps, int num_steps,
     return status;
 }
 
-static enum tern_status sample_in_a_row(struct rounds *r, const int *steps, int num_steps, uint32_t repeats,
-                                        double *us)
+static enum tern_status sample_in_a_row(struct rounds *r, int step, uint32_t repeats, double *us)
 {
     TERN_TRY(party_barrier(r->party));
-    for (uint32_t n = 0; n <= repeats; n++) {
-        for (int k = 0; k < num_steps; k++) {
-            TERN_TRY(issue(r, steps[k]));
-        }
-        if (n == 0) { /* the first is before the clock starts */
-            TERN_TRY(record(r, 0));
-        }
+    TERN_TRY(issue(r, step)); /* the first is before the clock starts */
+    TERN_TRY(record(r, 0));
+    for (uint32_t n = 0; n < repeats; n++) {
+        TERN_TRY(issue(r, step));
     }
     TERN_TRY(record(r, 1));
     TERN_TRY(r->synchronize(r->user));
@@ -131,17 +132,18 @@ static enum tern_status sample_in_a_row(struct rounds *r, const int *steps, int 
     return TERN_OK;
 }
 
-enum tern_status rounds_in_a_row(struct rounds *r, const int *steps, int num_steps, uint32_t num, double *us)
+enum tern_status rounds_in_a_row(struct rounds *r, int step, uint32_t times, uint32_t num, double *us)
 {
-    uint32_t repeats = num < ROUNDS_IN_A_ROW ? num : (uint32_t)ROUNDS_IN_A_ROW;
+    uint32_t most = num < ROUNDS_IN_A_ROW ? num : (uint32_t)ROUNDS_IN_A_ROW;
+    uint32_t repeats = (most + times - 1) / times;
     uint32_t samples = num < ROUNDS_SAMPLES ? 1 : (uint32_t)ROUNDS_SAMPLES;
     double seen[ROUNDS_SAMPLES];
     for (uint32_t k = 0; k < samples; k++) {
         progress_step(r->progress, "in a row", k, samples);
-        TERN_TRY(sample_in_a_row(r, steps, num_steps, repeats, &seen[k]));
+        TERN_TRY(sample_in_a_row(r, step, repeats, &seen[k]));
     }
     progress_clear(r->progress);
-    *us = stats_of(seen, samples).p50;
+    *us = stats_of(seen, samples).p50 / times;
     return TERN_OK;
 }
 

@@ -30,19 +30,20 @@ struct rounds {
     /* COLLECTIVE. Until all that was issued has run; a fault of any local rank is returned. */
     enum tern_status (*synchronize)(void *user);
     void *user;
-    struct tern_event *events[TERN_MAX_RANKS][ROUNDS_EVENTS]; /* [num_local] */
+    struct tern_event *events[TERN_MAX_RANKS][ROUNDS_EVENTS]; /* [num_local], during rounds_run */
 };
 
-/* The other fields are set. rounds_close takes what rounds_open left half done, or one that was zeroed. */
-enum tern_status rounds_open(struct rounds *r);
-void rounds_close(struct rounds *r);
+/* Does what the calls below need before and after, and in between work(r, result). */
+enum tern_status rounds_run(struct rounds *r, enum tern_status (*work)(struct rounds *r, void *result),
+                            void *result);
 
 /* COLLECTIVE, all of them. Rounds of these steps without a clock. */
 enum tern_status rounds_warm_up(struct rounds *r, const int *steps, int num_steps, uint32_t num);
 /* In microseconds, over `num` rounds: stats[k] of steps[k], stats[num_steps] of the whole round. */
 enum tern_status rounds_alone(struct rounds *r, const int *steps, int num_steps, uint32_t num,
                               struct stats *stats);
-/* Microseconds of one round, median of the samples that `num` iterations are worth. */
-enum tern_status rounds_in_a_row(struct rounds *r, const int *steps, int num_steps, uint32_t num, double *us);
+/* Microseconds of one of the operations of which a step holds `times` in a row, median of the samples that `num`
+ * iterations are worth. */
+enum tern_status rounds_in_a_row(struct rounds *r, int step, uint32_t times, uint32_t num, double *us);
 
 #endif
