@@ -593,7 +593,15 @@ TERN_API enum tern_status tern_combine(struct tern_route *route, const struct te
  * An operation may be cut in two: the send phase waits for nobody and ends when what this rank gives has
  * arrived; the receive phase, a call of its own, waits for what the peers give and completes the outputs. In
  * between no processor is held and anything may run, other lanes' operations too, in an order that is the same
- * on all ranks; in the same lane the receive phase is next. */
+ * on all ranks; in the same lane the receive phase is next.
+ *
+ * Calls that are captured have an order of their own: they run when their graph is launched, many times or never,
+ * and leave the order of calls outside graphs alone. A captured call goes with the captured calls before it, of the
+ * same capture or an earlier one (a combine with the latest captured dispatch; a receive phase with the latest
+ * captured send); a capture may be thrown away, and the next one begin anew. A call outside goes with the calls
+ * outside. Launches must keep the order in a lane: what runs there, by graph or not, is a dispatch, its combines,
+ * another dispatch. A combine that finds another dispatch's traces than those it was issued for is a fault,
+ * TERN_MISMATCH, and moves nothing. */
 enum tern_ll_phase {
     TERN_LL_BOTH = 0,   /* one kernel */
     TERN_LL_SEND = 1,   /* reads the inputs; fields of outputs are ignored */

@@ -24,13 +24,20 @@ struct tern_route {
     struct route_host host;
 };
 
-/* What the host knows of a lane: the arguments of what was sent there are those of what is received. */
-struct ep_lane {
-    int sent;       /* enum tern_operation that is to be received next; TERN_OP_NONE: nothing */
-    int dispatched; /* combine has something to bring home */
-    int bad_id_told;
+/* Calls in one lane so far: the arguments of what was sent there are those of what is received. */
+struct ep_lane_calls {
+    int sent;         /* enum tern_operation that is to be received next; TERN_OP_NONE: nothing */
+    int dispatched;   /* combine has something to bring home */
+    uint64_t capture; /* that the latest call was in; 0: none */
     struct ll_dispatch_args dispatch;
     struct ll_combine_args combine;
+};
+
+/* What the host knows of a lane. What is captured runs later, more than once or never: it has an order of its
+ * own, and leaves that of calls outside graphs alone. */
+struct ep_lane {
+    struct ep_lane_calls issued, captured;
+    int bad_id_told;
 };
 
 struct tern_ep {

@@ -45,6 +45,22 @@ static const char *compare_hint(const struct tern_fault *f)
                : "; compare topk, layout, alignment, idx_bytes, payload sizes and cast of both ranks";
 }
 
+/* Of a low-latency combine that found the traces of a dispatch it was not issued for. */
+static int is_other_dispatch(const struct tern_fault *f)
+{
+    return f->awaited == TERN_AWAIT_MATCH && f->peer == f->reporter;
+}
+
+static void append_other_dispatch(const struct tern_fault *f, char *text, size_t bytes, int *length)
+{
+    append(
+        text, bytes, length,
+        "%sanother dispatch has run in the lane than the one that this combine was issued for%s; look for a "
+        "graph between them",
+        f->reporter == f->rank ? "" : "a peer reported that ",
+        f->reporter == f->rank && !f->seen ? ", or none since a reset" : "");
+}
+
 /* What another rank found. */
 static void append_heard(const struct tern_fault *f, char *text, size_t bytes, int *length)
 {
@@ -52,6 +68,10 @@ static void append_heard(const struct tern_fault *f, char *text, size_t bytes, i
     if (f->awaited == TERN_AWAIT_WEIGHTS) {
         append(text, bytes, length, "rank %d has no topk_weights, but rank %d%s asks it for out_topk_weights",
                f->reporter, f->peer, this_one);
+        return;
+    }
+    if (is_other_dispatch(f)) {
+        append_other_dispatch(f, text, bytes, length);
         return;
     }
     append(text, bytes, length, "rank %d reported that rank %d%s %s%s", f->reporter, f->peer, this_one,
@@ -99,6 +119,10 @@ int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
                (double)f->elapsed_ns / 1e6, (unsigned long long)f->seen, (unsigned long long)f->expected);
         break;
     case TERN_AWAIT_MATCH:
+        if (is_other_dispatch(f)) {
+            append_other_dispatch(f, text, bytes, &n);
+            break;
+        }
         append(text, bytes, &n,
                "rank %d is in another operation, route or shape (signature %016llx, here %016llx)%s", f->peer,
                (unsigned long long)f->seen, (unsigned long long)f->expected, compare_hint(f));

@@ -6,9 +6,14 @@
 
 #include "ep/ep.h"
 
-/* The lane of a call in this phase, if the object has it and it is in a state for `operation`. */
-enum tern_status terni_ll_lane_for(struct tern_ep *ep, uint32_t lane, uint32_t phase, int operation,
-                                   struct ep_lane **out);
+/* The lane's calls that a call in this phase on this stream continues, if `operation` may come next there.
+ * `after` (or NULL) is awaited first: it may lead the stream into a capture. */
+enum tern_status terni_ll_calls_for(struct tern_ep *ep, uint32_t lane, uint32_t phase, int operation,
+                                    struct tern_event *after, struct tern_stream *stream,
+                                    struct ep_lane_calls **out);
+/* The call has been launched. */
+void terni_ll_called(struct tern_ep *ep, struct ep_lane_calls *calls, uint32_t phase, int operation,
+                     struct tern_stream *stream);
 /* As kernels see it. */
 struct ll_lane terni_ll_lane(const struct tern_ep *ep, uint32_t lane);
 uint32_t terni_ll_phases(uint32_t phase);
@@ -18,7 +23,7 @@ struct ll_launch {
     uint32_t shared_bytes, num_sms;
     const void *args;
     uint32_t args_bytes;
-    struct tern_event *after, *record;
+    struct tern_event *record;
 };
 enum tern_status terni_ll_launch(struct tern_ep *ep, const struct ll_launch *what,
                                  struct tern_stream *stream);

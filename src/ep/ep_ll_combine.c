@@ -56,6 +56,7 @@ static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
     k->topk = d->topk;
     k->experts_a_rank = d->experts_a_rank;
     k->row_bytes = 2 * d->hidden;
+    k->dispatched = (uint32_t)d->f.message.signature;
     k->summed = d->summed;
     k->adds_here = d->summed && !d->by_rank;
     k->f.message.signature = terni_ep_sign(TERN_OP_LL_COMBINE, d->f.message.signature) & 0xffffffffu;
@@ -64,17 +65,17 @@ static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
 enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combine_args *a,
                                   struct tern_stream *stream)
 {
-    struct ep_lane *lane;
+    struct ep_lane_calls *calls;
     struct ll_combine_args k;
-    TERN_TRY(terni_ll_lane_for(ep, a->lane, a->phase, TERN_OP_LL_COMBINE, &lane));
+    TERN_TRY(terni_ll_calls_for(ep, a->lane, a->phase, TERN_OP_LL_COMBINE, a->after, stream, &calls));
     if (a->phase != TERN_LL_RECEIVE) {
         TERN_TRY(check_input(a));
-        fill_input(ep, a, &lane->dispatch, &k);
+        fill_input(ep, a, &calls->dispatch, &k);
     } else {
-        k = lane->combine;
+        k = calls->combine;
     }
     if (a->phase != TERN_LL_SEND) {
-        TERN_TRY(check_output(a, &lane->dispatch));
+        TERN_TRY(check_output(a, &calls->dispatch));
         k.weights = a->topk_weights;
         k.out = (char *)a->out;
         k.out_stride = a->out_stride ? a->out_stride : (int64_t)k.row_bytes;
@@ -86,10 +87,9 @@ enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combi
                              a->num_sms,
                              &k,
                              sizeof(k),
-                             a->after,
                              a->record};
     TERN_TRY(terni_ll_launch(ep, &what, stream));
-    lane->combine = k;
-    lane->sent = a->phase == TERN_LL_SEND ? TERN_OP_LL_COMBINE : TERN_OP_NONE;
+    calls->combine = k;
+    terni_ll_called(ep, calls, a->phase, TERN_OP_LL_COMBINE, stream);
     return TERN_OK;
 }

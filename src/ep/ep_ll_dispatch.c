@@ -148,15 +148,15 @@ static void fill_inputs(struct tern_ep *ep, const struct tern_ll_dispatch_args *
 enum tern_status terni_ll_dispatch(struct tern_ep *ep, const struct tern_ll_dispatch_args *a,
                                    struct tern_stream *stream)
 {
-    struct ep_lane *lane;
+    struct ep_lane_calls *calls;
     struct ll_dispatch_args k;
-    TERN_TRY(terni_ll_lane_for(ep, a->lane, a->phase, TERN_OP_LL_DISPATCH, &lane));
+    TERN_TRY(terni_ll_calls_for(ep, a->lane, a->phase, TERN_OP_LL_DISPATCH, a->after, stream, &calls));
     if (a->phase != TERN_LL_RECEIVE) {
         TERN_TRY(check_shape(ep, a));
         TERN_TRY(check_inputs(a));
         fill_inputs(ep, a, &k);
     } else {
-        k = lane->dispatch;
+        k = calls->dispatch;
     }
     if (a->phase != TERN_LL_SEND) {
         TERN_TRY(check_outputs(a, &k));
@@ -176,11 +176,9 @@ enum tern_status terni_ll_dispatch(struct tern_ep *ep, const struct tern_ll_disp
                              a->num_sms,
                              &k,
                              sizeof(k),
-                             a->after,
                              a->record};
     TERN_TRY(terni_ll_launch(ep, &what, stream));
-    lane->dispatch = k;
-    lane->sent = a->phase == TERN_LL_SEND ? TERN_OP_LL_DISPATCH : TERN_OP_NONE;
-    lane->dispatched = a->phase != TERN_LL_SEND;
+    calls->dispatch = k;
+    terni_ll_called(ep, calls, a->phase, TERN_OP_LL_DISPATCH, stream);
     return TERN_OK;
 }

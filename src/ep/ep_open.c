@@ -330,7 +330,8 @@ static enum tern_status zero_everything(struct tern_ep *ep)
     ep->num_engine_runs = 0;
     ep->num_issued = 0;
     for (uint32_t i = 0; i < ep->shape.ll_lanes; i++) {
-        memset(&ep->lanes[i], 0, sizeof(ep->lanes[i]));
+        memset(&ep->lanes[i].issued, 0, sizeof(ep->lanes[i].issued)); /* graphs outlive a reset */
+        ep->lanes[i].bad_id_told = 0;
     }
     for (uint32_t i = 0; i < ep->shape.max_routes; i++) {
         ep->routes[i].stale = 1;

@@ -30,6 +30,8 @@ struct ll_state {
     uint64_t epoch;   /* operations begun to be received */
     uint32_t entered; /* blocks of the running operation that have read the epoch */
     uint32_t bad_ids;
+    uint32_t dispatched; /* signature of the latest dispatch received; 0: none since the object was reset */
+    uint32_t reserved;
 };
 
 /* A row of the caller's that goes home as it is: one of the slab, or by rank a received token's. */
@@ -85,8 +87,9 @@ struct ll_combine_args {
     char *out;
     int64_t out_stride;
     uint32_t phases, num_tokens, topk, experts_a_rank, row_bytes;
-    uint32_t summed;    /* one row a rank comes home, with its weights in it */
-    uint32_t adds_here; /* and the sender makes it from its experts' rows; else the caller has */
+    uint32_t dispatched; /* signature of the dispatch that this combine was issued for */
+    uint32_t summed;     /* one row a rank comes home, with its weights in it */
+    uint32_t adds_here;  /* and the sender makes it from its experts' rows; else the caller has */
 };
 
 #endif

@@ -276,10 +276,29 @@ TERN_DEVICE void ll_combine_receive(const struct ll_combine_args *p, uint64_t ep
     ll_leave(&p->f, epoch);
 }
 
+/* All threads: whether what the lane's latest dispatch left here is what this combine was issued for. The host
+ * cannot know, since a graph may have run between; and with another shape rows would go astray. */
+TERN_DEVICE int ll_combine_fits(const struct ll_combine_args *p, uint64_t epoch, uint32_t dispatched)
+{
+    if (dispatched == p->dispatched) {
+        return 1;
+    }
+    if (tid() == 0) {
+        struct op_note note = {OP_STATUS_MISMATCH, OP_AWAIT_MATCH, p->f.rank, p->f.rank, epoch,
+                               p->dispatched,      dispatched,     0,         0,         0};
+        op_fault(&p->f, &note);
+    }
+    return 0;
+}
+
 TERN_DEVICE void ll_combine_body(const struct ll_combine_args *p, const int bulk)
 {
     int ok;
+    uint32_t dispatched = p->lane.state->dispatched; /* on its way with the epoch */
     uint64_t epoch = ll_enter(&p->f, &p->lane, &ok);
+    if (ok && (p->phases & LL_SENDS)) {
+        ok = ll_combine_fits(p, epoch, dispatched);
+    }
     if (ok && (p->phases & LL_SENDS)) {
         ll_combine_send(p, epoch, bulk);
     }

@@ -128,6 +128,7 @@ TERN_DEVICE void ll_place(const struct ll_receiver *r)
     sync_block();
     if (bid() == 0 && tid() == 0) {
         uint32_t received = r->rows_before[ranks];
+        p->lane.state->dispatched = (uint32_t)p->f.message.signature;
         p->lane.totals[0] = (int32_t)received;
         p->lane.totals[1] = (int32_t)(p->by_rank ? received : r->slab_before[p->experts_a_rank]);
     }

@@ -113,6 +113,7 @@ void terni_cuda_stream_close(struct machine *m, struct tern_stream *s);
 void terni_cuda_settle(struct machine *m);
 enum tern_status terni_cuda_stream_synchronize(struct machine *m, struct tern_stream *s);
 int terni_cuda_stream_capturing(struct machine *m, struct tern_stream *s);
+uint64_t terni_cuda_stream_capture(struct machine *m, struct tern_stream *s);
 int terni_cuda_is_default_stream(struct machine *m, struct tern_stream *s);
 enum tern_status terni_cuda_wait_word(struct machine *m, const uint64_t *word, uint64_t value,
                                       uint64_t deadline_ns);

@@ -83,6 +83,8 @@ struct machine_ops {
     void (*stream_close)(struct machine *m, struct tern_stream *s);
     enum tern_status (*stream_synchronize)(struct machine *m, struct tern_stream *s);
     int (*stream_capturing)(struct machine *m, struct tern_stream *s);
+    /* Number of the capture that the stream is in, another one for each; 0: in none. */
+    uint64_t (*stream_capture)(struct machine *m, struct tern_stream *s);
     /* Whether `s` is the default stream: NULL, or another name that the machine has for it. */
     int (*is_thread_stream)(struct machine *m,
                             struct tern_stream *s); /* one handle, a stream a host thread */
