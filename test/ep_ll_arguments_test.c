@@ -87,6 +87,7 @@ static int refuse_combine(struct ll_stage *x)
     } while (0)
     REFUSED(0, in, NULL, "in is NULL");
     REFUSED(0, in, (const char *)a.in + 8, "in is at");
+    REFUSED(0, compression, 3, "compression is 3");
     REFUSED(0, out, NULL, "out is NULL");
     REFUSED(0, out_stride, 136, "out is at");
     REFUSED(0, topk_weights, NULL, "topk_weights is NULL");

@@ -104,6 +104,29 @@ static int differ(struct ll_stage *x, uint32_t hidden, uint32_t layout)
     return recover(x);
 }
 
+static int other_compression_body(struct ll_stage *x)
+{
+    int told = 0;
+
+    test_quiet();
+    ll_stage_redraw(x);
+    PASS(world_upload(&x->scene.world));
+    PASS(ll_dispatch_issue(&x->batches[1], TERN_LL_BOTH, 0));
+    for (int r = 0; r < STAGE_RANKS; r++) {
+        struct tern_ll_combine_args c = ll_combine_args(&x->batches[1], r, 1);
+        c.compression = r == CULPRIT ? TERN_LL_LOG10 : TERN_LL_FP8;
+        OK(tern_ll_combine(x->scene.eps[r], &c, x->scene.world.members[r].lanes[0]));
+    }
+    for (int r = 0; r < STAGE_RANKS; r++) {
+        EXPECT(tern_ep_synchronize(x->scene.eps[r]), TERN_MISMATCH);
+        told += strstr(tern_last_error(), "rank 3 ") != NULL;
+    }
+    CHECK(told, "no rank names rank 3");
+    return recover(x);
+}
+
+static int other_compression(struct test *t) { return ll_stage_run(t, other_compression_body, 60000); }
+
 static int other_shape_body(struct ll_stage *x)
 {
     return differ(x, x->batches[1].shape.hidden - 16, TERN_LL_BY_EXPERT);
@@ -155,6 +178,7 @@ int main(int argc, char **argv)
     test_run(&t, "a rank that never combines, the others in two phases", absent_home);
     test_run(&t, "a rank with another shape", other_shape);
     test_run(&t, "a rank with another layout", other_layout);
+    test_run(&t, "a rank with another compression", other_compression);
     test_run(&t, "an id out of range", bad_ids);
     return test_end(&t);
 }

@@ -172,6 +172,7 @@ struct tern_ll_combine_args ll_combine_args(const struct ll_batch *b, int rank, 
     }
     a.out = at(b, m->home, device);
     a.out_stride = m->home_stride;
+    a.compression = b->shape.compression;
     a.num_sms = m->num_sms;
     return a;
 }
@@ -197,6 +198,7 @@ int ll_combine_issue(struct ll_batch *b, uint32_t phase, int lane)
     for (int s = 0; s < w->num_ranks; s++) {
         struct tern_ll_combine_args a = ll_combine_args(b, s, world_local(w, s));
         a.phase = phase;
+        a.compression = phase == TERN_LL_RECEIVE ? 99 : a.compression; /* it is ignored there */
         if (world_local(w, s)) {
             OK(tern_ll_combine(b->eps[s], &a, w->members[s].lanes[lane]));
         }

@@ -9,7 +9,7 @@
 
 struct ll_shape {
     struct batch_shape batch; /* layout and alignment stay 0; equal_tokens 1: ranks then draw fewer */
-    uint32_t lane, hidden, cast, weights;
+    uint32_t lane, hidden, cast, weights, compression;
     uint32_t layout; /* enum tern_ll_layout; by rank, some ranks give weights and some do not */
     int strided, wild;
 };

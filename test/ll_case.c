@@ -35,6 +35,7 @@ static void draw_shape(struct ll_case *c, int num_ranks, int small, struct rng *
     s->cast = rng_below(r, 4);
     s->weights = rng_below(r, 2);
     s->layout = s->weights == TERN_LL_WEIGHTS_AT_DISPATCH ? rng_below(r, 2) : TERN_LL_BY_EXPERT;
+    s->compression = rng_below(r, 3);
     s->strided = rng_one_in(r, 2);
     s->wild = rng_one_in(r, 2);
     step = s->cast == TERN_CAST_NONE ? 8 : 16;
@@ -136,11 +137,11 @@ int ll_case_run(const struct ll_case *c, int self, const struct tern_id *id)
         test_note(
             __FILE__, __LINE__,
             "seed %llu: %d ranks, %u experts, top-%u int%u, %u of %u tokens, %u of %u channels, cast %u, "
-            "weights %u, layout %u, lane %u of %u, routing %d, transfer %u, %d rounds",
+            "weights %u, layout %u, compression %u, lane %u of %u, routing %d, transfer %u, %d rounds",
             (unsigned long long)c->seed, c->num_ranks, s->batch.num_experts, s->batch.topk,
             8 * s->batch.idx_bytes, s->batch.max_tokens, c->config.ll_tokens, s->hidden, c->config.ll_hidden,
-            s->cast, s->weights, s->layout, s->lane, c->config.ll_lanes, s->batch.routing, c->config.transfer,
-            c->rounds);
+            s->cast, s->weights, s->layout, s->compression, s->lane, c->config.ll_lanes, s->batch.routing,
+            c->config.transfer, c->rounds);
     }
     ll_batch_fini(&b);
     world_ep_close(&w, eps);

@@ -9,6 +9,8 @@ static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms)
 {
     static const uint32_t casts[STAGE_BATCHES] = {TERN_CAST_NONE, TERN_CAST_FP8, TERN_CAST_FP8_UE8M0,
                                                   TERN_CAST_NONE};
+    static const uint32_t compressions[STAGE_BATCHES] = {TERN_LL_PLAIN, TERN_LL_FP8, TERN_LL_LOG10,
+                                                         TERN_LL_LOG10};
     static const uint32_t hiddens[STAGE_BATCHES] = {72, 400, 1040, 264};
     struct batch_shape shape = scene_shape(STAGE_RANKS, TERN_LAYOUT_EXPERT, ROUTING_UNIFORM);
 
@@ -27,6 +29,7 @@ static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms)
         s.cast = casts[i];
         s.weights = i % 2;
         s.layout = i == STAGE_BY_RANK ? TERN_LL_BY_RANK : TERN_LL_BY_EXPERT;
+        s.compression = compressions[i];
         ll_batch_init(&x->batches[i], &x->scene.world, x->scene.eps, &s, &x->scene.rng);
         ll_config_add(&x->scene.config, &s, STAGE_BATCHES);
         hidden = hidden > s.hidden ? hidden : s.hidden;

@@ -619,6 +619,8 @@ enum tern_ll_layout {
     TERN_LL_BY_RANK = 1    /* one row a (token, rank), whose experts' outputs the caller weights and adds */
 };
 
+/* Of rows on their way home: each 128 channels by themselves. docs/numerics.md has the formats and how
+ * accurate they are. What is not finite comes out not finite. */
 enum tern_ll_compression {
     TERN_LL_PLAIN = 0, /* BF16 */
     TERN_LL_FP8 = 1,   /* E4M3, an FP32 scale for each 128 channels */
@@ -713,6 +715,7 @@ struct tern_ll_combine_args {
  * weights at dispatch: each rank's sum of w[t][k] * y[t][k] over its choices, ascending, rounded to BF16; and
  * out[t] = the sum of these, ranks in the order of their first choice, rounded to BF16;
  * by rank: out[t] = the sum of the ranks' rows as they were given, in the same order, rounded to BF16.
+ * With a compression, each row that comes home, y[t][k] or a rank's, is what comes out of it, in FP32.
  * A token without experts gets zeros. */
 TERN_API enum tern_status tern_ll_combine(struct tern_ep *ep, const struct tern_ll_combine_args *args,
                                           struct tern_stream *stream);

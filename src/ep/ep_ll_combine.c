@@ -6,11 +6,20 @@
 #include "ep/ep_ll.h"
 #include "kernels/kernels.h"
 
+/* By compression. */
+static const int kernels[][2] = {{TERN_KERNEL_ll_combine_bulk, TERN_KERNEL_ll_combine_plain},
+                                 {TERN_KERNEL_ll_combine_fp8_bulk, TERN_KERNEL_ll_combine_fp8_plain},
+                                 {TERN_KERNEL_ll_combine_log10_bulk, TERN_KERNEL_ll_combine_log10_plain}};
+
 static enum tern_status check_input(const struct tern_ll_combine_args *a)
 {
     TERN_TRY(terni_check_pointer("in", a->in));
     if ((uintptr_t)a->in % 16 != 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "in is at %p; it must be 16-byte aligned", a->in);
+    }
+    if (a->compression > TERN_LL_LOG10) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "compression is %u; see enum tern_ll_compression",
+                         a->compression);
     }
     return TERN_OK;
 }
@@ -19,8 +28,8 @@ static enum tern_status check_input(const struct tern_ll_combine_args *a)
 static enum tern_status check_output(const struct tern_ll_combine_args *a, const struct ll_dispatch_args *d)
 {
     int64_t row = 2 * (int64_t)d->hidden;
-    if (a->compression != 0 || a->wait_ns) {
-        return TERN_FAIL(TERN_UNSUPPORTED, "compression %u and waits are not there yet", a->compression);
+    if (a->wait_ns) {
+        return TERN_FAIL(TERN_UNSUPPORTED, "waits are not there yet");
     }
     if (d->num_tokens > 0 && !a->out) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "out is NULL with %u tokens", d->num_tokens);
@@ -57,9 +66,13 @@ static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
     k->experts_a_rank = d->experts_a_rank;
     k->row_bytes = 2 * d->hidden;
     k->dispatched = (uint32_t)d->f.message.signature;
+    k->compression = a->compression;
+    k->sent_bytes = terni_ll_sent_bytes(a->compression, d->hidden);
+    k->blocks = (d->hidden + TERN_FP8_BLOCK - 1) / TERN_FP8_BLOCK;
     k->summed = d->summed;
     k->adds_here = d->summed && !d->by_rank;
-    k->f.message.signature = terni_ep_sign(TERN_OP_LL_COMBINE, d->f.message.signature) & 0xffffffffu;
+    uint64_t s = terni_ep_sign(TERN_OP_LL_COMBINE, d->f.message.signature);
+    k->f.message.signature = terni_ep_sign(s, a->compression) & 0xffffffffu;
 }
 
 enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combine_args *a,
@@ -81,9 +94,9 @@ enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combi
         k.out_stride = a->out_stride ? a->out_stride : (int64_t)k.row_bytes;
     }
     k.phases = terni_ll_phases(a->phase);
-    struct ll_launch what = {TERN_KERNEL_ll_combine_bulk,
-                             TERN_KERNEL_ll_combine_plain,
-                             (uint32_t)LL_STAGES * k.row_bytes,
+    struct ll_launch what = {kernels[k.compression][0],
+                             kernels[k.compression][1],
+                             (uint32_t)LL_STAGES * k.sent_bytes,
                              a->num_sms,
                              &k,
                              sizeof(k),

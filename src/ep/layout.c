@@ -169,6 +169,14 @@ uint32_t terni_ll_row_bytes(uint32_t topk, uint32_t hidden)
     return terni_ll_header_bytes(topk) + (uint32_t)larger(2ull * hidden, cast);
 }
 
+uint32_t terni_ll_sent_bytes(uint32_t compression, uint32_t hidden)
+{
+    uint32_t blocks = (hidden + TERN_FP8_BLOCK - 1) / TERN_FP8_BLOCK;
+    return compression == TERN_LL_PLAIN
+               ? 2 * hidden
+               : (uint32_t)align_up(blocks * (compression == TERN_LL_FP8 ? 132 : 164), 16);
+}
+
 uint32_t terni_ll_stage_offset(const struct ep_shape *s)
 {
     return (uint32_t)align_up((s->num_experts + (1ull + LL_STAGES) * s->num_ranks) * sizeof(uint32_t), 128);
@@ -186,11 +194,13 @@ static void layout_lane(const struct ep_shape *s, struct ll_layout *l)
     uint64_t choices = (uint64_t)s->ll_tokens * s->max_topk;
     uint64_t here = s->max_topk < s->experts_a_rank ? s->max_topk : s->experts_a_rank;
     uint64_t sent = rows * terni_ll_row_bytes(s->max_topk, s->ll_hidden);
+    /* Short rows are longer compressed: blocks are whole. */
+    uint64_t home = choices * larger(2ull * s->ll_hidden, terni_ll_sent_bytes(TERN_LL_LOG10, s->ll_hidden));
     uint64_t at = 0;
     l->entry_words = LL_ENTRY_CHOICES + s->experts_a_rank;
     l->entry_bytes = align_up(s->num_ranks * l->entry_words * sizeof(uint64_t), ALIGNMENT);
     l->arrival_bytes = align_up(larger(rows, choices) * sizeof(uint64_t), ALIGNMENT);
-    l->buffer_bytes = align_up(larger(sent, choices * 2 * s->ll_hidden), ALIGNMENT);
+    l->buffer_bytes = align_up(larger(sent, home), ALIGNMENT);
     l->ids = take(&at, choices * sizeof(int32_t));
     l->totals = take(&at, 2 * sizeof(int32_t));
     l->plan = take(&at, rows * (LL_PLAN_ROWS + 2ull * s->max_topk) * sizeof(int32_t));

@@ -90,6 +90,7 @@ struct ll_combine_args {
     uint32_t dispatched; /* signature of the dispatch that this combine was issued for */
     uint32_t summed;     /* one row a rank comes home, with its weights in it */
     uint32_t adds_here;  /* and the sender makes it from its experts' rows; else the caller has */
+    uint32_t compression, sent_bytes, blocks; /* of rows on their way: bytes; of 128 channels, rounded up */
 };
 
 #endif

@@ -6,10 +6,13 @@
  * made that one row, which goes as it is. At home warps take pieces of tokens, wait for the words of the rows
  * that a token awaits, add them in the order of choices and round once.
  *
- * Sending, a block takes one row at a time through shared memory, in LL_STAGES stages as dispatch does. */
+ * Sending, a block takes one row at a time through shared memory, in LL_STAGES stages as dispatch does. With a
+ * compression (`codec`, ll_codec.h) rows are packed on their way into the stage, and unpacked where they are
+ * added. */
 #ifndef TERN_LL_COMBINE_BODY_H
 #define TERN_LL_COMBINE_BODY_H
 
+#include "kernels/ll_codec.h"
 #include "kernels/ll_frame.h"
 
 /* A program that is wrong on purpose, for test/tsan_awake.sh, is without it. */
@@ -19,7 +22,8 @@
 #define LL_COMBINE_PROXY_FENCE() fence_proxy_async()
 #endif
 
-enum { LL_SUM_VECS = 2, LL_SUM = LL_SUM_VECS * 512 }; /* bytes of a token that a warp adds at once */
+/* Bytes of a token, in BF16, that a warp adds at once; whole blocks of 128 channels. */
+enum { LL_SUM_VECS = 2, LL_SUM = LL_SUM_VECS * 512 };
 
 TERN_DEVICE void ll_add_vec16(float *sum, struct vec16 v)
 {
@@ -56,8 +60,8 @@ struct ll_parcel {
 };
 
 /* One thread: LL_AT_ONCE pieces of 16 bytes, from `begin` on, of the sum of one received row. */
-TERN_DEVICE void ll_sum_here(const struct ll_combine_args *p, const int32_t *plan, char *stage,
-                             uint32_t begin, uint32_t step)
+TERN_DEVICE void ll_sum_here(const struct ll_combine_args *p, const int32_t *plan, uint32_t begin,
+                             uint32_t step, struct vec16 *sums)
 {
     float sum[LL_AT_ONCE][8];
     TERN_UNROLL
@@ -88,35 +92,71 @@ TERN_DEVICE void ll_sum_here(const struct ll_combine_args *p, const int32_t *pla
     }
     TERN_UNROLL
     for (int a = 0; a < LL_AT_ONCE; a++) {
-        if (begin + (uint32_t)a * step < p->row_bytes) {
-            st_vec16(stage + begin + (uint32_t)a * step, ll_round(sum[a]));
-        }
+        sums[a] = ll_round(sum[a]);
     }
 }
 
 /* All threads: into the stage, the sum of what the experts here made of received row `number`. */
-TERN_DEVICE struct ll_parcel ll_pack_sum(const struct ll_combine_args *p, uint32_t number, char *stage)
+TERN_DEVICE struct ll_parcel ll_pack_sum(const struct ll_combine_args *p, uint32_t number, char *stage,
+                                         const int codec)
 {
     const int32_t *plan = p->lane.plan + (uint64_t)number * (LL_PLAN_ROWS + 2 * p->topk);
     struct ll_parcel to = {plan[LL_PLAN_RANK], -1, p->f.ep_bases[plan[LL_PLAN_RANK]]};
+    struct vec16 sums[LL_AT_ONCE];
     for (uint32_t k = 0; k < p->topk && to.index < 0; k++) {
         if (plan[LL_PLAN_ROWS + k] >= 0) {
             to.index = plan[LL_PLAN_TOKEN] * (int32_t)p->topk + (int32_t)k;
         }
     }
+    if (codec != LL_PLAIN) {
+        for (uint32_t i = (uint32_t)warp() * LL_SUM; i < p->row_bytes; i += (uint32_t)nwarps() * LL_SUM) {
+            ll_sum_here(p, plan, i + ll_lane_at(), LL_HALF_BLOCK, sums);
+            ll_encode(stage, p->blocks, (i + ll_lane_at()) / 256, sums, codec);
+        }
+        return to;
+    }
     uint32_t step = (uint32_t)nthr() * 16;
     for (uint32_t i = (uint32_t)tid() * 16; i < p->row_bytes; i += LL_AT_ONCE * step) {
-        ll_sum_here(p, plan, stage, i, step);
+        ll_sum_here(p, plan, i, step, sums);
+        TERN_UNROLL
+        for (int a = 0; a < LL_AT_ONCE; a++) {
+            if (i + (uint32_t)a * step < p->row_bytes) {
+                st_vec16(stage + i + (uint32_t)a * step, sums[a]);
+            }
+        }
     }
     return to;
 }
 
+/* All threads: a row into the stage, packed. */
+TERN_DEVICE void ll_encode_row(const struct ll_combine_args *p, const char *from, char *stage,
+                               const int codec)
+{
+    for (uint32_t i = (uint32_t)warp() * LL_SUM; i < p->row_bytes; i += (uint32_t)nwarps() * LL_SUM) {
+        uint32_t at = i + ll_lane_at();
+        struct vec16 v[LL_SUM_VECS];
+        TERN_UNROLL
+        for (int q = 0; q < LL_SUM_VECS; q++) {
+            struct vec16 zero = {{0, 0, 0, 0}};
+            uint32_t begin = at + (uint32_t)q * LL_HALF_BLOCK;
+            v[q] = begin < p->row_bytes ? ld_stream_vec16(from + begin) : zero;
+        }
+        ll_encode(stage, p->blocks, at / 256, v, codec);
+    }
+}
+
 /* All threads: into the stage, the caller's row that goes home as push `number`. */
-TERN_DEVICE struct ll_parcel ll_pack_row(const struct ll_combine_args *p, uint32_t number, char *stage)
+TERN_DEVICE struct ll_parcel ll_pack_row(const struct ll_combine_args *p, uint32_t number, char *stage,
+                                         const int codec)
 {
     const struct ll_push *push = &p->lane.pushes[number];
     struct ll_parcel to = {push->rank, push->place, p->f.ep_bases[push->rank]};
-    ll_load_row(stage, p->in + (uint64_t)(uint32_t)push->row * p->row_bytes, p->row_bytes);
+    const char *from = p->in + (uint64_t)(uint32_t)push->row * p->row_bytes;
+    if (codec == LL_PLAIN) {
+        ll_load_row(stage, from, p->row_bytes);
+    } else {
+        ll_encode_row(p, from, stage, codec);
+    }
     return to;
 }
 
@@ -139,7 +179,8 @@ TERN_DEVICE void ll_announce_combine(const struct ll_combine_args *p, uint64_t e
     }
 }
 
-TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch, const int bulk)
+TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch, const int codec,
+                                 const int bulk)
 {
     uint32_t count = (uint32_t)p->lane.totals[p->adds_here ? 0 : 1];
     uint32_t stage = 0;
@@ -148,16 +189,16 @@ TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch
         ll_announce_combine(p, epoch);
     }
     for (uint32_t u = (uint32_t)bid(); u < count; u += (uint32_t)nblk()) {
-        char *from = shared_memory() + stage * p->row_bytes;
-        struct ll_parcel to = p->adds_here ? ll_pack_sum(p, u, from) : ll_pack_row(p, u, from);
-        char *at = ll_buffer(&p->lane, to.heap, epoch) + (uint64_t)(uint32_t)to.index * p->row_bytes;
+        char *from = shared_memory() + stage * p->sent_bytes;
+        struct ll_parcel to = p->adds_here ? ll_pack_sum(p, u, from, codec) : ll_pack_row(p, u, from, codec);
+        char *at = ll_buffer(&p->lane, to.heap, epoch) + (uint64_t)(uint32_t)to.index * p->sent_bytes;
         if (bulk) {
             /* The stage, and what others read of the buffer before, come before the copy. */
             LL_COMBINE_PROXY_FENCE();
         }
         sync_block();
         if (bulk && tid() == 0) {
-            bulk_store(at, from, p->row_bytes);
+            bulk_store(at, from, p->sent_bytes);
             bulk_commit();
             bulk_wait(1);
         }
@@ -165,7 +206,7 @@ TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch
             ll_tell_home(p, epoch, before);
         }
         if (!bulk) {
-            ll_store_row(at, from, p->row_bytes);
+            ll_store_row(at, from, p->sent_bytes);
         }
         before = to;
         stage = stage == LL_STAGES - 1 ? 0 : stage + 1;
@@ -221,12 +262,55 @@ TERN_DEVICE int ll_await_rows(const struct ll_combine_args *p, uint64_t epoch, u
     return ok;
 }
 
-TERN_DEVICE void ll_add_token(const struct ll_combine_args *p, uint64_t epoch, uint32_t t, uint32_t begin,
-                              const struct ll_awaited *a)
+/* One lane: its channels of one row into their sums; `left` bytes of it are from the warp's first on. */
+TERN_DEVICE void ll_add_plain(const struct ll_combine_args *p, float sum[][8], const char *from,
+                              uint32_t left, float weight)
 {
-    const char *rows =
-        ll_buffer(&p->lane, p->f.own, epoch) + (uint64_t)t * p->topk * p->row_bytes + begin + lane() * 16;
-    char *to = p->out + (int64_t)t * p->out_stride + begin + lane() * 16;
+    TERN_UNROLL
+    for (int q = 0; q < LL_SUM_VECS; q++) {
+        if ((uint32_t)(q * 512 + lane() * 16) < left) {
+            struct vec16 v = ld_stream_vec16(from + q * 512);
+            if (p->summed) {
+                ll_add_vec16(sum[q], v);
+            } else {
+                ll_add_weighted(sum[q], v, weight);
+            }
+        }
+    }
+}
+
+/* The same of a packed row. A block's last channels may be past the row's end; nobody stores their sums. */
+TERN_DEVICE void ll_add_coded(const struct ll_combine_args *p, float sum[][8], const char *row,
+                              uint32_t begin, float weight, const int codec)
+{
+    uint32_t block = (begin + ll_lane_at()) / 256;
+    if (block >= p->blocks) {
+        return;
+    }
+    struct ll_coded coded = ll_fetch(row, p->blocks, block, codec);
+    TERN_UNROLL
+    for (int q = 0; q < LL_SUM_VECS; q++) {
+        float y[8];
+        ll_decode(y, &coded, q, codec);
+        TERN_UNROLL
+        for (int i = 0; i < 8; i++) {
+            sum[q][i] += weight * y[i]; /* rows that are sums already have weight 1 */
+        }
+    }
+}
+
+/* Where a lane's LL_SUM_VECS pieces of 16 bytes lie in the LL_SUM of BF16 that a warp adds. */
+TERN_DEVICE uint32_t ll_vec_at(int q, const int codec)
+{
+    return codec == LL_PLAIN ? (uint32_t)(q * 512 + lane() * 16) : ll_lane_at() + (uint32_t)q * LL_HALF_BLOCK;
+}
+
+TERN_DEVICE void ll_add_token(const struct ll_combine_args *p, uint64_t epoch, uint32_t t, uint32_t begin,
+                              const struct ll_awaited *a, const int codec)
+{
+    const char *rows = ll_buffer(&p->lane, p->f.own, epoch) + (uint64_t)t * p->topk * p->sent_bytes +
+                       (codec == LL_PLAIN ? begin + lane() * 16 : 0);
+    char *to = p->out + (int64_t)t * p->out_stride + begin + ll_vec_at(0, codec);
     uint32_t left = p->row_bytes - begin;
     float sum[LL_SUM_VECS][8];
     TERN_UNROLL
@@ -239,28 +323,22 @@ TERN_DEVICE void ll_add_token(const struct ll_combine_args *p, uint64_t epoch, u
     for (uint32_t hits = warp_ballot(a->present); hits; hits &= hits - 1) {
         int k = TERN_FFS(hits) - 1;
         float weight = shfl_f32(a->weight, k);
-        const char *from = rows + (uint64_t)shfl_u32((uint32_t)a->source, k) * p->row_bytes;
-        TERN_UNROLL
-        for (int q = 0; q < LL_SUM_VECS; q++) {
-            if ((uint32_t)(q * 512 + lane() * 16) < left) {
-                struct vec16 v = ld_stream_vec16(from + q * 512);
-                if (p->summed) {
-                    ll_add_vec16(sum[q], v);
-                } else {
-                    ll_add_weighted(sum[q], v, weight);
-                }
-            }
+        const char *row = rows + (uint64_t)shfl_u32((uint32_t)a->source, k) * p->sent_bytes;
+        if (codec == LL_PLAIN) {
+            ll_add_plain(p, sum, row, left, weight);
+        } else {
+            ll_add_coded(p, sum, row, begin, weight, codec);
         }
     }
     TERN_UNROLL
     for (int q = 0; q < LL_SUM_VECS; q++) {
-        if ((uint32_t)(q * 512 + lane() * 16) < left) {
-            st_vec16(to + q * 512, ll_round(sum[q]));
+        if (ll_vec_at(q, codec) < left) {
+            st_vec16(to + q * (codec == LL_PLAIN ? 512 : LL_HALF_BLOCK), ll_round(sum[q]));
         }
     }
 }
 
-TERN_DEVICE void ll_combine_receive(const struct ll_combine_args *p, uint64_t epoch)
+TERN_DEVICE void ll_combine_receive(const struct ll_combine_args *p, uint64_t epoch, const int codec)
 {
     uint32_t pieces = (p->row_bytes + LL_SUM - 1) / LL_SUM;
     uint32_t units = p->num_tokens * pieces;
@@ -270,7 +348,7 @@ TERN_DEVICE void ll_combine_receive(const struct ll_combine_args *p, uint64_t ep
         struct ll_awaited a;
         ok = ll_await_rows(p, epoch, u / pieces, &a);
         if (ok) {
-            ll_add_token(p, epoch, u / pieces, u % pieces * LL_SUM, &a);
+            ll_add_token(p, epoch, u / pieces, u % pieces * LL_SUM, &a, codec);
         }
     }
     ll_leave(&p->f, epoch);
@@ -291,7 +369,7 @@ TERN_DEVICE int ll_combine_fits(const struct ll_combine_args *p, uint64_t epoch,
     return 0;
 }
 
-TERN_DEVICE void ll_combine_body(const struct ll_combine_args *p, const int bulk)
+TERN_DEVICE void ll_combine_body(const struct ll_combine_args *p, const int codec, const int bulk)
 {
     int ok;
     uint32_t dispatched = p->lane.state->dispatched; /* on its way with the epoch */
@@ -300,13 +378,13 @@ TERN_DEVICE void ll_combine_body(const struct ll_combine_args *p, const int bulk
         ok = ll_combine_fits(p, epoch, dispatched);
     }
     if (ok && (p->phases & LL_SENDS)) {
-        ll_combine_send(p, epoch, bulk);
+        ll_combine_send(p, epoch, codec, bulk);
     }
     if (p->phases & LL_RECEIVES) {
         ll_raise(&p->lane, epoch);
     }
     if (ok && (p->phases & LL_RECEIVES)) {
-        ll_combine_receive(p, epoch);
+        ll_combine_receive(p, epoch, codec);
     }
 }
 

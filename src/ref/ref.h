@@ -56,6 +56,9 @@ uint32_t terni_ref_scale_bytes(uint32_t cast, uint32_t channels);
 /* One BF16 row into E4M3 bytes and scales. */
 void terni_ref_cast(uint32_t cast, const uint16_t *in, uint32_t channels, uint8_t *out, void *scales);
 
+/* What one BF16 row is after the journey home under a compression (enum tern_ll_compression). */
+void terni_ref_compress(uint32_t compression, const uint16_t *in, uint32_t channels, float *out);
+
 /* expert_alignment 0 means 1. */
 void terni_ref_route_init(struct ref_route *route, const struct ref_world *world, uint32_t layout,
                           uint32_t expert_alignment, int rank);

@@ -210,12 +210,16 @@ void terni_ref_ll_dispatch(const struct ref_ll *ll, const struct tern_ll_dispatc
     }
 }
 
+/* One token on its way home. */
 struct sums {
     const struct ref_ll *ll;
     const struct tern_ll_dispatch_args *dispatch;
     const struct tern_ll_combine_args *args;
     int rank;
     uint32_t token;
+    uint16_t *sent; /* [hidden] a row that comes home */
+    float *arrived; /* [hidden] the same as it is read there */
+    float *sum;     /* [hidden] */
 };
 
 /* Rank that owns choice k's expert; -1: no expert. */
@@ -227,61 +231,68 @@ static int owner_of(const struct sums *x, uint32_t k)
     return x->ll->row_of[x->rank][at] < 0 ? -1 : (int)(w->topk_idx[x->rank][at] / share_of(w));
 }
 
-/* What the expert of choice k made of one channel. */
-static float made_of(const struct sums *x, uint32_t k, uint32_t channel)
+/* What the expert of choice k made. */
+static const uint16_t *made_of(const struct sums *x, uint32_t k)
 {
     const struct ref_world *w = x->ll->world;
     size_t at = (size_t)x->token * w->topk + k;
     size_t expert = (size_t)(w->topk_idx[x->rank][at] % share_of(w));
     size_t row = expert * (size_t)w->num_ranks * x->ll->max_tokens + (size_t)x->ll->row_of[x->rank][at];
-    const uint16_t *in = (const uint16_t *)x->args[owner_of(x, k)].in;
 
-    return terni_ref_bf16_value(in[row * x->dispatch->hidden + channel]);
-}
-
-static uint16_t sum_at_home(const struct sums *x, uint32_t channel)
-{
-    uint32_t topk = x->ll->world->topk;
-    float sum = 0;
-
-    for (uint32_t k = 0; k < topk; k++) {
-        if (owner_of(x, k) >= 0) {
-            float product =
-                x->args[x->rank].topk_weights[(size_t)x->token * topk + k] * made_of(x, k, channel);
-            sum += product;
-        }
-    }
-    return terni_ref_bf16(sum);
+    return (const uint16_t *)x->args[owner_of(x, k)].in + row * x->dispatch->hidden;
 }
 
 /* What the caller at `owner` made of the token's row there. */
-static float made_by_rank(const struct sums *x, int owner, uint32_t channel)
+static const uint16_t *made_by_rank(const struct sums *x, int owner)
 {
-    const uint16_t *in = (const uint16_t *)x->args[owner].in;
     size_t row = (size_t)x->rank * x->ll->max_tokens + rows_before(x->ll->world, owner, x->rank, x->token);
 
-    return terni_ref_bf16_value(in[row * x->dispatch->hidden + channel]);
+    return (const uint16_t *)x->args[owner].in + row * x->dispatch->hidden;
 }
 
 /* The rounded sum of one rank's choices from k on. */
-static float sum_of_rank(const struct sums *x, int owner, uint32_t k, uint32_t channel)
+static void sum_of_rank(const struct sums *x, int owner, uint32_t k)
 {
+    uint32_t first = k;
     uint32_t topk = x->ll->world->topk;
-    float sum = 0;
 
-    for (; k < topk; k++) {
-        if (owner_of(x, k) == owner) {
-            float product = x->dispatch->topk_weights[(size_t)x->token * topk + k] * made_of(x, k, channel);
-            sum += product;
+    for (uint32_t c = 0; c < x->dispatch->hidden; c++) {
+        float sum = 0;
+        for (k = first; k < topk; k++) {
+            if (owner_of(x, k) == owner) {
+                float product = x->dispatch->topk_weights[(size_t)x->token * topk + k] *
+                                terni_ref_bf16_value(made_of(x, k)[c]);
+                sum += product;
+            }
         }
+        x->sent[c] = terni_ref_bf16(sum);
     }
-    return terni_ref_bf16_value(terni_ref_bf16(sum));
 }
 
-static uint16_t sum_of_ranks(const struct sums *x, uint32_t channel)
+/* The row comes home and is added. */
+static void add_sent(const struct sums *x, float weight)
 {
-    float sum = 0;
+    terni_ref_compress(x->args[x->rank].compression, x->sent, x->dispatch->hidden, x->arrived);
+    for (uint32_t c = 0; c < x->dispatch->hidden; c++) {
+        float product = weight * x->arrived[c];
+        x->sum[c] += product;
+    }
+}
 
+static void sum_of_choices(const struct sums *x)
+{
+    uint32_t topk = x->ll->world->topk;
+
+    for (uint32_t k = 0; k < topk; k++) {
+        if (owner_of(x, k) >= 0) {
+            memcpy(x->sent, made_of(x, k), 2 * (size_t)x->dispatch->hidden);
+            add_sent(x, x->args[x->rank].topk_weights[(size_t)x->token * topk + k]);
+        }
+    }
+}
+
+static void sum_of_ranks(const struct sums *x)
+{
     for (uint32_t k = 0; k < x->ll->world->topk; k++) {
         int owner = owner_of(x, k);
         int seen = 0;
@@ -289,11 +300,14 @@ static uint16_t sum_of_ranks(const struct sums *x, uint32_t channel)
             seen |= owner_of(x, i) == owner;
         }
         if (owner >= 0 && !seen) {
-            sum += x->dispatch->layout == TERN_LL_BY_RANK ? made_by_rank(x, owner, channel)
-                                                          : sum_of_rank(x, owner, k, channel);
+            if (x->dispatch->layout == TERN_LL_BY_RANK) {
+                memcpy(x->sent, made_by_rank(x, owner), 2 * (size_t)x->dispatch->hidden);
+            } else {
+                sum_of_rank(x, owner, k);
+            }
+            add_sent(x, 1.0f);
         }
     }
-    return terni_ref_bf16(sum);
 }
 
 void terni_ref_ll_combine(const struct ref_ll *ll, const struct tern_ll_dispatch_args *dispatch,
@@ -301,13 +315,25 @@ void terni_ref_ll_combine(const struct ref_ll *ll, const struct tern_ll_dispatch
 {
     const struct tern_ll_combine_args *home = &args[rank];
     const struct tern_ll_dispatch_args *sent = &dispatch[rank];
-    struct sums x = {ll, sent, args, rank, 0};
+    struct sums x = {ll, sent, args, rank, 0, NULL, NULL, NULL};
     int64_t stride = home->out_stride ? home->out_stride : 2 * (int64_t)sent->hidden;
 
+    x.sent = (uint16_t *)take(sent->hidden, sizeof(*x.sent));
+    x.arrived = (float *)take(sent->hidden, sizeof(*x.arrived));
+    x.sum = (float *)take(sent->hidden, sizeof(*x.sum));
     for (; x.token < ll->world->num_tokens[rank]; x.token++) {
         uint16_t *out = (uint16_t *)(void *)((char *)home->out + (int64_t)x.token * stride);
+        memset(x.sum, 0, sent->hidden * sizeof(*x.sum));
+        if (sent->weights == TERN_LL_WEIGHTS_AT_DISPATCH) {
+            sum_of_ranks(&x);
+        } else {
+            sum_of_choices(&x);
+        }
         for (uint32_t c = 0; c < sent->hidden; c++) {
-            out[c] = sent->weights == TERN_LL_WEIGHTS_AT_DISPATCH ? sum_of_ranks(&x, c) : sum_at_home(&x, c);
+            out[c] = terni_ref_bf16(x.sum[c]);
         }
     }
+    free(x.sent);
+    free(x.arrived);
+    free(x.sum);
 }
