@@ -74,6 +74,7 @@ static enum tern_status make_inputs(void *user, int r)
     w->dispatch[r].topk_weights = at_dispatch ? weights : NULL;
     w->combine[r] = init;
     w->combine[r].in = w->made[r];
+    w->combine[r].compression = s->options->ll.compression;
     w->combine[r].topk_weights = at_dispatch ? NULL : weights;
     return TERN_OK;
 }

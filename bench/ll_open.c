@@ -39,6 +39,7 @@ static void fill_args(const struct ll_shape *s, struct ll_lane_seat *x, uint32_t
     x->combine.topk_weights = at_dispatch ? NULL : weights;
     x->combine.out = x->tensors[LT_SUMS];
     x->combine.num_sms = s->sms;
+    x->combine.compression = s->options->ll.compression;
 }
 
 static enum tern_status open_lane(const struct ll_shape *s, struct ll_seat *seat, uint32_t lane)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Bytes that low-latency operations move. On the wire, dispatch has one row a (token, rank) with its header and
- * scales; combine one row a (token, expert), or one a (token, rank) if weights were given at dispatch, in BF16. Words of 8 bytes that tell of arrivals and counts are not counted. */
+ * scales; combine one row a (token, expert), or one a (token, rank) if weights were given at dispatch, in BF16 or
+ * as compressed. Words of 8 bytes that tell of arrivals and counts are not counted. */
 #include "bench_ll.h"
 #include "ep/layout.h"
 
@@ -25,7 +26,7 @@ static double wire_bytes(const struct ll_shape *s, enum ll_operation operation, 
                      (double)align_up(terni_ll_scale_bytes(o->ll.cast, s->hidden), 16);
         return ll_pairs(s, home, away) * row;
     }
-    return 2.0 * s->hidden *
+    return (double)terni_ll_sent_bytes(o->ll.compression, s->hidden) *
            (o->ll.weights == TERN_LL_WEIGHTS_AT_DISPATCH ? (double)ll_pairs(s, home, away)
                                                          : rows_of(s, home, away));
 }

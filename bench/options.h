@@ -51,9 +51,10 @@ struct options {
     const char *json;
     const char *data; /* folder of the demo's routing */
     struct {
-        uint32_t cast;    /* enum tern_cast */
-        uint32_t weights; /* enum tern_ll_weights */
-        uint32_t layout;  /* enum tern_ll_layout */
+        uint32_t cast;        /* enum tern_cast */
+        uint32_t weights;     /* enum tern_ll_weights */
+        uint32_t compression; /* enum tern_ll_compression */
+        uint32_t layout;      /* enum tern_ll_layout */
         uint32_t lanes;
         uint32_t hook, graph;
     } ll;
