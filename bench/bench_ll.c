@@ -38,7 +38,7 @@ enum {
     COL_CAST,
     COL_WEIGHTS,
     COL_LAYOUT,
-    COL_COMPRESS,
+    COL_COMPRESSION,
     COL_ROUTING,
     COL_WRONG,
     NUM_COLS
@@ -46,12 +46,12 @@ enum {
 
 /* Settings, which are the same in every row, stand in the notes and in the rows of the JSON. */
 static const struct column columns[NUM_COLS] = {
-    {"tokens", "", 6, 0},   {"op", "", 13, -1},       {"p10", "us", 9, 1},    {"p50", "us", 9, 1},
-    {"p90", "us", 9, 1},    {"in-a-row", "us", 9, 1}, {"floor", "us", 8, 2},  {"wire", "%", 5, 1},
-    {"remote", "kB", 9, 1}, {"logical", "kB", 9, 1},  {"hidden", "", 0, 0},   {"topk", "", 0, 0},
-    {"experts", "", 0, 0},  {"ranks", "", 0, 0},      {"sms", "", 0, 0},      {"lanes", "", 0, 0},
-    {"hook", "", 0, 0},     {"graph", "", 0, 0},      {"cast", "", 0, -1},    {"weights", "", 0, -1},
-    {"layout", "", 0, -1},  {"compress", "", 0, -1},  {"routing", "", 0, -1}, {"#wrong", "", 6, 0},
+    {"tokens", "", 6, 0},   {"op", "", 13, -1},         {"p10", "us", 9, 1},    {"p50", "us", 9, 1},
+    {"p90", "us", 9, 1},    {"in-a-row", "us", 9, 1},   {"floor", "us", 8, 2},  {"wire", "%", 5, 1},
+    {"remote", "kB", 9, 1}, {"logical", "kB", 9, 1},    {"hidden", "", 0, 0},   {"topk", "", 0, 0},
+    {"experts", "", 0, 0},  {"ranks", "", 0, 0},        {"sms", "", 0, 0},      {"lanes", "", 0, 0},
+    {"hook", "", 0, 0},     {"graph", "", 0, 0},        {"cast", "", 0, -1},    {"weights", "", 0, -1},
+    {"layout", "", 0, -1},  {"compression", "", 0, -1}, {"routing", "", 0, -1}, {"#wrong", "", 6, 0},
 };
 
 static const char *const unit_names[NUM_UNITS] = {
@@ -96,8 +96,8 @@ static void name_row(const struct ll_shape *s, struct cell *row, int unit)
     snprintf(row[COL_CAST].text, REPORT_TEXT, "%s", options_word(COMMAND_LL, "--cast", o->ll.cast));
     snprintf(row[COL_WEIGHTS].text, REPORT_TEXT, "%s", options_word(COMMAND_LL, "--weights", o->ll.weights));
     snprintf(row[COL_LAYOUT].text, REPORT_TEXT, "%s", options_word(COMMAND_LL, "--layout", o->ll.layout));
-    snprintf(row[COL_COMPRESS].text, REPORT_TEXT, "%s",
-             options_word(COMMAND_LL, "--compress", o->ll.compression));
+    snprintf(row[COL_COMPRESSION].text, REPORT_TEXT, "%s",
+             options_word(COMMAND_LL, "--compression", o->ll.compression));
     routing_name(o, row[COL_ROUTING].text, REPORT_TEXT);
 }
 
@@ -195,7 +195,7 @@ static enum tern_status note_settings(struct report *report, const struct option
         report, "options", "cast %s, weights at %s, by %s, combine as %s, meta %u, transfer %s",
         options_word(COMMAND_LL, "--cast", o->ll.cast), options_word(COMMAND_LL, "--weights", o->ll.weights),
         options_word(COMMAND_LL, "--layout", o->ll.layout),
-        o->ll.compression ? options_word(COMMAND_LL, "--compress", o->ll.compression) : "bf16", o->meta,
+        o->ll.compression ? options_word(COMMAND_LL, "--compression", o->ll.compression) : "bf16", o->meta,
         options_word(COMMAND_LL, "--transfer", o->transfer)));
     TERN_TRY(report_note(report, "issued", "lanes %u, %s, %s", o->ll.lanes,
                          o->ll.hook ? "two phases" : "whole operations", o->ll.graph ? "graphs" : "calls"));

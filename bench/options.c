@@ -55,7 +55,7 @@ static const struct row rows[] = {
      "where weights are given: a row a choice comes home, or a sum a rank"},
     {"--layout", CHOICE, LL, AT(ll.layout), 0, 0, TERN_LL_BY_EXPERT, "expert|rank",
      "rows received: one a (token, expert), or one a (token, rank)"},
-    {"--compress", CHOICE, LL, AT(ll.compression), 0, 0, TERN_LL_PLAIN, "none|fp8|log10",
+    {"--compression", CHOICE, LL, AT(ll.compression), 0, 0, TERN_LL_PLAIN, "none|fp8|log10",
      "rows of combine on their way: BF16, E4M3 with FP32 scales, or 10-bit logarithms"},
     {"--hook", FLAG, LL, AT(ll.hook), 0, 0, 0, "", "send and receive as two calls, timed apart too"},
     {"--lanes", NUMBER, LL, AT(ll.lanes), 1, 64, 1, "N",

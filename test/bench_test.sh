@@ -61,8 +61,8 @@ right ll "replayed graphs, two phases, two lanes" --graph --hook --lanes 2 --tok
 right ll "weights at dispatch, BF16" --weights dispatch --cast none
 right ll "scales as exponents" --cast ue8m0 --weights dispatch --hidden 640
 right ll "scales rounded up" --cast pow2
-right ll "combine compressed to 10-bit logarithms" --compress log10
-right ll "sums compressed to FP8" --compress fp8 --weights dispatch --hidden 640
+right ll "combine compressed to 10-bit logarithms" --compression log10
+right ll "sums compressed to FP8" --compression fp8 --weights dispatch --hidden 640
 right ll "loads and stores, slabs and counts alone" --transfer plain --meta 0
 right ll "by rank" --layout rank --weights dispatch --tokens 0,1,9
 right ll "by rank, scales as exponents, two lanes" --layout rank --weights dispatch --cast ue8m0 --hidden 640 --lanes 2
@@ -189,7 +189,7 @@ refused "--hook" ep --hook
 refused "--lanes 65: 65 is outside" ll --lanes 65
 refused "--cast fp4" ll --cast fp4
 refused "--weights never" ll --weights never
-refused "--compress log8" ll --compress log8
+refused "--compression log8" ll --compression log8
 refused "--layout rank needs --weights dispatch" ll --layout rank
 refused "--hidden 24 is not a multiple of 16, with --cast fp8" ll --ranks 2 --hidden 24
 refused "--tokens 9000: 9000 is outside" ll --tokens 9000
