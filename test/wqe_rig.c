@@ -3,6 +3,7 @@
  * Random work queue entries of every form. Rings are allocations of exactly their size, so that
  * AddressSanitizer sees a byte too far. */
 #include "wqe_rig.h"
+#include "wqe_post.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -123,65 +124,21 @@ unsigned char *wqe_rig_byte(const struct wqe_rig *rig, size_t offset)
     return rig->memory + ((size_t)rig->idx * 64 + offset) % ((size_t)rig->num_blocks * 64);
 }
 
-static void post_rdma(const struct wqe_rig *rig, uint32_t flags)
-{
-    const struct wqe_op *op = &rig->op;
-    struct wqe_rdma_args args = {rig->qpn, flags, op->remote, op->local, {0}, {0}, op->bytes, op->imm};
-    args.rkey = wqe_key_of(op->rkey);
-    args.lkey = wqe_key_of(op->lkey);
-    if (op->opcode == WQE_RDMA_WRITE) {
-        args.imm = 0x0badbad0; /* not of this operation */
-        wqe_write(&rig->ring, rig->idx, &args);
-    } else if (op->opcode == WQE_RDMA_READ) {
-        args.imm = 0x0badbad0;
-        wqe_read(&rig->ring, rig->idx, &args);
-    } else {
-        wqe_write_imm(&rig->ring, rig->idx, &args);
-    }
-}
-
 /* Lanes in an order of their own: no lane relies on another. */
-static void post_inline(const struct wqe_rig *rig, uint32_t flags)
-{
-    const struct wqe_op *op = &rig->op;
-    if (op->bytes <= 28) {
-        struct wqe_inline_args args = {rig->qpn, flags, op->remote, {0}, op->bytes, {0}};
-        args.rkey = wqe_key_of(op->rkey);
-        memcpy(args.words, rig->payload, op->bytes);
-        wqe_write_inline(&rig->ring, rig->idx, &args);
-    } else {
-        struct wqe_inline_warp_args args = {rig->qpn, flags, op->remote, {0}, op->bytes / 32};
-        args.rkey = wqe_key_of(op->rkey);
-        for (uint32_t i = 0; i < 32; i++) {
-            uint32_t lane_idx = (i * 13 + op->rkey) % 32;
-            uint64_t value = ~0ull;
-            memcpy(&value, rig->payload + lane_idx * args.element_bytes, args.element_bytes);
-            wqe_write_inline_lane(&rig->ring, rig->idx, &args, lane_idx, value);
-        }
-    }
-}
-
 void wqe_rig_post(struct wqe_rig *rig)
 {
-    const struct wqe_op *op = &rig->op;
-    uint32_t flags = op->fence | op->complete | (op->solicited ? WQE_SOLICITED : 0);
+    struct wqe_case c;
+    c.op = rig->op;
+    memcpy(c.payload, rig->payload, sizeof(c.payload));
+    c.qpn = rig->qpn;
+    c.idx = rig->idx;
     memset(rig->memory, RIG_FILL, (size_t)rig->num_blocks * 64);
-    if (op->opcode == WQE_NOP) {
-        struct wqe_nop_args args = {rig->qpn, flags};
-        wqe_nop(&rig->ring, rig->idx, &args);
-    } else if (op->opcode == WQE_DUMP) {
-        struct wqe_dump_args args = {rig->qpn, flags, {0}, op->bytes, op->local};
-        args.lkey = wqe_key_of(op->lkey);
-        wqe_dump(&rig->ring, rig->idx, &args);
-    } else if (op->amo.bytes != 0) {
-        struct wqe_atomic_args args = {rig->qpn, flags, op->remote, op->local, {0}, {0}, op->amo};
-        args.rkey = wqe_key_of(op->rkey);
-        args.lkey = wqe_key_of(op->lkey);
-        wqe_atomic(&rig->ring, rig->idx, &args);
-    } else if (op->is_inline) {
-        post_inline(rig, flags);
-    } else {
-        post_rdma(rig, flags);
+    if (!wqe_case_is_warp(&c.op)) {
+        wqe_case_post(&rig->ring, &c);
+        return;
+    }
+    for (uint32_t i = 0; i < 32; i++) {
+        wqe_case_post_lane(&rig->ring, &c, (i * 13 + c.op.rkey) % 32);
     }
 }
 

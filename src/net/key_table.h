@@ -106,7 +106,7 @@ TERN_DEVICE uint32_t key_lookup(const struct key_table *table, const struct key_
     uint64_t offset;
     memory->host = NULL;
     memory->relaxed = 0;
-    r->reason = REFUSED_NOTHING;
+    nic_refuse(r, REFUSED_NOTHING, 0, 0);
     if (q->bytes == 0) {
         return SYNDROME_NONE;
     }

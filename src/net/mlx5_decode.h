@@ -246,7 +246,7 @@ TERN_DEVICE uint32_t wqe_decode(const struct wqe_source *from, struct wqe_op *op
     const struct wqe_op nothing = {0};
     uint32_t syndrome;
     *op = nothing;
-    r->reason = REFUSED_NOTHING;
+    nic_refuse(r, REFUSED_NOTHING, 0, 0);
     syndrome = decode_control(from, op, r);
     if (syndrome != SYNDROME_NONE) {
         return syndrome;
