@@ -267,6 +267,9 @@ static int old_keys_stay_dead(struct test *t)
                   keys[k]);
         }
         OK(terni_key_table_remove(&table, keys[i]));
+        again = (keys[i] & ~0xffu) | ((keys[i] + 1) & 0xffu); /* the place's next key, which nobody has yet */
+        CHECK(look(&table, KEY_USE_GATHER, again, 0x1000, 1, &memory, &r) == 0x04 && r.reason == REFUSED_LKEY,
+              "0x%x lives before its time: reason %u", again, r.reason);
     }
     OK(terni_key_table_add(&table, &g, &again));
     CHECK(again == keys[0], "key 0x%x comes after all others", again);

@@ -34,6 +34,7 @@ static const struct wrong wrongs[] = {
     {FORM_DUMP, 7, 1, 1, REFUSED_DS, 0x02},
     {FORM_DUMP, 7, 1, 3, REFUSED_DS, 0x02},
     {FORM_WRITE, 7, 1, 0, REFUSED_DS, 0x02},
+    {FORM_NOP, 3, 1, 0x08, REFUSED_DS, 0x02}, /* a WRITE of one segment, with anything behind it */
     {FORM_READ, 7, 1, 1, REFUSED_DS, 0x02},
     {FORM_WRITE_IMM, 7, 1, 4, REFUSED_DS, 0x02},
     {FORM_FA, 7, 1, 3, REFUSED_DS, 0x02},
@@ -156,6 +157,10 @@ static int refuses_wrong_places(struct test *t)
         *wqe_rig_byte(&rig, 7) = (unsigned char)(rig.num_blocks < 16 ? 4 * rig.num_blocks + 1 : 0);
         from.posted = 65535;
         result |= is_refused(&from, rig.num_blocks < 16 ? REFUSED_NOT_POSTED : REFUSED_DS, 0x02, name, 4);
+        /* What is not posted is not looked at. */
+        *wqe_rig_byte(&rig, 3) = 0xff;
+        from.posted = 0;
+        result |= is_refused(&from, REFUSED_NOT_POSTED, 0x02, name, 5);
         wqe_rig_close(&rig);
         PASS(result);
     }

@@ -4,6 +4,8 @@
  * was just removed is the last to be seen again. */
 #include "net/key_table.h"
 
+#include "core/core.h"
+
 enum tern_status terni_key_table_init(struct key_table *table, struct key_entry *entries, uint32_t capacity)
 {
     if (capacity == 0 || capacity > KEY_MAX_CAPACITY) {

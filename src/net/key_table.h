@@ -13,7 +13,7 @@
 #ifndef TERN_KEY_TABLE_H
 #define TERN_KEY_TABLE_H
 
-#include "core/core.h"
+#include "tern/tern.h"
 #include "net/nic_refusal.h"
 
 /* Rights of a registration, with the values of libibverbs. */
