@@ -88,6 +88,8 @@ EXECUTOR    := $(wildcard src/simt/*.c) src/machine/cpu.c
 TEST_MAIN   := $(wildcard test/*_test.c)
 TEST_HELP   := $(filter-out $(TEST_MAIN),$(wildcard test/*.c)) $(wildcard src/ref/*.c)
 BENCH_SRC   := $(filter-out $(WIRE_KERNELS),$(wildcard bench/*.c))
+# Kernels that only tests run: on the cpu machine, and through nvcc to see that it takes them.
+TEST_KERNEL := test/wqe_kernel.c
 TOOL_MAIN   := $(wildcard tools/*.c)
 EXAMPLE_SRC := $(wildcard examples/*.c)
 
@@ -149,7 +151,7 @@ link = $(CC) $(CFLAGS) $(SANITIZE) $(LDFLAGS)
 
 # ---- Rules -------------------------------------------------------------------------------------------------
 
-.PHONY: all lib report check check-programs check-asan check-tsan check-gpu check-memcheck demo bench install uninstall \
+.PHONY: all lib report check check-programs check-asan check-tsan check-gpu check-memcheck fuzz demo bench install uninstall \
     clean help format-check FORCE
 
 all: report $(if $(SANITIZE),,lib) $(STATIC) $(TOOLS) $(BENCH) $(EXAMPLES)
@@ -279,7 +281,7 @@ test_environment = TERN_TEST_SCALE='$(or $(TERN_TEST_SCALE),$(SCALE_$(VARIANT)))
     CC='$(CC)' CXX='$(CXX)' MAKE='$(MAKE)' TERN_VARIANT='$(VARIANT)' TERN_CUDA='$(HAVE_CUDA)' \
     TERN_CUDA_LIBDIR='$(if $(CUDART),$(patsubst %/,%,$(dir $(CUDART))))'
 
-check: report all $(TESTS)
+check: report all $(TESTS) $(call cu_obj,$(TEST_KERNEL))
 	@$(test_environment) test/run -j $(TEST_JOBS) -t $(TEST_TIMEOUT) $(TESTS) $(SCRIPTS)
 
 check-programs: report $(TESTS) $(TOOLS) $(EXAMPLES) $(AWAKE)
@@ -303,6 +305,22 @@ check-gpu: report all $(TESTS)
 # The kernels under compute-sanitizer, which finds accesses outside memory. Skips by name what is missing.
 check-memcheck: report $(TOOLS) $(TESTS)
 	@$(test_environment) test/memcheck.sh
+
+# libFuzzer comes with clang. What it finds new goes to build/fuzz/found; test/fuzz/decode is only read.
+FUZZ_SRC := test/fuzz/decode_fuzz.c test/wqe_bytes.c src/net/nic_refusal.c
+SECONDS  ?= 60
+
+build/fuzz/decode: $(FUZZ_SRC) $(wildcard src/net/*.h src/simt/*.h test/wqe_bytes.h)
+	$(call say,FUZZ,$@)
+	@mkdir -p $(@D)/found
+	$(Q)clang -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude -Isrc \
+	    $(FUZZ_SRC) -o $@
+
+fuzz:
+	@command -v clang > /dev/null || { echo 'make $@: there is no clang' >&2; exit 2; }
+	@$(MAKE) --no-print-directory build/fuzz/decode
+	build/fuzz/decode -max_total_time=$(SECONDS) -timeout=10 -max_len=1024 -artifact_prefix=build/fuzz/ \
+	    build/fuzz/found test/fuzz/decode
 
 demo: report $(BENCH)
 	@$(B)/bin/tern-bench demo
@@ -371,6 +389,7 @@ help:
 	'make check-tsan     the test programs under ThreadSanitizer, and a proof that it is awake' \
 	'make check-gpu      the test programs on the GPUs of this machine' \
 	'make check-memcheck two of them under compute-sanitizer' \
+	'make fuzz           the decoder of work queue entries under libFuzzer, for SECONDS=60' \
 	'make bench          limits of the machine, then both modes of dispatch and combine beside them' \
 	'make install        into $$(DESTDIR)$$(PREFIX); make uninstall removes it' \
 	'make format-check   what clang-format would change' \

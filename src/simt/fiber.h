@@ -12,6 +12,7 @@
 #define TERN_UNROLL
 #define TERN_POPC(x)  __builtin_popcount(x)
 #define TERN_FFS(x)   __builtin_ffs((int)(x))
+#define TERN_BSWAP(x) __builtin_bswap32(x)
 #define TERN_RESTRICT __restrict__
 #define TERN_HAS_BULK 1
 

@@ -13,6 +13,7 @@
 #define TERN_UNROLL   _Pragma("unroll")
 #define TERN_POPC(x)  __popc(x)
 #define TERN_FFS(x)   __ffs((int)(x))
+#define TERN_BSWAP(x) __byte_perm((x), 0, 0x0123)
 #define TERN_RESTRICT __restrict__
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900

@@ -44,7 +44,8 @@
  *   struct vec16 ld_stream_vec16(p)                   the same, read once: does not linger in L1
  *   void     st_stream_vec16(p, v)                    the same, not soon read: leaves L2 first
  *
- * Qualifiers: TERN_DEVICE (inline function), TERN_KERNEL(name, struct args, p) { body }, TERN_UNROLL. */
+ * Qualifiers: TERN_DEVICE (inline function), TERN_KERNEL(name, struct args, p) { body }, TERN_UNROLL.
+ * Bits of a uint32_t: TERN_POPC(x) TERN_FFS(x) TERN_BSWAP(x). */
 #ifndef TERN_SIMT_H
 #define TERN_SIMT_H
 
