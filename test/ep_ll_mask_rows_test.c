@@ -5,7 +5,7 @@
  * use exactly what came. In some rounds the words come after all, while it gives them up: then every row must be
  * there as a whole or not at all. */
 #include "ll_batch.h"
-#include "ll_window.h"
+#include "ll_words.h"
 #include "scene.h"
 
 #include <stdlib.h>
@@ -86,7 +86,7 @@ static void take_back(struct loss *x, int what, uint64_t *word)
 
 static uint64_t *arrival_at(const struct loss *x, uint64_t i)
 {
-    return ll_window_arrival(x->scene.eps[HERE], x->epoch, i);
+    return ll_words_arrivals(x->scene.eps[HERE], 0, x->epoch) + i;
 }
 
 /* The words come after all, as soon as the receiver has given up the first. */
@@ -260,7 +260,7 @@ static int rows(struct test *t)
     int forgotten = 0, result = cpu_only(t);
 
     test_quiet();
-    for (int i = 0; i < 8 && !result; i++) {
+    for (int i = 0; i < test_scaled(t, 8) && !result; i++) {
         struct loss x;
         result = loss_open(&x, 300 + (uint64_t)i, &forms[i % FORMS], t->scale < 100 ? 700 : 150);
         result = result ? result : rows_lost(&x, i < FORMS ? 2 : 1, 0, &forgotten);
@@ -300,7 +300,7 @@ static int counts_lost(struct loss *x, int word)
     x->epoch = 1;
     PASS(ll_dispatch_issue(&x->batch, TERN_LL_SEND, 0));
     PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
-    take_back(x, 0, ll_window_entry(x->scene.eps[HERE], x->epoch, CULPRIT, word));
+    take_back(x, 0, ll_words_entry(x->scene.eps[HERE], 0, x->epoch, CULPRIT) + word);
     PASS(receive(x, TERN_OP_LL_DISPATCH, 0));
     for (int r = 0; r < RANKS; r++) {
         args[r] = ll_dispatch_args(&x->batch, r, 0);
@@ -319,7 +319,7 @@ static int counts(struct test *t)
     int result = cpu_only(t);
 
     test_quiet();
-    for (int i = 0; i < 6 && !result; i++) { /* signature, rows, choices of four experts */
+    for (int i = 0; i < test_scaled(t, 6) && !result; i++) { /* signature, rows, choices of four experts */
         struct loss x;
         result = loss_open(&x, 500 + (uint64_t)i, &forms[i % FORMS], t->scale < 100 ? 700 : 150);
         result = result ? result : counts_lost(&x, i);
@@ -423,7 +423,7 @@ static int homeward(struct test *t)
     int result = cpu_only(t), in_time = 0;
 
     test_quiet();
-    for (int i = 0; i < 8 && !result; i++) {
+    for (int i = 0; i < test_scaled(t, 8) && !result; i++) {
         struct loss x;
         result = loss_open(&x, 600 + (uint64_t)i, &forms[i % FORMS], t->scale < 100 ? 700 : 150);
         result = result ? result : homeward_lost(&x, 0, &in_time);
