@@ -155,7 +155,11 @@ TERN_DEVICE int ll_place(const struct ll_receiver *r)
         }
         sync_warp();
     }
-    doubts = sync_block_or(doubts);
+    if (p->lane.masks.heard) {
+        doubts = sync_block_or(doubts);
+    } else {
+        sync_block();
+    }
     if (bid() == 0 && tid() == 0) {
         uint32_t received = r->rows_before[ranks];
         p->lane.state->dispatched = (uint32_t)p->f.message.signature;
