@@ -59,6 +59,7 @@ static void take_member(struct ll_batch *b, int rank, struct rng *r)
     m->counts = world_take(w, rank, ARENA_DEVICE, (by_rank ? (size_t)w->num_ranks : share) * sizeof(int32_t),
                            "out_counts");
     take_optional(b, rank, rows, r);
+    m->mask = world_take(w, rank, ARENA_DEVICE, (size_t)w->num_ranks * sizeof(int32_t), "masks");
     m->made = world_take(w, rank, rng_one_in(r, 3) ? ARENA_WINDOW : ARENA_DEVICE, rows * 2 * s->hidden,
                          "combine in");
     m->home = world_take(w, rank, ARENA_DEVICE, tokens * (size_t)(m->home_stride ? m->home_stride : row),
@@ -98,6 +99,7 @@ void ll_batch_redraw_ids(struct ll_batch *b, int routing, struct rng *r)
         world_poison(w, m->local);
         world_poison(w, m->local_weights);
         world_poison(w, m->home);
+        world_poison(w, m->mask);
     }
 }
 
@@ -204,6 +206,36 @@ int ll_combine_issue(struct ll_batch *b, uint32_t phase, int lane)
         }
     }
     return 0;
+}
+
+int ll_mask_issue(struct ll_batch *b, const unsigned char *masked, int lane)
+{
+    struct world *w = b->batch.world;
+
+    for (int s = 0; s < w->num_ranks; s++) {
+        int32_t *told = (int32_t *)world_image(w, b->ranks[s].mask);
+        for (int r = 0; r < w->num_ranks; r++) {
+            told[r] = masked[r];
+            if (world_local(w, s)) {
+                OK(tern_ll_mask_set(b->eps[s], r, masked[r], w->members[s].lanes[lane]));
+            }
+        }
+        if (world_local(w, s)) {
+            OK(tern_ll_mask_get(b->eps[s], (int32_t *)world_device(w, b->ranks[s].mask),
+                                w->members[s].lanes[lane]));
+        }
+    }
+    return 0;
+}
+
+void ll_expect_masks(struct ll_batch *b, const unsigned char *masked, int combine)
+{
+    memcpy(b->masked, masked, sizeof b->masked);
+    if (!combine) {
+        terni_ref_ll_mask(&b->ref, b->masked);
+    } else {
+        b->ref.masked = b->masked;
+    }
 }
 
 void ll_expect_dispatch(struct ll_batch *b)

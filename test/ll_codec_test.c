@@ -274,7 +274,7 @@ static int within_bounds(struct range range, double octaves, uint16_t in, float 
     }
     /* Below the normal numbers steps do not shrink any more. */
     return error <=
-           (step / 2 * (1 + step / 2) + 0.0005) * (size < 0x1p-126 ? 0x1p-126 * 1.35 : size * 0.7072);
+           (step / 2 * (1 + step / 4) + 0.0004) * (size < 0x1p-126 ? 0x1p-126 * 1.35 : size * 0.7072);
 }
 
 static int range_within(struct range range, const uint16_t *values, uint32_t chunks)

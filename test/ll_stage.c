@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms)
+static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms, int masked)
 {
     static const uint32_t casts[STAGE_BATCHES] = {TERN_CAST_NONE, TERN_CAST_FP8, TERN_CAST_FP8_UE8M0,
                                                   TERN_CAST_NONE};
@@ -36,6 +36,8 @@ static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms)
     }
     x->scene.config.ll_hidden = hidden;
     x->scene.config.timeout_ms = timeout_ms;
+    x->scene.config.ll_mask = (uint32_t)masked;
+    x->scene.free_running = masked;
     return scene_open(&x->scene);
 }
 
@@ -47,14 +49,24 @@ static void ll_stage_close(struct ll_stage *x)
     scene_fini(&x->scene);
 }
 
-int ll_stage_run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms)
+static int run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms, int masked)
 {
     struct ll_stage x;
-    int result = ll_stage_open(&x, 900 + (uint64_t)t->number, timeout_ms);
+    int result = ll_stage_open(&x, 900 + (uint64_t)t->number, timeout_ms, masked);
 
     result = result ? result : body(&x);
     ll_stage_close(&x);
     return result;
+}
+
+int ll_stage_run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms)
+{
+    return run(t, body, timeout_ms, 0);
+}
+
+int ll_stage_run_masked(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms)
+{
+    return run(t, body, timeout_ms, 1);
 }
 
 void ll_stage_redraw(struct ll_stage *x)

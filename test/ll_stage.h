@@ -18,6 +18,8 @@ struct ll_stage {
 
 /* Opens a stage, calls the body, closes the stage. */
 int ll_stage_run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms);
+/* With ll_mask; the cpu machine works while the host does something else. */
+int ll_stage_run_masked(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms);
 
 /* Draws all inputs and outputs anew; uploads nothing. */
 void ll_stage_redraw(struct ll_stage *x);

@@ -10,5 +10,7 @@
 /* Arrival words of a lane for its operation number `epoch`, in this rank's window: host memory on the cpu machine
  * only. Its layout is in kernels/ll_args.h. */
 uint64_t *ll_words_arrivals(const struct tern_ep *ep, uint32_t lane, uint64_t epoch);
+/* Likewise the entry words of rank `from`. */
+uint64_t *ll_words_entry(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int from);
 
 #endif

@@ -674,7 +674,9 @@ struct tern_ll_dispatch_args {
                                 gave none; or NULL, as by expert */
     int64_t *sum_counts; /* device, [L], in either layout: the number of tokens that name each expert is added
                                 here, a token once; for statistics over any number of calls. Or NULL */
-    uint64_t *wait_ns;   /* [R] time waited for each source is added here; or NULL */
+    uint64_t *wait_ns; /* device, [R]: for each source is added the time from when a receiving block began to
+                          the last of its words and rows that it found only on looking again, the longest of
+                          all blocks, nanoseconds; 0 if all was there. Belongs to the receive phase; or NULL */
 };
 #define TERN_LL_DISPATCH_ARGS_INIT                                                                           \
     {                                                                                                        \
@@ -702,7 +704,7 @@ struct tern_ll_combine_args {
     uint32_t compression;      /* enum tern_ll_compression: of rows on their way; equal on all ranks */
     struct tern_event *after;
     struct tern_event *record;
-    uint64_t *wait_ns; /* [R] time waited for each source is added here; or NULL */
+    uint64_t *wait_ns; /* as in dispatch */
 };
 #define TERN_LL_COMBINE_ARGS_INIT                                                                            \
     {                                                                                                        \
@@ -719,6 +721,37 @@ struct tern_ll_combine_args {
  * A token without experts gets zeros. */
 TERN_API enum tern_status tern_ll_combine(struct tern_ep *ep, const struct tern_ll_combine_args *args,
                                           struct tern_stream *stream);
+
+/* Masks, of an object opened with ll_mask; TERN_BAD_STATE without. Each rank has its own view of who is masked.
+ * A masked rank is neither sent to nor waited for: its rows are none, and its experts' outputs are left out of
+ * sums. A rank that masks itself runs its operations alone: it sends nothing, waits for nobody, and gets counts of
+ * 0 and sums of zeros. High-throughput operations know nothing of masks.
+ *
+ * A rank that misses the deadline of a low-latency operation is masked by whoever waited for it, in the views of
+ * all ranks, its own among them; the operation goes on without it, and neither it nor tern_ep_synchronize fails.
+ * In the operation in which a rank learns of a mask, its own too, what has come is used: a row as a whole, or
+ * not at all. Of rows that were announced and did not come,
+ * out and out_scales are zeros, out_source is -1, and combine sends nothing back; they stay in out_counts.
+ * Before a rank is masked, it gets up to four deadlines more while it waits for others itself.
+ *
+ * To take a rank in again: let all ranks, it among them, issue the same operations as before (those it missed,
+ * it runs alone), wait until no rank is in one (tern_ep_synchronize, then a barrier of your own), clear its mask
+ * on all ranks, and wait again before the next operation. A rank that was only late, and had begun to send when
+ * it was masked, may write to its peers until it has stopped: let nobody take that for granted who goes on. */
+
+/* Local, asynchronous on `stream`, in order with the object's operations; may be captured in a graph. Masks
+ * `rank` in this rank's view, or all for -1; masked 0: takes in again, and forgets why. Call it on all ranks
+ * between batches: who is masked on some only, waits there, and is waited for, in vain. */
+TERN_API enum tern_status tern_ll_mask_set(struct tern_ep *ep, int rank, int masked,
+                                           struct tern_stream *stream);
+/* The same for reading: out, device, [num_ranks], becomes 1 for masked ranks, else 0. */
+TERN_API enum tern_status tern_ll_mask_get(struct tern_ep *ep, int32_t *out, struct tern_stream *stream);
+/* Local, at once, without a word to the device: ranks[0] gets bit r for rank r, ranks[1] for rank r + 64, as
+ * far as kernels that have run know. May be called while work runs. */
+TERN_API enum tern_status tern_ll_mask_peek(struct tern_ep *ep, uint64_t ranks[2]);
+/* Likewise: why and by whom `rank` was masked. TERN_BAD_STATE if it is not, or by tern_ll_mask_set. A line in the
+ * log, at level warn, says it once too: with the next low-latency call, tern_ll_mask_set or tern_ep_synchronize. */
+TERN_API enum tern_status tern_ll_mask_fault(struct tern_ep *ep, int rank, struct tern_fault *fault);
 
 #ifdef __cplusplus
 }

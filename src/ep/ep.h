@@ -61,7 +61,8 @@ struct tern_ep {
     struct tern_event *engine_event; /* joins it with the caller's stream */
     uint64_t num_engine_runs;
     int no_default_stream; /* another rank of this process has the same device, so the same default stream */
-    struct ep_record stated; /* the fault, once seen */
+    struct ep_record stated;             /* the fault, once seen */
+    uint64_t masks_told[TERN_MAX_RANKS]; /* the record of each rank's masking that is in the log */
 };
 
 /* Collective opening in four steps, so that one thread can take several ranks through each. */
@@ -103,6 +104,9 @@ enum tern_status terni_route_bad_id(struct tern_route *route);
 enum tern_status terni_ep_bad_id(struct tern_ep *ep);
 int terni_fault_format(const struct tern_fault *fault, char *text, size_t bytes);
 enum tern_status terni_ep_fault_copy(struct tern_ep *ep, struct tern_fault *fault);
+/* 1 if the record has been written, and then what it says. */
+int terni_record_read(const struct tern_ep *ep, const struct ep_record *record, uint64_t *written,
+                      struct tern_fault *fault);
 
 void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *frame);
 /* Bytes of a kernel's place table in shared memory (kernels/place.h), with so many columns. */
@@ -122,6 +126,12 @@ enum tern_status terni_ll_dispatch(struct tern_ep *ep, const struct tern_ll_disp
                                    struct tern_stream *stream);
 enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combine_args *args,
                                   struct tern_stream *stream);
+enum tern_status terni_ll_mask_set(struct tern_ep *ep, int rank, int masked, struct tern_stream *stream);
+enum tern_status terni_ll_mask_get(struct tern_ep *ep, int32_t *out, struct tern_stream *stream);
+enum tern_status terni_ll_mask_peek(struct tern_ep *ep, uint64_t ranks[2]);
+enum tern_status terni_ll_mask_fault(struct tern_ep *ep, int rank, struct tern_fault *fault);
+/* Puts into the log what kernels have masked since the last look. */
+void terni_ll_mask_log(struct tern_ep *ep);
 enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_combine_args *args,
                                   struct tern_stream *stream);
 

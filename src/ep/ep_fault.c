@@ -265,6 +265,18 @@ enum tern_status terni_ep_bad_id(struct tern_ep *ep)
     return TERN_OK;
 }
 
+int terni_record_read(const struct tern_ep *ep, const struct ep_record *record, uint64_t *written,
+                      struct tern_fault *fault)
+{
+    struct ep_record r;
+    if (!read_record(record, &r)) {
+        return 0;
+    }
+    *written = r.written;
+    *fault = fault_of(ep, &r);
+    return 1;
+}
+
 enum tern_status terni_ep_fault_copy(struct tern_ep *ep, struct tern_fault *fault)
 {
     struct ep_record r;

@@ -83,6 +83,10 @@ struct ll_lane terni_ll_lane(const struct tern_ep *ep, uint32_t lane)
     k.totals = (int32_t *)(own + l->ll.totals);
     k.plan = (int32_t *)(own + l->ll.plan);
     k.pushes = (struct ll_push *)(own + l->ll.pushes);
+    k.masks = terni_ll_masks(ep, lane);
+    k.wait_ns = NULL;
+    k.waits = (uint64_t *)(ep->device_memory + l->ll_waits + lane * l->ll.wait_bytes);
+    k.watch = 0;
     return k;
 }
 
@@ -98,7 +102,9 @@ enum tern_status terni_ll_launch(struct tern_ep *ep, const struct ll_launch *wha
     int most = tern_comm_num_sms(ep->comm);
     struct geometry g;
     struct launch l;
-    TERN_TRY(terni_tuning_low_latency(&ep->machine->info, what->shared_bytes, &g));
+    uint32_t shared_bytes = what->shared_bytes + terni_ll_watch_bytes(&ep->shape);
+    terni_ll_mask_log(ep);
+    TERN_TRY(terni_tuning_low_latency(&ep->machine->info, shared_bytes, &g));
     l.kernel = ep->shape.transfer == TERN_TRANSFER_BULK ? what->bulk : what->plain;
     l.num_blocks = terni_tuning_blocks(what->num_sms, (uint32_t)most, most);
     l.num_threads = g.num_threads;

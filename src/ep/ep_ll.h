@@ -14,13 +14,16 @@ enum tern_status terni_ll_calls_for(struct tern_ep *ep, uint32_t lane, uint32_t 
 /* The call has been launched. */
 void terni_ll_called(struct tern_ep *ep, struct ep_lane_calls *calls, uint32_t phase, int operation,
                      struct tern_stream *stream);
-/* As kernels see it. */
+/* As kernels see it. The caller adds wait_ns and watch. */
 struct ll_lane terni_ll_lane(const struct tern_ep *ep, uint32_t lane);
 uint32_t terni_ll_phases(uint32_t phase);
 
+/* For the ll_mask kernel any lane will do. */
+struct ll_masks terni_ll_masks(const struct tern_ep *ep, uint32_t lane);
+
 struct ll_launch {
-    int bulk, plain; /* kernels */
-    uint32_t shared_bytes, num_sms;
+    int bulk, plain;                /* kernels */
+    uint32_t shared_bytes, num_sms; /* shared_bytes: where the watch begins, which comes on top */
     const void *args;
     uint32_t args_bytes;
     struct tern_event *record;

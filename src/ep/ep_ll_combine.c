@@ -28,9 +28,6 @@ static enum tern_status check_input(const struct tern_ll_combine_args *a)
 static enum tern_status check_output(const struct tern_ll_combine_args *a, const struct ll_dispatch_args *d)
 {
     int64_t row = 2 * (int64_t)d->hidden;
-    if (a->wait_ns) {
-        return TERN_FAIL(TERN_UNSUPPORTED, "waits are not there yet");
-    }
     if (d->num_tokens > 0 && !a->out) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "out is NULL with %u tokens", d->num_tokens);
     }
@@ -51,6 +48,10 @@ static enum tern_status check_output(const struct tern_ll_combine_args *a, const
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is at %p; it must be 4-byte aligned",
                          (const void *)a->topk_weights);
     }
+    if ((uintptr_t)a->wait_ns % 8 != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "wait_ns is at %p; it must be 8-byte aligned",
+                         (void *)a->wait_ns);
+    }
     return TERN_OK;
 }
 
@@ -60,6 +61,7 @@ static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
     memset(k, 0, sizeof(*k));
     terni_ep_frame(ep, TERN_OP_LL_COMBINE, &k->f);
     k->lane = d->lane;
+    k->lane.wait_ns = NULL;
     k->in = (const char *)a->in;
     k->num_tokens = d->num_tokens;
     k->topk = d->topk;
@@ -90,13 +92,15 @@ enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combi
     if (a->phase != TERN_LL_SEND) {
         TERN_TRY(check_output(a, &calls->dispatch));
         k.weights = a->topk_weights;
+        k.lane.wait_ns = a->wait_ns;
         k.out = (char *)a->out;
         k.out_stride = a->out_stride ? a->out_stride : (int64_t)k.row_bytes;
     }
     k.phases = terni_ll_phases(a->phase);
+    k.lane.watch = (uint64_t)LL_STAGES * k.sent_bytes;
     struct ll_launch what = {kernels[k.compression][0],
                              kernels[k.compression][1],
-                             (uint32_t)LL_STAGES * k.sent_bytes,
+                             (uint32_t)k.lane.watch,
                              a->num_sms,
                              &k,
                              sizeof(k),

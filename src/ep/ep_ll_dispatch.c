@@ -39,9 +39,6 @@ static enum tern_status check_shape(const struct tern_ep *ep, const struct tern_
     TERN_TRY(check_limit("hidden", a->hidden, 1, ep->shape.ll_hidden));
     TERN_TRY(check_limit("cast", a->cast, TERN_CAST_NONE, TERN_CAST_FP8_UE8M0));
     TERN_TRY(check_limit("layout", a->layout, TERN_LL_BY_EXPERT, TERN_LL_BY_RANK));
-    if (a->wait_ns) {
-        return TERN_FAIL(TERN_UNSUPPORTED, "waits are not there yet");
-    }
     TERN_TRY(check_limit("weights", a->weights, TERN_LL_WEIGHTS_AT_COMBINE, TERN_LL_WEIGHTS_AT_DISPATCH));
     if (a->layout == TERN_LL_BY_RANK && a->weights != TERN_LL_WEIGHTS_AT_DISPATCH) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
@@ -112,6 +109,7 @@ static enum tern_status check_outputs(const struct tern_ll_dispatch_args *a, con
     TERN_TRY(check_aligned("out_topk_idx", a->out_topk_idx, 4));
     TERN_TRY(check_aligned("out_topk_weights", a->out_topk_weights, 4));
     TERN_TRY(check_aligned("sum_counts", a->sum_counts, 8));
+    TERN_TRY(check_aligned("wait_ns", a->wait_ns, 8));
     return check_aligned("out_ranges", a->out_ranges, 8);
 }
 
@@ -168,11 +166,13 @@ enum tern_status terni_ll_dispatch(struct tern_ep *ep, const struct tern_ll_disp
         k.out_topk_idx = a->out_topk_idx;
         k.out_topk_weights = a->out_topk_weights;
         k.sum_counts = a->sum_counts;
+        k.lane.wait_ns = a->wait_ns;
     }
     k.phases = terni_ll_phases(a->phase);
+    k.lane.watch = terni_ll_shared_bytes(&ep->shape, k.row_bytes);
     struct ll_launch what = {TERN_KERNEL_ll_dispatch_bulk,
                              TERN_KERNEL_ll_dispatch_plain,
-                             terni_ll_shared_bytes(&ep->shape, k.row_bytes),
+                             (uint32_t)k.lane.watch,
                              a->num_sms,
                              &k,
                              sizeof(k),

@@ -147,6 +147,7 @@ enum tern_status terni_ep_wait(struct tern_ep *ep)
 enum tern_status terni_ep_synchronize(struct tern_ep *ep)
 {
     TERN_TRY(terni_ep_wait(ep));
+    terni_ll_mask_log(ep);
     TERN_TRY(terni_ep_fault(ep));
     return terni_ep_bad_id(ep);
 }

@@ -44,11 +44,13 @@ static enum tern_status init_low_latency(const struct tern_ep_config *config, st
 {
     if (config->ll_tokens == 0) {
         TERN_TRY(check_range("ll_hidden without ll_tokens", config->ll_hidden, 0, 0));
+        TERN_TRY(check_range("ll_mask without ll_tokens", config->ll_mask, 0, 0));
         return check_range("ll_lanes without ll_tokens", config->ll_lanes, 0, 0);
     }
     TERN_TRY(check_range("ll_tokens", config->ll_tokens, 1, MAX_LL_TOKENS));
     TERN_TRY(check_range("ll_hidden", config->ll_hidden, 8, MAX_ROW_BYTES / 2));
     TERN_TRY(check_range("ll_lanes", config->ll_lanes, 0, MAX_LANES));
+    TERN_TRY(check_range("ll_mask", config->ll_mask, 0, 1));
     TERN_TRY(check_range("max_topk with low latency", s->max_topk, 1, LL_MAX_TOPK));
     uint64_t rows = (uint64_t)s->num_experts * config->ll_tokens;
     if (rows > max_row_count) {
@@ -59,6 +61,7 @@ static enum tern_status init_low_latency(const struct tern_ep_config *config, st
     s->ll_tokens = config->ll_tokens;
     s->ll_hidden = config->ll_hidden;
     s->ll_lanes = config->ll_lanes ? config->ll_lanes : DEFAULT_LANES;
+    s->ll_mask = config->ll_mask;
     return TERN_OK;
 }
 
@@ -82,7 +85,6 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     TERN_TRY(check_range("num_sms", config->num_sms, 0, 1024));
     TERN_TRY(check_range("transfer", config->transfer, 0, TERN_TRANSFER_PLAIN));
     TERN_TRY(check_range("copy_engine", config->copy_engine, 0, 1));
-    TERN_TRY(check_range("ll_mask", config->ll_mask, 0, 0));
     TERN_TRY(check_range("reserved", config->reserved, 0, 0));
     s.num_ranks = (uint32_t)num_ranks;
     s.num_experts = config->num_experts;
@@ -185,7 +187,13 @@ uint32_t terni_ll_stage_offset(const struct ep_shape *s)
 uint32_t terni_ll_shared_bytes(const struct ep_shape *s, uint32_t row_bytes)
 {
     uint64_t receive = (s->num_experts + s->num_ranks + s->experts_a_rank + 2ull) * sizeof(uint32_t);
-    return (uint32_t)larger(receive, terni_ll_stage_offset(s) + (uint64_t)LL_STAGES * row_bytes);
+    return (uint32_t)align_up(larger(receive, terni_ll_stage_offset(s) + (uint64_t)LL_STAGES * row_bytes),
+                              16);
+}
+
+uint32_t terni_ll_watch_bytes(const struct ep_shape *s)
+{
+    return s->num_ranks * (uint32_t)(sizeof(uint64_t) + sizeof(uint32_t));
 }
 
 static void layout_lane(const struct ep_shape *s, struct ll_layout *l)
@@ -206,6 +214,9 @@ static void layout_lane(const struct ep_shape *s, struct ll_layout *l)
     l->plan = take(&at, rows * (LL_PLAN_ROWS + 2ull * s->max_topk) * sizeof(int32_t));
     l->pushes = take(&at, rows * here * sizeof(struct ll_push));
     l->bytes = at;
+    l->wait_bytes = align_up(s->num_ranks * sizeof(uint64_t), ALIGNMENT);
+    l->verdict_bytes =
+        s->ll_mask ? align_up(s->num_ranks * sizeof(uint64_t), ALIGNMENT) + l->arrival_bytes : 0;
 }
 
 void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
@@ -222,6 +233,8 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     layout_lane(s, &l.ll);
     l.ll_entries = take(&at, s->ll_lanes * 2 * l.ll.entry_bytes);
     l.ll_arrivals = take(&at, s->ll_lanes * 2 * l.ll.arrival_bytes);
+    l.ll_heard = take(&at, s->ll_mask * s->num_ranks * sizeof(uint64_t));
+    l.ll_alive = take(&at, s->ll_mask * s->num_ranks * sizeof(uint64_t));
     l.control_bytes = at;
     l.ll_buffers = take(&at, s->ll_lanes * 2 * l.ll.buffer_bytes);
     l.staging = take(&at, s->staging_bytes);
@@ -233,6 +246,9 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     l.cells = take(&at, ROUTE_MAX_WORKERS * (s->num_ranks + (uint64_t)s->num_experts) * sizeof(uint64_t));
     l.finished = take(&at, ROUTE_MAX_WORKERS * sizeof(uint64_t));
     l.ll_states = take(&at, s->ll_lanes * sizeof(struct ll_state));
+    l.ll_waits = take(&at, s->ll_lanes * l.ll.wait_bytes);
+    l.ll_peers = take(&at, s->ll_mask * s->num_ranks * sizeof(struct ll_peer));
+    l.ll_verdicts = take(&at, s->ll_lanes * l.ll.verdict_bytes);
     l.state_bytes = at;
     l.routes = take(&at, s->max_routes * l.route.bytes);
     l.ll_lanes = take(&at, s->ll_lanes * l.ll.bytes);
@@ -244,6 +260,8 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     l.latest = take(&at, sizeof(uint64_t));
     l.route_hosts = take(&at, s->max_routes * l.route_host.bytes);
     l.ll_bad_ids = take(&at, s->ll_lanes * sizeof(struct ep_record));
+    l.ll_news = take(&at, s->ll_mask * s->num_ranks * sizeof(struct ep_record));
+    l.ll_view = take(&at, s->ll_mask * s->num_ranks * sizeof(uint64_t));
     l.host_bytes = at;
 
     *layout = l;

@@ -21,6 +21,7 @@ enum { LL_ENTRY_SIGNATURE, LL_ENTRY_ROWS, LL_ENTRY_CHOICES };
 enum { LL_MAX_TOPK = 32 }; /* a lane of a warp looks after each choice */
 enum { LL_SENDS = 1, LL_RECEIVES = 2 };
 enum { LL_STAGES = 3 };
+enum { LL_MASK_CLEAR, LL_MASK_SET, LL_MASK_GET }; /* what the ll_mask kernel does */
 
 /* Header of a row on its way, in 32-bit words: token, then K expert ids, K slots and K weights. */
 enum { LL_HEADER_TOKEN, LL_HEADER_IDS };
@@ -28,6 +29,7 @@ enum { LL_HEADER_TOKEN, LL_HEADER_IDS };
 /* Beside the totals, device memory of one rank's lane: only its kernels touch it, in stream order. */
 struct ll_state {
     uint64_t epoch;   /* operations begun to be received */
+    uint64_t doubt;   /* the operation in which a sender was given up, see ll_mask.h */
     uint32_t entered; /* blocks of the running operation that have read the epoch */
     uint32_t bad_ids;
     uint32_t dispatched; /* signature of the latest dispatch received; 0: none since the object was reset */
@@ -45,6 +47,23 @@ struct ll_push {
 /* A received row in 32-bit words: rank, token, K rows of the slab (-1: not here), K weights. */
 enum { LL_PLAN_RANK, LL_PLAN_TOKEN, LL_PLAN_ROWS };
 
+/* What this rank knows of another, in device memory. */
+struct ll_peer {
+    uint32_t known; /* nonzero: masked since before the running operation began; all its blocks see it */
+    uint32_t told;  /* nonzero: the host has been told so */
+};
+
+/* Masks of lost ranks, one set an object; ll_mask.h says how they are used. */
+struct ll_masks {
+    uint64_t heard;         /* offset of [R] words in an EP heap; any rank: r is to be left out, an ABORT_WORD
+                               says who says so. 0: the object has no masks */
+    uint64_t alive;         /* [R] likewise; rank s: it waits for somebody, at this time of its clock */
+    struct ll_peer *peers;  /* [R] */
+    uint64_t *verdicts;     /* of the lane: [R] of sources, then one a word of arrivals */
+    struct ep_record *news; /* [R] host-visible: why r was masked */
+    uint64_t *view;         /* [R] host-visible: nonzero, r is masked */
+};
+
 struct ll_lane {
     uint64_t entries, arrivals, buffers;               /* offsets in an EP heap */
     uint64_t entry_bytes, arrival_bytes, buffer_bytes; /* of one copy */
@@ -55,6 +74,10 @@ struct ll_lane {
     int32_t *totals;        /* [2]: rows received, pushes */
     int32_t *plan;          /* [rows received]; not by rank */
     struct ll_push *pushes; /* [rows of the slab], or by rank [rows received] */
+    struct ll_masks masks;
+    uint64_t *wait_ns; /* [R] of the caller, or NULL */
+    uint64_t *waits;   /* [R] the longest of the operation so far, with its tag */
+    uint64_t watch;    /* offset in shared memory: [R] longest waits of the block, [R] who is gone */
 };
 
 struct ll_dispatch_args {
@@ -77,6 +100,13 @@ struct ll_dispatch_args {
     int32_t *out_topk_idx; /* this and the next: by rank only, or NULL */
     float *out_topk_weights;
     int64_t *sum_counts; /* or NULL */
+};
+
+struct ll_mask_args {
+    struct ll_masks masks;
+    char *own;                         /* this rank's EP heap */
+    int32_t num_ranks, rank;           /* rank -1: all */
+    int32_t action, *out, reserved[2]; /* out: [R] for LL_MASK_GET */
 };
 
 struct ll_combine_args {

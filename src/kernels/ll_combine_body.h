@@ -55,7 +55,7 @@ TERN_DEVICE struct vec16 ll_round(const float *sum)
 
 /* Where a row goes. */
 struct ll_parcel {
-    int32_t rank, index; /* index: token * K + k there */
+    int32_t rank, index; /* index: token * K + k there; rank -1: nowhere, the row never came */
     char *heap;          /* of that rank, loaded while the row is on its way into the stage */
 };
 
@@ -160,6 +160,14 @@ TERN_DEVICE struct ll_parcel ll_pack_row(const struct ll_combine_args *p, uint32
     return to;
 }
 
+/* Whether number so and so has come and its rank is there. */
+TERN_DEVICE int ll_goes_home(const struct ll_combine_args *p, uint32_t number)
+{
+    int32_t rank = p->adds_here ? p->lane.plan[(uint64_t)number * (LL_PLAN_ROWS + 2 * p->topk) + LL_PLAN_RANK]
+                                : p->lane.pushes[number].rank;
+    return rank >= 0 && !ll_gone(&p->f, &p->lane, rank);
+}
+
 /* One thread: the row is there. What it copied itself has ended; what the block stored is behind a barrier. */
 TERN_DEVICE void ll_tell_home(const struct ll_combine_args *p, uint64_t epoch, struct ll_parcel to)
 {
@@ -174,8 +182,10 @@ TERN_DEVICE void ll_announce_combine(const struct ll_combine_args *p, uint64_t e
     OP_FENCE(); /* makes the stores below releases; pairs with the acquires in ll_await */
     for (int d = tid(); d < p->f.num_ranks; d += nthr()) {
         heap = d == tid() ? heap : p->f.ep_bases[d];
-        OP_STORE_READY(ll_entry(&p->lane, heap, epoch, p->f.rank),
-                       op_tagged(epoch, (uint32_t)p->f.message.signature));
+        if (!ll_gone(&p->f, &p->lane, d)) {
+            OP_STORE_READY(ll_entry(&p->lane, heap, epoch, p->f.rank),
+                           op_tagged(epoch, (uint32_t)p->f.message.signature));
+        }
     }
 }
 
@@ -190,13 +200,19 @@ TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch
     }
     for (uint32_t u = (uint32_t)bid(); u < count; u += (uint32_t)nblk()) {
         char *from = shared_memory() + stage * p->sent_bytes;
+        if (p->lane.masks.heard && !ll_goes_home(p, u)) {
+            continue;
+        }
+        int evicted = ll_is_evicted(&p->f, &p->lane); /* on its way while the row is read */
         struct ll_parcel to = p->adds_here ? ll_pack_sum(p, u, from, codec) : ll_pack_row(p, u, from, codec);
         char *at = ll_buffer(&p->lane, to.heap, epoch) + (uint64_t)(uint32_t)to.index * p->sent_bytes;
         if (bulk) {
             /* The stage, and what others read of the buffer before, come before the copy. */
             LL_COMBINE_PROXY_FENCE();
         }
-        sync_block();
+        if (!ll_sync_sender(&p->lane, evicted)) {
+            break;
+        }
         if (bulk && tid() == 0) {
             bulk_store(at, from, p->sent_bytes);
             bulk_commit();
@@ -220,28 +236,46 @@ TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch
     }
 }
 
-/* All threads: every rank is in, in the same operation; 0: abandon. */
-TERN_DEVICE int ll_await_entries(const struct ll_combine_args *p, uint64_t epoch)
+/* All threads: every rank is in, in the same operation, or masked; 0: abandon. */
+TERN_DEVICE int ll_await_entries(const struct ll_combine_args *p, uint64_t epoch, uint64_t begin)
 {
     int ok = 1;
     for (int s = tid(); ok && s < p->f.num_ranks; s += nthr()) {
         uint32_t signature = 0;
-        ok = ll_await(&p->f, &p->lane, epoch, OP_AWAIT_READY, s, ll_entry(&p->lane, p->f.own, epoch, s),
-                      &signature) &&
-             ll_matches(&p->f, epoch, s, signature);
+        int end = ll_gone(&p->f, &p->lane, s) ? LL_LOST
+                                              : ll_await(&p->f, &p->lane, epoch, begin, OP_AWAIT_READY, s,
+                                                         ll_entry(&p->lane, p->f.own, epoch, s), &signature);
+        ok = end == LL_LOST || (end == LL_HERE && ll_matches(&p->f, epoch, s, signature));
     }
     return !sync_block_or(!ok);
 }
 
 /* What a lane knows of the token's choice that it looks after. */
 struct ll_awaited {
-    int present; /* the choice takes part in the sum */
-    int source;  /* the choice in whose name its row comes */
+    int present;   /* the choice takes part in the sum */
+    int source;    /* the choice in whose name its row comes */
+    int32_t owner; /* the rank it comes from; -1: none comes for this choice */
     float weight;
 };
 
-/* One warp: every row of token t is here; 0: abandon. */
-TERN_DEVICE int ll_await_rows(const struct ll_combine_args *p, uint64_t epoch, uint32_t t,
+/* One warp: the verdicts on the rows of token t, each of which has arrived, or its rank is lost. */
+TERN_DEVICE void ll_judge_token(const struct ll_combine_args *p, uint64_t epoch, uint32_t t, int end,
+                                struct ll_awaited *a)
+{
+    uint64_t c = (uint64_t)t * p->topk + (uint32_t)lane();
+    int here = 0;
+    if (a->owner >= 0 && ll_gone(&p->f, &p->lane, a->owner) != LL_KNOWN) {
+        if (end == LL_LOST) {
+            ll_raise_doubt(&p->lane, epoch);
+        }
+        here = ll_judge_row(&p->f, &p->lane, epoch, c, ll_arrival(&p->lane, p->f.own, epoch, c));
+    }
+    a->present = shfl_u32((uint32_t)here, a->source) && a->present;
+    sync_warp(); /* what each lane has acquired is there for all lanes */
+}
+
+/* One warp: every row of token t is here, or left out; 0: abandon. */
+TERN_DEVICE int ll_await_rows(const struct ll_combine_args *p, uint64_t epoch, uint64_t begin, uint32_t t,
                               struct ll_awaited *a)
 {
     uint32_t k = (uint32_t)lane();
@@ -249,17 +283,25 @@ TERN_DEVICE int ll_await_rows(const struct ll_combine_args *p, uint64_t epoch, u
     int32_t id = k < p->topk ? p->lane.ids[c] : -1;
     int32_t rank = id >= 0 ? id / (int32_t)p->experts_a_rank : -1;
     uint32_t data;
-    int ok = 1;
+    int end = LL_HERE;
     a->source = TERN_FFS(match_any_u32((uint32_t)(p->summed ? rank : id))) - 1;
     a->present = id >= 0 && (!p->summed || a->source == lane());
     a->weight = a->present && !p->summed ? p->weights[c] : 1.0f;
-    if (id >= 0 && a->source == lane()) {
-        ok = ll_await(&p->f, &p->lane, epoch, OP_AWAIT_DONE, rank, ll_arrival(&p->lane, p->f.own, epoch, c),
-                      &data);
+    a->owner = a->source == lane() ? rank : -1;
+    if (a->owner >= 0) {
+        end = ll_gone(&p->f, &p->lane, rank) == LL_KNOWN
+                  ? LL_LOST
+                  : ll_await(&p->f, &p->lane, epoch, begin, OP_AWAIT_DONE, rank,
+                             ll_arrival(&p->lane, p->f.own, epoch, c), &data);
     }
-    ok = warp_all(ok);
+    if (!warp_all(end == LL_HERE)) {
+        if (warp_any(end == LL_ABANDON)) {
+            return 0;
+        }
+        ll_judge_token(p, epoch, t, end, a);
+    }
     sync_warp(); /* what each lane has acquired is there for all lanes */
-    return ok;
+    return 1;
 }
 
 /* One lane: its channels of one row into their sums; `left` bytes of it are from the warp's first on. */
@@ -342,16 +384,23 @@ TERN_DEVICE void ll_combine_receive(const struct ll_combine_args *p, uint64_t ep
 {
     uint32_t pieces = (p->row_bytes + LL_SUM - 1) / LL_SUM;
     uint32_t units = p->num_tokens * pieces;
-    int ok = ll_await_entries(p, epoch);
+    uint64_t begin = ll_begin(&p->lane);
+    int ok = ll_await_entries(p, epoch, begin);
     for (uint32_t u = (uint32_t)(warp() * nblk() + bid()); ok && u < units;
          u += (uint32_t)(nblk() * nwarps())) {
         struct ll_awaited a;
-        ok = ll_await_rows(p, epoch, u / pieces, &a);
-        if (ok) {
+        ok = ll_await_rows(p, epoch, begin, u / pieces, &a);
+        for (int judged = 0, again = ok; again;) {
+            int doubts = p->lane.masks.heard && lane() == 0 && ll_doubts(&p->lane, epoch);
             ll_add_token(p, epoch, u / pieces, u % pieces * LL_SUM, &a, codec);
+            again = p->lane.masks.heard && warp_any(doubts) && !judged;
+            if (again) {
+                ll_judge_token(p, epoch, u / pieces, LL_HERE, &a);
+                judged = 1;
+            }
         }
     }
-    ll_leave(&p->f, epoch);
+    ll_leave(&p->f, &p->lane, epoch);
 }
 
 /* All threads: whether what the lane's latest dispatch left here is what this combine was issued for. The host
@@ -381,7 +430,7 @@ TERN_DEVICE void ll_combine_body(const struct ll_combine_args *p, const int code
         ll_combine_send(p, epoch, codec, bulk);
     }
     if (p->phases & LL_RECEIVES) {
-        ll_raise(&p->lane, epoch);
+        ll_raise(&p->f, &p->lane, epoch);
     }
     if (ok && (p->phases & LL_RECEIVES)) {
         ll_combine_receive(p, epoch, codec);

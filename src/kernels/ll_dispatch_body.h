@@ -15,7 +15,7 @@ TERN_DEVICE void ll_dispatch_body(const struct ll_dispatch_args *p, const int bu
         ll_dispatch_send(p, epoch, bulk);
     }
     if (p->phases & LL_RECEIVES) {
-        ll_raise(&p->lane, epoch);
+        ll_raise(&p->f, &p->lane, epoch);
     }
     if (ok && (p->phases & LL_RECEIVES)) {
         ll_dispatch_receive(p, epoch);

@@ -124,9 +124,11 @@ TERN_DEVICE void ll_announce_counts(const struct ll_sender *s)
         } else if (w >= LL_ENTRY_CHOICES) {
             value = s->counters[d * p->experts_a_rank + w - LL_ENTRY_CHOICES];
         }
-        heap = d == first ? heap : p->f.ep_bases[d];
-        uint64_t *to = ll_entry(&p->lane, heap, s->epoch, p->f.rank) + w;
-        OP_STORE_READY(to, op_tagged(s->epoch, value));
+        if (!ll_gone(&p->f, &p->lane, (int)d)) {
+            heap = d == first ? heap : p->f.ep_bases[d];
+            uint64_t *to = ll_entry(&p->lane, heap, s->epoch, p->f.rank) + w;
+            OP_STORE_READY(to, op_tagged(s->epoch, value));
+        }
     }
     sync_block();
 }
@@ -144,6 +146,7 @@ TERN_DEVICE void ll_write_header(const struct ll_sender *s, uint32_t t, uint32_t
     int first_of_id = TERN_FFS(match_any_u32((uint32_t)id)) - 1;
     int first_of_rank = TERN_FFS(match_any_u32((uint32_t)rank)) - 1;
     int32_t slot = id >= 0 ? (int32_t)s->counters[id] : 0;
+    int sent = id >= 0 && !ll_gone(&p->f, &p->lane, rank);
     for (int d = lane(); d < p->f.num_ranks; d += 32) {
         slots[d] = -1;
     }
@@ -151,7 +154,7 @@ TERN_DEVICE void ll_write_header(const struct ll_sender *s, uint32_t t, uint32_t
     if (id >= 0 && first_of_id == lane()) {
         s->counters[id]++;
     }
-    if (id >= 0 && first_of_rank == lane()) {
+    if (sent && first_of_rank == lane()) {
         slots[rank] = (int32_t)s->counters[p->num_experts + (uint32_t)rank]++;
     }
     if (k == 0) {
@@ -161,7 +164,7 @@ TERN_DEVICE void ll_write_header(const struct ll_sender *s, uint32_t t, uint32_t
         header[LL_HEADER_IDS + k] = id;
         header[LL_HEADER_IDS + p->topk + k] = slot;
         header[LL_HEADER_IDS + 2 * p->topk + k] = p->weights ? (int32_t)f32_bits(p->weights[c]) : 0;
-        p->lane.ids[c] = id;
+        p->lane.ids[c] = sent ? id : -1;
     }
     sync_warp();
 }
@@ -259,8 +262,10 @@ TERN_DEVICE void ll_tell(const struct ll_sender *s, uint32_t stage)
 TERN_DEVICE void ll_send_tokens(const struct ll_sender *s, uint32_t begin, uint32_t end, const int bulk)
 {
     uint32_t stage = 0, before = LL_STAGES - 1;
+    int started = 0;
     ll_count(s, begin, 0);
     for (uint32_t t = begin; t < end; t++) {
+        int evicted = ll_is_evicted(&s->p->f, &s->p->lane); /* on its way while the row is read */
         if (warp() == 0) {
             ll_write_header(s, t, stage);
         }
@@ -269,14 +274,17 @@ TERN_DEVICE void ll_send_tokens(const struct ll_sender *s, uint32_t begin, uint3
             /* The stage, and what others read of the buffer before, come before the copies. */
             LL_DISPATCH_PROXY_FENCE();
         }
-        sync_block();
+        if (!ll_sync_sender(&s->p->lane, evicted)) {
+            break;
+        }
         if (bulk) {
             ll_start(s, stage, 1);
             bulk_wait(1);
         }
-        if (t > begin) {
+        if (started) {
             ll_tell(s, before);
         }
+        started = 1;
         if (!bulk) {
             ll_start(s, stage, 0);
         }
@@ -287,7 +295,7 @@ TERN_DEVICE void ll_send_tokens(const struct ll_sender *s, uint32_t begin, uint3
         bulk_wait(0);
     }
     sync_block();
-    if (end > begin) {
+    if (started) {
         ll_tell(s, before);
     }
     sync_block();

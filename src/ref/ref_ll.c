@@ -19,6 +19,13 @@ static void *take(size_t count, size_t bytes)
     return memory;
 }
 
+static int is_masked(const struct ref_ll *ll, int rank) { return ll->masked && ll->masked[rank]; }
+
+static int reaches(const struct ref_ll *ll, int source, int rank)
+{
+    return !is_masked(ll, source) && !is_masked(ll, rank);
+}
+
 /* Gives the choices of expert e by one token its next row, if there are any. */
 static int give_row(const struct ref_world *w, int64_t e, int source, uint32_t token, int32_t row,
                     int32_t *row_of)
@@ -39,12 +46,22 @@ void terni_ref_ll_init(struct ref_ll *ll, const struct ref_world *w, uint32_t ma
 {
     ll->world = w;
     ll->max_tokens = max_tokens;
+    ll->masked = NULL;
     ll->row_of = (int32_t **)take((size_t)w->num_ranks, sizeof(*ll->row_of));
     ll->counts = (int32_t *)take((size_t)w->num_experts * (size_t)w->num_ranks, sizeof(*ll->counts));
     for (int s = 0; s < w->num_ranks; s++) {
-        size_t choices = (size_t)w->num_tokens[s] * w->topk;
-        ll->row_of[s] = (int32_t *)take(choices, sizeof(int32_t));
-        for (size_t i = 0; i < choices; i++) {
+        ll->row_of[s] = (int32_t *)take((size_t)w->num_tokens[s] * w->topk, sizeof(int32_t));
+    }
+    terni_ref_ll_mask(ll, NULL);
+}
+
+void terni_ref_ll_mask(struct ref_ll *ll, const unsigned char *masked)
+{
+    const struct ref_world *w = ll->world;
+
+    ll->masked = masked;
+    for (int s = 0; s < w->num_ranks; s++) {
+        for (size_t i = 0; i < (size_t)w->num_tokens[s] * w->topk; i++) {
             ll->row_of[s][i] = -1;
         }
     }
@@ -52,7 +69,8 @@ void terni_ref_ll_init(struct ref_ll *ll, const struct ref_world *w, uint32_t ma
         int32_t row = 0;
         for (int s = 0; s < w->num_ranks; s++) {
             int32_t first = row;
-            for (uint32_t t = 0; t < w->num_tokens[s]; t++) {
+            int sent = reaches(ll, s, (int)(e / share_of(w)));
+            for (uint32_t t = 0; sent && t < w->num_tokens[s]; t++) {
                 row += give_row(w, e, s, t, row, ll->row_of[s]);
             }
             ll->counts[(size_t)e * (size_t)w->num_ranks + (size_t)s] = row - first;
@@ -98,7 +116,7 @@ static void place_counts(const struct ref_ll *ll, const struct tern_ll_dispatch_
     const struct ref_world *w = ll->world;
 
     for (int s = 0; to->layout == TERN_LL_BY_RANK && s < w->num_ranks; s++) {
-        to->out_counts[s] = (int32_t)rows_before(w, rank, s, w->num_tokens[s]);
+        to->out_counts[s] = reaches(ll, s, rank) ? (int32_t)rows_before(w, rank, s, w->num_tokens[s]) : 0;
     }
     for (uint32_t e = 0; e < share_of(w); e++) {
         int64_t begin = 0;
@@ -178,7 +196,7 @@ static void dispatch_by_rank(const struct ref_ll *ll, const struct tern_ll_dispa
     const struct ref_world *w = ll->world;
 
     for (int s = 0; s < w->num_ranks; s++) {
-        for (uint32_t t = 0; t < w->num_tokens[s]; t++) {
+        for (uint32_t t = 0; reaches(ll, s, rank) && t < w->num_tokens[s]; t++) {
             if (goes_to(w, rank, s, t)) {
                 size_t at = (size_t)s * ll->max_tokens + rows_before(w, rank, s, t);
                 place_row(ll, &args[s], &args[rank], t, at);
@@ -222,13 +240,14 @@ struct sums {
     float *sum;     /* [hidden] */
 };
 
-/* Rank that owns choice k's expert; -1: no expert. */
+/* Rank that owns choice k's expert; -1: no expert, or one that is left out. */
 static int owner_of(const struct sums *x, uint32_t k)
 {
     const struct ref_world *w = x->ll->world;
     size_t at = (size_t)x->token * w->topk + k;
+    int owner = x->ll->row_of[x->rank][at] < 0 ? -1 : (int)(w->topk_idx[x->rank][at] / share_of(w));
 
-    return x->ll->row_of[x->rank][at] < 0 ? -1 : (int)(w->topk_idx[x->rank][at] / share_of(w));
+    return owner >= 0 && reaches(x->ll, owner, x->rank) ? owner : -1;
 }
 
 /* What the expert of choice k made. */

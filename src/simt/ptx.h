@@ -83,6 +83,21 @@ TERN_DEVICE uint32_t atom_cas_acqrel_gpu_u32(uint32_t *p, uint32_t expected, uin
     return old;
 }
 
+TERN_DEVICE uint64_t atom_cas_acqrel_gpu_u64(uint64_t *p, uint64_t expected, uint64_t desired)
+{
+    uint64_t old;
+    asm volatile("atom.cas.acq_rel.gpu.global.b64 %0, [%1], %2, %3;"
+                 : "=l"(old)
+                 : "l"(p), "l"(expected), "l"(desired)
+                 : "memory");
+    return old;
+}
+
+TERN_DEVICE void atom_max_cta_u64(uint64_t *p, uint64_t v)
+{
+    atomicMax((unsigned long long *)p, (unsigned long long)v);
+}
+
 TERN_DEVICE uint64_t atom_add_relaxed_gpu_u64(uint64_t *p, uint64_t v)
 {
     uint64_t old;
