@@ -82,8 +82,9 @@ void terni_ep_issued(struct tern_ep *ep, uint64_t ticket);
 /* Likewise, of an operation that leaves no ticket. */
 void terni_ep_issued_without(struct tern_ep *ep, struct tern_stream *stream);
 /* After all launches, whether or not all of them succeeded (`status`). copies: some come after the kernel.
- * Returns the first failure. */
-enum tern_status terni_ep_end(struct tern_ep *ep, enum tern_status status, int copies,
+ * Returns the first failure. One that comes after the launches is the object's fault from then on, unless
+ * `operation` is TERN_OP_NONE, which may be issued again. */
+enum tern_status terni_ep_end(struct tern_ep *ep, int operation, enum tern_status status, int copies,
                               struct tern_stream *stream, struct tern_event *record);
 /* One wait for a kernel's ticket. TERN_TIMEOUT, and a warning: other work is before the kernel, which ends by its
  * deadline once it runs. */

@@ -271,5 +271,5 @@ enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_d
         terni_ep_issued(ep, k.f.ticket);
         status = terni_staging_copy(&staging, stream);
     }
-    return terni_ep_end(ep, status, staging.copies.num_columns > 0, stream, a->record);
+    return terni_ep_end(ep, TERN_OP_DISPATCH, status, staging.copies.num_columns > 0, stream, a->record);
 }

@@ -116,5 +116,5 @@ enum tern_status terni_ll_launch(struct tern_ep *ep, const struct ll_launch *wha
     if (status == TERN_OK) {
         terni_ep_issued_without(ep, stream);
     }
-    return terni_ep_end(ep, status, 0, stream, what->record);
+    return terni_ep_end(ep, what->operation, status, 0, stream, what->record);
 }

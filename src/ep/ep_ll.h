@@ -22,6 +22,7 @@ uint32_t terni_ll_phases(uint32_t phase);
 struct ll_masks terni_ll_masks(const struct tern_ep *ep, uint32_t lane);
 
 struct ll_launch {
+    int operation;
     int bulk, plain;                /* kernels */
     uint32_t shared_bytes, num_sms; /* shared_bytes: where the watch begins, which comes on top */
     const void *args;

@@ -98,7 +98,8 @@ enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combi
     }
     k.phases = terni_ll_phases(a->phase);
     k.lane.watch = (uint64_t)LL_STAGES * k.sent_bytes;
-    struct ll_launch what = {kernels[k.compression][0],
+    struct ll_launch what = {TERN_OP_LL_COMBINE,
+                             kernels[k.compression][0],
                              kernels[k.compression][1],
                              (uint32_t)k.lane.watch,
                              a->num_sms,

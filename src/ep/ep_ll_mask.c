@@ -66,7 +66,7 @@ static enum tern_status launch(struct tern_ep *ep, int rank, int action, int32_t
     if (status == TERN_OK) {
         terni_ep_issued_without(ep, stream);
     }
-    return terni_ep_end(ep, status, 0, stream, NULL);
+    return terni_ep_end(ep, TERN_OP_NONE, status, 0, stream, NULL);
 }
 
 enum tern_status terni_ll_mask_set(struct tern_ep *ep, int rank, int masked, struct tern_stream *stream)

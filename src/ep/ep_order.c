@@ -85,20 +85,27 @@ void terni_ep_issued(struct tern_ep *ep, uint64_t ticket)
     }
 }
 
-enum tern_status terni_ep_end(struct tern_ep *ep, enum tern_status status, int copies,
+enum tern_status terni_ep_end(struct tern_ep *ep, int operation, enum tern_status status, int copies,
                               struct tern_stream *stream, struct tern_event *record)
 {
     const struct machine_ops *ops = ep->machine->ops;
+    int captured = ops->stream_capturing(ep->machine, stream);
     enum tern_status recorded = TERN_OK;
-    if (!ops->stream_capturing(ep->machine, stream)) {
+    if (!captured) {
         terni_child_used(&ep->child, stream);
         ep->is_recorded = 0;
         if (copies || ep->changes_streams) {
             recorded = record_last(ep, stream);
         }
     }
-    status = status != TERN_OK ? status : recorded;
-    return record && status == TERN_OK ? ops->event_record(ep->machine, record, stream) : status;
+    if (status == TERN_OK && recorded == TERN_OK && record) {
+        recorded = ops->event_record(ep->machine, record, stream);
+    }
+    if (status == TERN_OK && recorded != TERN_OK && !captured && operation != TERN_OP_NONE) {
+        /* The operation runs, and a caller who takes the failure for its own would issue it again. */
+        terni_ep_break(ep, operation, recorded);
+    }
+    return status != TERN_OK ? status : recorded;
 }
 
 void terni_ep_issued_without(struct tern_ep *ep, struct tern_stream *stream)

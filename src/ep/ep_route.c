@@ -115,7 +115,7 @@ static enum tern_status launch_route(struct tern_route *route, const struct tern
         route->captured = run.captured;
         route->num_tokens = a->num_tokens;
     }
-    return terni_ep_end(ep, status, 0, stream, a->record);
+    return terni_ep_end(ep, TERN_OP_ROUTE, status, 0, stream, a->record);
 }
 
 enum tern_status terni_route_open(struct tern_ep *ep, const struct tern_route_args *args,
