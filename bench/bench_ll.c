@@ -27,6 +27,7 @@ enum {
     COL_WIRE,
     COL_REMOTE,
     COL_LOGICAL,
+    COL_WAITED,
     COL_HIDDEN,
     COL_TOPK,
     COL_EXPERTS,
@@ -39,6 +40,7 @@ enum {
     COL_WEIGHTS,
     COL_LAYOUT,
     COL_COMPRESSION,
+    COL_MASK,
     COL_ROUTING,
     COL_WRONG,
     NUM_COLS
@@ -46,12 +48,13 @@ enum {
 
 /* Settings, which are the same in every row, stand in the notes and in the rows of the JSON. */
 static const struct column columns[NUM_COLS] = {
-    {"tokens", "", 6, 0},   {"op", "", 13, -1},         {"p10", "us", 9, 1},    {"p50", "us", 9, 1},
-    {"p90", "us", 9, 1},    {"in-a-row", "us", 9, 1},   {"floor", "us", 8, 2},  {"wire", "%", 5, 1},
-    {"remote", "kB", 9, 1}, {"logical", "kB", 9, 1},    {"hidden", "", 0, 0},   {"topk", "", 0, 0},
-    {"experts", "", 0, 0},  {"ranks", "", 0, 0},        {"sms", "", 0, 0},      {"lanes", "", 0, 0},
-    {"hook", "", 0, 0},     {"graph", "", 0, 0},        {"cast", "", 0, -1},    {"weights", "", 0, -1},
-    {"layout", "", 0, -1},  {"compression", "", 0, -1}, {"routing", "", 0, -1}, {"#wrong", "", 6, 0},
+    {"tokens", "", 6, 0},   {"op", "", 13, -1},       {"p10", "us", 9, 1},        {"p50", "us", 9, 1},
+    {"p90", "us", 9, 1},    {"in-a-row", "us", 9, 1}, {"floor", "us", 8, 2},      {"wire", "%", 5, 1},
+    {"remote", "kB", 9, 1}, {"logical", "kB", 9, 1},  {"waited", "us", 8, 1},     {"hidden", "", 0, 0},
+    {"topk", "", 0, 0},     {"experts", "", 0, 0},    {"ranks", "", 0, 0},        {"sms", "", 0, 0},
+    {"lanes", "", 0, 0},    {"hook", "", 0, 0},       {"graph", "", 0, 0},        {"cast", "", 0, -1},
+    {"weights", "", 0, -1}, {"layout", "", 0, -1},    {"compression", "", 0, -1}, {"mask", "", 0, 0},
+    {"routing", "", 0, -1}, {"#wrong", "", 6, 0},
 };
 
 static const char *const unit_names[NUM_UNITS] = {
@@ -98,6 +101,7 @@ static void name_row(const struct ll_shape *s, struct cell *row, int unit)
     snprintf(row[COL_LAYOUT].text, REPORT_TEXT, "%s", options_word(COMMAND_LL, "--layout", o->ll.layout));
     snprintf(row[COL_COMPRESSION].text, REPORT_TEXT, "%s",
              options_word(COMMAND_LL, "--compression", o->ll.compression));
+    row[COL_MASK].number = o->ll.mask != NO_MASK ? (double)o->ll.mask : NAN;
     routing_name(o, row[COL_ROUTING].text, REPORT_TEXT);
 }
 
@@ -131,6 +135,7 @@ static enum tern_status add_row(struct report *report, const struct ll_shape *s,
     }
     if (unit < UNIT_PAIR) {
         int op = unit == UNIT_DISPATCH ? LL_OP_DISPATCH : LL_OP_COMBINE;
+        row[COL_WAITED].number = timing->waited[op];
         row[COL_WRONG].number = s->options->check ? (double)tallies[op].wrong : NAN;
     }
     report_print_row(report);
@@ -192,13 +197,21 @@ static enum tern_status note_settings(struct report *report, const struct option
     TERN_TRY(report_note(report, "shape", "hidden %u, top-%u of %u experts, %u processors", o->hidden,
                          o->topk, o->experts, sms));
     TERN_TRY(report_note(
-        report, "options", "cast %s, weights at %s, by %s, combine as %s, meta %u, transfer %s",
+        report, "options", "cast %s, weights at %s, by %s, compression %s, meta %u, transfer %s",
         options_word(COMMAND_LL, "--cast", o->ll.cast), options_word(COMMAND_LL, "--weights", o->ll.weights),
         options_word(COMMAND_LL, "--layout", o->ll.layout),
-        o->ll.compression ? options_word(COMMAND_LL, "--compression", o->ll.compression) : "bf16", o->meta,
+        options_word(COMMAND_LL, "--compression", o->ll.compression), o->meta,
         options_word(COMMAND_LL, "--transfer", o->transfer)));
-    TERN_TRY(report_note(report, "issued", "lanes %u, %s, %s", o->ll.lanes,
-                         o->ll.hook ? "two phases" : "whole operations", o->ll.graph ? "graphs" : "calls"));
+    TERN_TRY(report_note(report, "issued", "lanes %u, %s, %s%s", o->ll.lanes,
+                         o->ll.hook ? "two phases" : "whole operations", o->ll.graph ? "graphs" : "calls",
+                         o->ll.statistics ? ", with statistics" : ""));
+    if (o->ll.mask != NO_MASK) {
+        TERN_TRY(report_note(report, "mask", "rank %u takes no part", o->ll.mask));
+    }
+    if (o->ll.statistics) {
+        TERN_TRY(report_note(report, "waited",
+                             "mean of an operation, for the source that was waited for longest"));
+    }
     TERN_TRY(report_note(report, "time",
                          "device events around one operation, slowest rank, %u iterations after %u; pair: "
                          "dispatch, combine with nothing in between",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One measured shape of low latency: what it is (ll_shape.c), what every local rank holds for it (ll_open.c), how
- * its operations are issued (ll_issue.c), timed (ll_time.c) and checked (ll_check.c), and what they move
+ * its operations are issued (ll_issue.c), timed (ll_time.c, ll_waits.c) and checked (ll_check.c), and what they move
  * (ll_traffic.c). bench_ll.c puts them together for `tern-bench ll`. */
 #ifndef TERN_BENCH_LL_H
 #define TERN_BENCH_LL_H
@@ -24,6 +24,8 @@ enum ll_tensor {
     LT_SOURCES,     /* likewise: [num_slabs, slab_rows] */
     LT_ROW_IDS,     /* likewise, by rank: [slab_rows, topk] int32 */
     LT_ROW_WEIGHTS, /* likewise, by rank: [slab_rows, topk] */
+    LT_SUM_COUNTS,  /* out of dispatch, with --statistics: [experts here] int64 */
+    LT_WAITS,       /* out of dispatch, then combine, with --statistics: [2, ranks] uint64 */
     LT_MADE,        /* in of combine: what experts made of the slabs, BF16 */
     LT_SUMS,        /* out of combine: [tokens] BF16 */
     NUM_LL_TENSORS
@@ -49,7 +51,8 @@ struct ll_shape {
     const struct options *options;
     struct routing routing;
     struct ref_ll ref;
-    uint32_t *pairs; /* [num_ranks, num_ranks] tokens of a source that go to a rank */
+    unsigned char masked[TERN_MAX_RANKS]; /* for ref */
+    uint32_t *pairs;                      /* [num_ranks, num_ranks] tokens of a source that go to a rank */
     uint32_t hidden;
     uint32_t experts_here; /* of one rank */
     uint32_t row_bytes;    /* of a row of a slab */
@@ -89,8 +92,9 @@ struct ll_bench {
 
 /* Microseconds of one batch. */
 struct ll_timing {
-    struct stats alone[NUM_UNITS]; /* of the slowest rank, each round; phases with --hook only */
-    double in_a_row[NUM_UNITS];    /* NaN for phases */
+    struct stats alone[NUM_UNITS];    /* of the slowest rank, each round; phases with --hook only */
+    double in_a_row[NUM_UNITS];       /* NaN for phases */
+    double waited[NUM_LL_OPERATIONS]; /* --statistics: a mean operation, for the source waited for longest */
 };
 
 /* Bytes of the busiest rank, which sends or receives most. */
@@ -108,7 +112,7 @@ void ll_shape_close(struct ll_shape *s);
 /* Rows of slabs in use come in runs, one an expert, or by rank one a source. */
 uint32_t ll_num_runs(const struct ll_shape *s);
 struct ll_run ll_run(const struct ll_shape *s, int rank, uint32_t number);
-/* Tokens of `source` that name an expert of `rank`. */
+/* Tokens of `source` that name an expert of `rank`; none from or to a masked rank. */
 uint32_t ll_pairs(const struct ll_shape *s, int source, int rank);
 uint32_t ll_row_bytes(const struct ll_shape *s, enum ll_tensor tensor);
 /* Bytes of a tensor; 0 if the options do not want it. */
@@ -137,13 +141,15 @@ enum tern_status ll_capture(struct ll_bench *b);
 /* COLLECTIVE. Until all that was issued has run; a fault of any local rank is returned. */
 enum tern_status ll_synchronize(struct ll_bench *b);
 
-/* ---- ll_time.c, ll_check.c, ll_traffic.c ---- */
+/* ---- ll_time.c, ll_waits.c, ll_check.c, ll_traffic.c ---- */
 
 /* COLLECTIVE. */
 enum tern_status ll_time(struct ll_bench *b, struct ll_timing *timing);
 /* COLLECTIVE. Runs dispatch and combine once into poisoned outputs, as they were timed, and compares every
  * element, over all ranks and lanes, with the reference. */
 enum tern_status ll_check(struct ll_bench *b, struct tally tallies[NUM_LL_OPERATIONS]);
+/* COLLECTIVE. With --statistics, microseconds. */
+enum tern_status ll_time_waits(struct ll_bench *b, double waited[NUM_LL_OPERATIONS]);
 struct ll_traffic ll_traffic(const struct ll_shape *s, enum ll_operation operation);
 
 /* ---- bench_ll.c ---- */

@@ -3,8 +3,8 @@
  * The #wrong column of `tern-bench ll`. Outputs are poisoned, a pair runs once more as it was timed, and every
  * element is compared bit for bit with what the reference (src/ref) makes of the same arguments, pointed at
  * host memory. Slabs are large and mostly unused, on the host as on the device: their memory is only reserved,
- * and the rows in use are filled by formula. The row behind each run of rows must still be poison. One thread a
- * rank. */
+ * and the rows in use are filled by formula. The row behind each run of rows must still be poison. What counts are
+ * added to is zero before, and not poison. A masked rank has nothing to be compared. One thread a rank. */
 #include "bench_ll.h"
 
 #include <stdlib.h>
@@ -98,8 +98,8 @@ struct expected {
     enum ll_tensor compared;
 };
 
-static const enum ll_tensor outputs[] = {LT_SLAB,    LT_SCALES,  LT_COUNTS,      LT_RANGES,
-                                         LT_SOURCES, LT_ROW_IDS, LT_ROW_WEIGHTS, LT_SUMS};
+static const enum ll_tensor outputs[] = {LT_SLAB,    LT_SCALES,      LT_COUNTS,     LT_RANGES, LT_SOURCES,
+                                         LT_ROW_IDS, LT_ROW_WEIGHTS, LT_SUM_COUNTS, LT_SUMS};
 enum { NUM_OUTPUTS = sizeof(outputs) / sizeof(outputs[0]) };
 
 static void free_expected(struct expected *x)
@@ -130,6 +130,7 @@ static enum tern_status make_expected(const struct ll_wanted *w, struct expected
     dispatch[x->rank].out_source = (int32_t *)x->tensors[LT_SOURCES];
     dispatch[x->rank].out_topk_idx = (int32_t *)x->tensors[LT_ROW_IDS];
     dispatch[x->rank].out_topk_weights = (float *)x->tensors[LT_ROW_WEIGHTS];
+    dispatch[x->rank].sum_counts = (int64_t *)x->tensors[LT_SUM_COUNTS];
     combine[x->rank].out = x->tensors[LT_SUMS];
     terni_ref_ll_dispatch(&x->shape->ref, dispatch, x->rank);
     terni_ref_ll_combine(&x->shape->ref, dispatch, combine, x->rank);
@@ -155,7 +156,7 @@ static uint32_t element_bytes(const struct ll_shape *s, enum ll_tensor t)
     return t == LT_SUMS                                            ? 2
            : t == LT_SLAB && s->options->ll.cast == TERN_CAST_NONE ? 2
            : t == LT_SLAB                                          ? 1
-           : t == LT_RANGES                                        ? 8
+           : t == LT_RANGES || t == LT_SUM_COUNTS                  ? 8
                                                                    : 4;
 }
 
@@ -198,6 +199,7 @@ static enum tern_status compare_tensor(struct pieces *p, struct expected *x, voi
         break;
     case LT_COUNTS:
     case LT_RANGES:
+    case LT_SUM_COUNTS:
         num = ll_tensor_bytes(s, x->compared) / ll_row_bytes(s, x->compared);
         break;
     default:
@@ -213,6 +215,9 @@ static enum tern_status compare_rank(void *user, int i)
     struct ll_seat *seat = &c->b->seats[i];
     struct expected x = {&c->b->shape, seat->rank, {NULL}, LT_SLAB};
     struct pieces p;
+    if (seat->rank == (int)c->b->shape.options->ll.mask) {
+        return TERN_OK;
+    }
     TERN_TRY(pieces_open(&p, seat->comm, seat->stream));
     enum tern_status status = make_expected(&c->wanted, &x);
     for (int k = 0; status == TERN_OK && k < (int)NUM_OUTPUTS; k++) {
@@ -237,8 +242,9 @@ static enum tern_status poison(struct ll_bench *b)
         for (uint32_t lane = 0; lane < b->shape.options->ll.lanes; lane++) {
             for (int k = 0; k < (int)NUM_OUTPUTS; k++) {
                 uint64_t bytes = ll_tensor_bytes(&b->shape, outputs[k]);
+                int byte = outputs[k] == LT_SUM_COUNTS ? 0 : POISON;
                 if (bytes != 0) {
-                    TERN_TRY(tern_fill(seat->comm, seat->lanes[lane].tensors[outputs[k]], POISON, bytes,
+                    TERN_TRY(tern_fill(seat->comm, seat->lanes[lane].tensors[outputs[k]], byte, bytes,
                                        seat->stream));
                 }
             }
@@ -255,24 +261,25 @@ static enum tern_status run_once(struct ll_bench *b)
     return ll_synchronize(b);
 }
 
-/* --corrupt: the first row in use, or the first sum, of rank 0. */
+/* --corrupt: the first row in use, or the first sum, of the first rank that takes part. */
 static enum tern_status corrupt(struct ll_bench *b)
 {
     const struct ll_shape *s = &b->shape;
+    int rank = s->options->ll.mask == 0, i = rank - b->party->first;
     int is_sum = s->options->corrupt == CORRUPT_COMBINE;
     enum ll_tensor t = is_sum ? LT_SUMS : LT_SLAB;
     struct ll_run run = {0, is_sum ? s->routing.tokens : 0, 0};
-    if (s->options->corrupt == CORRUPT_NONE || b->party->first != 0) {
+    if (s->options->corrupt == CORRUPT_NONE || i < 0 || i >= b->party->num_local) {
         return TERN_OK;
     }
     for (uint32_t k = 0; !is_sum && run.num == 0 && k < ll_num_runs(s); k++) {
-        run = ll_run(s, 0, k);
+        run = ll_run(s, rank, k);
     }
     if (run.num == 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--corrupt: rank 0 has no row to corrupt");
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--corrupt: rank %d has no row to corrupt", rank);
     }
-    return pieces_flip(b->seats[0].comm, b->seats[0].stream,
-                       (char *)b->seats[0].lanes[0].tensors[t] + run.first * ll_row_bytes(s, t));
+    return pieces_flip(b->seats[i].comm, b->seats[i].stream,
+                       (char *)b->seats[i].lanes[0].tensors[t] + run.first * ll_row_bytes(s, t));
 }
 
 static enum tern_status check_lane(struct check *c, uint32_t lane)

@@ -51,6 +51,9 @@ static enum tern_status issue_unit(struct ll_bench *b, struct ll_seat *seat, int
 enum tern_status ll_issue(struct ll_bench *b, int i, int step)
 {
     struct ll_seat *seat = &b->seats[i];
+    if (seat->rank == (int)b->shape.options->ll.mask) {
+        return TERN_OK;
+    }
     return b->shape.options->ll.graph ? tern_graph_launch(seat->comm, seat->graphs[step], seat->stream)
                                       : issue_unit(b, seat, step);
 }
@@ -71,7 +74,8 @@ static enum tern_status capture_step(struct ll_bench *b, struct ll_seat *seat, i
 enum tern_status ll_capture(struct ll_bench *b)
 {
     for (int i = 0; i < b->party->num_local; i++) {
-        for (int step = 0; step < NUM_LL_STEPS; step++) {
+        int takes_part = b->seats[i].rank != (int)b->shape.options->ll.mask;
+        for (int step = 0; takes_part && step < NUM_LL_STEPS; step++) {
             if (b->shape.options->ll.hook || step <= UNIT_PAIR || step >= UNIT_MANY) {
                 TERN_TRY(capture_step(b, &b->seats[i], step));
             }

@@ -33,6 +33,8 @@ static void fill_args(const struct ll_shape *s, struct ll_lane_seat *x, uint32_t
     x->dispatch.out_source = (int32_t *)x->tensors[LT_SOURCES];
     x->dispatch.out_topk_idx = (int32_t *)x->tensors[LT_ROW_IDS];
     x->dispatch.out_topk_weights = (float *)x->tensors[LT_ROW_WEIGHTS];
+    x->dispatch.sum_counts = (int64_t *)x->tensors[LT_SUM_COUNTS];
+    x->dispatch.wait_ns = (uint64_t *)x->tensors[LT_WAITS];
     x->combine = combine_init;
     x->combine.lane = lane;
     x->combine.in = x->tensors[LT_MADE];
@@ -40,6 +42,7 @@ static void fill_args(const struct ll_shape *s, struct ll_lane_seat *x, uint32_t
     x->combine.out = x->tensors[LT_SUMS];
     x->combine.num_sms = s->sms;
     x->combine.compression = s->options->ll.compression;
+    x->combine.wait_ns = x->dispatch.wait_ns ? x->dispatch.wait_ns + s->routing.num_ranks : NULL;
 }
 
 static enum tern_status open_lane(const struct ll_shape *s, struct ll_seat *seat, uint32_t lane)
@@ -126,6 +129,19 @@ static enum tern_status fill_inputs(void *user, int i)
     return status;
 }
 
+/* On all others. Whoever is not masked there yet has issued nothing that would wait for it. */
+static enum tern_status mask_rank(struct ll_bench *b)
+{
+    uint32_t mask = b->shape.options->ll.mask;
+    for (int i = 0; mask != NO_MASK && i < b->party->num_local; i++) {
+        struct ll_seat *seat = &b->seats[i];
+        if (seat->rank != (int)mask) {
+            TERN_TRY(tern_ll_mask_set(seat->ep, (int)mask, 1, seat->stream));
+        }
+    }
+    return TERN_OK;
+}
+
 static enum tern_status open_all(struct ll_bench *b)
 {
     const struct ll_shape *s = &b->shape;
@@ -140,6 +156,7 @@ static enum tern_status open_all(struct ll_bench *b)
         b->seats[i].ep = eps[i];
     }
     TERN_TRY(party_each(b->party->num_local, fill_inputs, b));
+    TERN_TRY(mask_rank(b));
     return s->options->ll.graph ? ll_capture(b) : TERN_OK;
 }
 

@@ -19,6 +19,7 @@ struct tern_ep_config ll_config(const struct options *o, uint32_t tokens)
     config.ll_tokens = tokens != 0 ? tokens : 1;
     config.ll_hidden = o->hidden;
     config.ll_lanes = o->ll.lanes;
+    config.ll_mask = o->ll.mask != NO_MASK;
     return config;
 }
 
@@ -35,10 +36,14 @@ static enum tern_status check_options(const struct options *o, int num_ranks, ui
     if (o->ll.layout == TERN_LL_BY_RANK && o->ll.weights != TERN_LL_WEIGHTS_AT_DISPATCH) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--layout rank needs --weights dispatch");
     }
+    if (o->ll.mask != NO_MASK && (o->ll.mask >= (uint32_t)num_ranks || num_ranks == 1)) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--mask %u: it cannot be left out of %d", o->ll.mask,
+                         num_ranks);
+    }
     return tern_ep_get_sizes(&config, num_ranks, &sizes);
 }
 
-/* Rank of the expert that choice `at` of a rank's tokens names; -1: none. */
+/* Rank of the expert that choice `at` of a rank's tokens names; -1: none, or one that is left out. */
 static int rank_of(const struct ll_shape *s, int source, size_t at)
 {
     return s->ref.row_of[source][at] < 0 ? -1 : (int)(s->routing.topk_idx[source][at] / s->experts_here);
@@ -85,6 +90,10 @@ enum tern_status ll_shape_open(struct ll_shape *s, const struct options *o, int 
     TERN_TRY(check_options(o, num_ranks, tokens));
     TERN_TRY(routing_open(o, num_ranks, tokens, &s->routing));
     terni_ref_ll_init(&s->ref, &s->routing.world, s->max_tokens);
+    if (o->ll.mask != NO_MASK) {
+        s->masked[o->ll.mask] = 1;
+        terni_ref_ll_mask(&s->ref, s->masked);
+    }
     enum tern_status status = count_pairs(s);
     if (status != TERN_OK) {
         ll_shape_close(s);
@@ -142,6 +151,9 @@ uint32_t ll_row_bytes(const struct ll_shape *s, enum ll_tensor t)
     case LT_ROW_IDS:
     case LT_ROW_WEIGHTS:
         return s->options->meta && by_rank(s) ? s->routing.topk * 4 : 0;
+    case LT_SUM_COUNTS:
+    case LT_WAITS:
+        return s->options->ll.statistics ? 8 : 0;
     case LT_TOKENS:
     case LT_MADE:
     case LT_SUMS:
@@ -166,6 +178,10 @@ static uint64_t num_rows(const struct ll_shape *s, enum ll_tensor t)
         return ll_num_runs(s);
     case LT_RANGES:
         return (uint64_t)s->experts_here * (uint64_t)s->routing.num_ranks;
+    case LT_SUM_COUNTS:
+        return s->experts_here;
+    case LT_WAITS:
+        return NUM_LL_OPERATIONS * (uint64_t)s->routing.num_ranks;
     default:
         return s->max_tokens; /* an empty tensor has room for a row: it needs an address */
     }

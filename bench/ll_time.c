@@ -70,5 +70,7 @@ static enum tern_status time_all(struct rounds *r, void *result)
 enum tern_status ll_time(struct ll_bench *b, struct ll_timing *timing)
 {
     struct rounds r = {b->party, b->progress, issue, synchronize, b, {{NULL}}};
-    return rounds_run(&r, time_all, timing);
+    TERN_TRY(rounds_run(&r, time_all, timing));
+    timing->waited[LL_OP_DISPATCH] = timing->waited[LL_OP_COMBINE] = NAN;
+    return b->shape.options->ll.statistics ? ll_time_waits(b, timing->waited) : TERN_OK;
 }

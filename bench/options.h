@@ -16,7 +16,7 @@ enum command {
 };
 enum dtype { DTYPE_BF16, DTYPE_FP8, DTYPE_CAST };
 enum corrupt { CORRUPT_NONE, CORRUPT_DISPATCH, CORRUPT_COMBINE };
-enum { MAX_SWEEP = 16, MAX_EXPERTS = 1 << 14, WIRE_MAX_SAMPLES = 1000 };
+enum { MAX_SWEEP = 16, MAX_EXPERTS = 1 << 14, WIRE_MAX_SAMPLES = 1000, NO_MASK = 1 << 16 };
 
 struct sweep {
     uint32_t num;
@@ -53,10 +53,11 @@ struct options {
     struct {
         uint32_t cast;        /* enum tern_cast */
         uint32_t weights;     /* enum tern_ll_weights */
-        uint32_t compression; /* enum tern_ll_compression */
         uint32_t layout;      /* enum tern_ll_layout */
+        uint32_t compression; /* enum tern_ll_compression */
         uint32_t lanes;
-        uint32_t hook, graph;
+        uint32_t hook, graph, statistics;
+        uint32_t mask; /* a rank, or NO_MASK */
     } ll;
 };
 

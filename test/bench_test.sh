@@ -66,6 +66,16 @@ right ll "sums compressed to FP8" --compression fp8 --weights dispatch --hidden 
 right ll "loads and stores, slabs and counts alone" --transfer plain --meta 0
 right ll "by rank" --layout rank --weights dispatch --tokens 0,1,9
 right ll "by rank, scales as exponents, two lanes" --layout rank --weights dispatch --cast ue8m0 --hidden 640 --lanes 2
+right ll "with statistics" --statistics --lanes 2
+if awk '/ dispatch / && $11 > 0 { seen = 1 } END { exit !seen }' "$scratch/out"; then
+    ok "ll shows that ranks waited for each other"
+else
+    not_ok "ll shows that ranks waited for each other"
+fi
+right ll "with statistics, by rank, in a graph" --statistics --layout rank --weights dispatch --graph
+right ll "rank 2 masked" --mask 2
+right ll "rank 0 masked, by rank, in two phases" --mask 0 --layout rank --weights dispatch --hook
+right ll "rank 3 masked, in a graph" --mask 3 --graph --compression log10
 right ll "one rank" --ranks 1
 right ll "one rank is named more often" --skew 150
 
@@ -96,6 +106,12 @@ if run 0 "$build/bin/tern-run" -n 3 "$bench" ep --experts 12 --topk 2 --tokens 1
     ok "under tern-run one rank prints for all" # one row, and the word in a note
 else
     not_ok "under tern-run one rank prints for all"
+fi
+if run 0 "$build/bin/tern-run" -n 3 "$bench" ll --experts 12 --topk 2 --tokens 16 --hidden 64 --iters 2 --mask 1 &&
+    [ "$(sum_wrong)" = 0 ] && grep -q 'rank 1 takes no part' "$scratch/out"; then
+    ok "ll under tern-run with a masked process"
+else
+    not_ok "ll under tern-run with a masked process"
 fi
 if run 0 "$build/bin/tern-run" -n 3 "$bench" ll --experts 12 --topk 2 --tokens 16 --hidden 64 --iters 2 --hook --graph &&
     [ "$(sum_wrong)" = 0 ] && [ "$(grep -cE '^ +16 ' "$scratch/out")" = 7 ] && grep -q 'a process each' "$scratch/out"; then
@@ -189,8 +205,10 @@ refused "--hook" ep --hook
 refused "--lanes 65: 65 is outside" ll --lanes 65
 refused "--cast fp4" ll --cast fp4
 refused "--weights never" ll --weights never
-refused "--compression log8" ll --compression log8
 refused "--layout rank needs --weights dispatch" ll --layout rank
+refused "--compression log8" ll --compression log8
+refused "--mask 4: it cannot be left out of 4" ll --ranks 4 --mask 4
+refused "--mask 0: it cannot be left out of 1" ll --ranks 1 --mask 0
 refused "--hidden 24 is not a multiple of 16, with --cast fp8" ll --ranks 2 --hidden 24
 refused "--tokens 9000: 9000 is outside" ll --tokens 9000
 refused "max_topk with low latency is 33" ll --ranks 2 --topk 33

@@ -148,6 +148,7 @@ static int many_by(struct test *t, uint32_t layout)
     shape.weights = TERN_LL_WEIGHTS_AT_DISPATCH;
     shape.layout = layout;
     shape.cast = TERN_CAST_FP8_POW2;
+    shape.compression = TERN_LL_LOG10;
     config.num_experts = shape.batch.num_experts;
     config.max_topk = 8;
     config.max_tokens = 1;

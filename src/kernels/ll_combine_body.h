@@ -61,9 +61,8 @@ struct ll_parcel {
 
 /* One thread: LL_AT_ONCE pieces of 16 bytes, from `begin` on, of the sum of one received row. */
 TERN_DEVICE void ll_sum_here(const struct ll_combine_args *p, const int32_t *plan, uint32_t begin,
-                             uint32_t step, struct vec16 *sums)
+                             uint32_t step, float sum[][8])
 {
-    float sum[LL_AT_ONCE][8];
     TERN_UNROLL
     for (int a = 0; a < LL_AT_ONCE; a++) {
         TERN_UNROLL
@@ -90,10 +89,6 @@ TERN_DEVICE void ll_sum_here(const struct ll_combine_args *p, const int32_t *pla
             ll_add_weighted(sum[a], v[a], weight);
         }
     }
-    TERN_UNROLL
-    for (int a = 0; a < LL_AT_ONCE; a++) {
-        sums[a] = ll_round(sum[a]);
-    }
 }
 
 /* All threads: into the stage, the sum of what the experts here made of received row `number`. */
@@ -102,7 +97,7 @@ TERN_DEVICE struct ll_parcel ll_pack_sum(const struct ll_combine_args *p, uint32
 {
     const int32_t *plan = p->lane.plan + (uint64_t)number * (LL_PLAN_ROWS + 2 * p->topk);
     struct ll_parcel to = {plan[LL_PLAN_RANK], -1, p->f.ep_bases[plan[LL_PLAN_RANK]]};
-    struct vec16 sums[LL_AT_ONCE];
+    float sum[LL_AT_ONCE][8];
     for (uint32_t k = 0; k < p->topk && to.index < 0; k++) {
         if (plan[LL_PLAN_ROWS + k] >= 0) {
             to.index = plan[LL_PLAN_TOKEN] * (int32_t)p->topk + (int32_t)k;
@@ -110,18 +105,19 @@ TERN_DEVICE struct ll_parcel ll_pack_sum(const struct ll_combine_args *p, uint32
     }
     if (codec != LL_PLAIN) {
         for (uint32_t i = (uint32_t)warp() * LL_SUM; i < p->row_bytes; i += (uint32_t)nwarps() * LL_SUM) {
-            ll_sum_here(p, plan, i + ll_lane_at(), LL_HALF_BLOCK, sums);
-            ll_encode(stage, p->blocks, (i + ll_lane_at()) / 256, sums, codec);
+            ll_sum_here(p, plan, i + ll_lane_at(), LL_HALF_BLOCK, sum);
+            struct vec16 v[LL_AT_ONCE] = {ll_round(sum[0]), ll_round(sum[1])};
+            ll_encode(stage, p->blocks, (i + ll_lane_at()) / 256, v, codec);
         }
         return to;
     }
     uint32_t step = (uint32_t)nthr() * 16;
     for (uint32_t i = (uint32_t)tid() * 16; i < p->row_bytes; i += LL_AT_ONCE * step) {
-        ll_sum_here(p, plan, i, step, sums);
+        ll_sum_here(p, plan, i, step, sum);
         TERN_UNROLL
         for (int a = 0; a < LL_AT_ONCE; a++) {
             if (i + (uint32_t)a * step < p->row_bytes) {
-                st_vec16(stage + i + (uint32_t)a * step, sums[a]);
+                st_vec16(stage + i + (uint32_t)a * step, ll_round(sum[a]));
             }
         }
     }
