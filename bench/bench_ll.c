@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `tern-bench ll`: for every number of tokens, a row for low-latency dispatch, for combine and for the pair of
- * them with no host and no event in between; with --hook also for each phase.
+ * `tern-bench ll`: for every number of tokens, a row for low-latency dispatch, for combine and for the pair
+ * of them with no host and no event in between; with --hook also for each phase.
  *
  * Bytes are those of the busiest rank (ll_traffic.c): remote ones cross the wire, logical ones are what the
  * model gives or gets. The floor is the time that the remote bytes take at the best

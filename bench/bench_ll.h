@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One measured shape of low latency: what it is (ll_shape.c), what every local rank holds for it (ll_open.c), how
- * its operations are issued (ll_issue.c), timed (ll_time.c, ll_waits.c) and checked (ll_check.c), and what they move
- * (ll_traffic.c). bench_ll.c puts them together for `tern-bench ll`. */
+ * One measured shape of low latency: what it is (ll_shape.c), what every local rank holds for it (ll_open.c),
+ * how its operations are issued (ll_issue.c), timed (ll_time.c, ll_waits.c) and checked (ll_check.c), and
+ * what they move (ll_traffic.c). bench_ll.c puts them together for `tern-bench ll`. */
 #ifndef TERN_BENCH_LL_H
 #define TERN_BENCH_LL_H
 
@@ -63,7 +63,8 @@ struct ll_shape {
     uint32_t sms; /* that an operation takes */
 };
 
-/* Rows in use of one expert, or by rank of one source: `num` from `first` on, of as many as there is room for. */
+/* Rows in use of one expert, or by rank of one source: `num` from `first` on, of as many as there is room
+ * for. */
 struct ll_run {
     uint64_t first, num, room;
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A token shuffles as much of a deck of experts as it draws. For skew, a card of another rank than 0 is laid
- * back with some chance and another one drawn. How large the chance must be is found by bisection on a sample,
- * because rows count once a (token, rank), which has no handy formula. */
+ * back with some chance and another one drawn. How large the chance must be is found by bisection on a
+ * sample, because rows count once a (token, rank), which has no handy formula. */
 #include "draw.h"
 
 #include "fill.h"

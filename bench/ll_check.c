@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The #wrong column of `tern-bench ll`. Outputs are poisoned, a pair runs once more as it was timed, and every
- * element is compared bit for bit with what the reference (src/ref) makes of the same arguments, pointed at
- * host memory. Slabs are large and mostly unused, on the host as on the device: their memory is only reserved,
- * and the rows in use are filled by formula. The row behind each run of rows must still be poison. What counts are
- * added to is zero before, and not poison. A masked rank has nothing to be compared. One thread a rank. */
+ * The #wrong column of `tern-bench ll`. Outputs are poisoned, a pair runs once more as it was timed, and
+ * every element is compared bit for bit with what the reference (src/ref) makes of the same arguments,
+ * pointed at host memory. Slabs are large and mostly unused, on the host as on the device: their memory is
+ * only reserved, and the rows in use are filled by formula. The row behind each run of rows must still be
+ * poison. What counts are added to is zero before, and not poison. A masked rank has nothing to be compared.
+ * One thread a rank. */
 #include "bench_ll.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How the operations of `tern-bench ll` are issued: whole or in two phases, of one lane or of all together, as
- * calls or as replays of a captured graph. */
+ * How the operations of `tern-bench ll` are issued: whole or in two phases, of one lane or of all together,
+ * as calls or as replays of a captured graph. */
 #include "bench_ll.h"
 
 static enum tern_status dispatch_all(struct ll_bench *b, struct ll_seat *seat, uint32_t phase)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Memory and arguments of one shape of low latency. Every lane has tensors of its own with other contents, so
- * that a row that went to another lane is a wrong row. Of what experts made of slabs, only the rows in use are
- * filled: they are a fraction of the whole. */
+ * that a row that went to another lane is a wrong row. Of what experts made of slabs, only the rows in use
+ * are filled: they are a fraction of the whole. */
 #include "bench_ll.h"
 #include "fill.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What one shape of low latency is, without a device: its options checked, which rows of slabs are in use and how
- * large every tensor is. All of it is the reference's, so that checks and byte counts need no exchange. */
+ * What one shape of low latency is, without a device: its options checked, which rows of slabs are in use and
+ * how large every tensor is. All of it is the reference's, so that checks and byte counts need no
+ * exchange. */
 #include "bench_ll.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bytes that low-latency operations move. On the wire, dispatch has one row a (token, rank) with its header and
- * scales; combine one row a (token, expert), or one a (token, rank) if weights were given at dispatch, in BF16 or
- * as compressed. Words of 8 bytes that tell of arrivals and counts are not counted. */
+ * Bytes that low-latency operations move. On the wire, dispatch has one row a (token, rank) with its header
+ * and scales; combine one row a (token, expert), or one a (token, rank) if weights were given at dispatch, in
+ * BF16 or as compressed. Words of 8 bytes that tell of arrivals and counts are not counted. */
 #include "bench_ll.h"
 #include "ep/layout.h"
 

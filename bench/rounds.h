@@ -4,9 +4,9 @@
  * is (one operation, or several without an event in between) is its issuer's business.
  *
  * Alone: rounds of all steps are issued without waiting, with an event between steps. Every operation waits
- * for its peers, so ranks leave one nearly together and begin the next nearly together: what an event pair sees
- * is the operation and not how long the host took to launch other ranks. The first round of a chain absorbs
- * that and is dropped.
+ * for its peers, so ranks leave one nearly together and begin the next nearly together: what an event pair
+ * sees is the operation and not how long the host took to launch other ranks. The first round of a chain
+ * absorbs that and is dropped.
  *
  * In a row: the same steps many times between two events, divided. This is the period that a model sees when
  * the launch is hidden, and what compares with kernel times. */
@@ -42,8 +42,8 @@ enum tern_status rounds_warm_up(struct rounds *r, const int *steps, int num_step
 /* In microseconds, over `num` rounds: stats[k] of steps[k], stats[num_steps] of the whole round. */
 enum tern_status rounds_alone(struct rounds *r, const int *steps, int num_steps, uint32_t num,
                               struct stats *stats);
-/* Microseconds of one of the operations of which a step holds `times` in a row, median of the samples that `num`
- * iterations are worth. */
+/* Microseconds of one of the operations of which a step holds `times` in a row, median of the samples that
+ * `num` iterations are worth. */
 enum tern_status rounds_in_a_row(struct rounds *r, int step, uint32_t times, uint32_t num, double *us);
 
 #endif

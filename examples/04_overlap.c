@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two micro-batches of a decoding model, overlapped: while one awaits its rows, the device works for the other.
- * The send phase of an operation ends when this rank's rows are at the peers, the receive phase collects theirs;
- * in between no processor is held, so that what runs there takes the time that it takes alone. The ranks are
- * uneven on purpose, each slow with one of the batches: without overlap everyone waits for the slower one, twice
- * a layer. A stand-in does the work of attention and experts (stand_in.h).
+ * Two micro-batches of a decoding model, overlapped: while one awaits its rows, the device works for the
+ * other. The send phase of an operation ends when this rank's rows are at the peers, the receive phase
+ * collects theirs; in between no processor is held, so that what runs there takes the time that it takes
+ * alone. The ranks are uneven on purpose, each slow with one of the batches: without overlap everyone waits
+ * for the slower one, twice a layer. A stand-in does the work of attention and experts (stand_in.h).
  *
  *     tern-run -n 2 ./04_overlap      a process a rank
  *     ./04_overlap                    one process, which on the cpu machine computes for both in turn */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The ranks of 04_overlap and their micro-batches: tokens, gate, buffers, and what the layers make of them when
- * they are computed densely. Attention and experts give back what they get, so that a layer is
- * x = the sum of weight * x over the gate's choices, in FP32, rounded to BF16. */
+ * The ranks of 04_overlap and their micro-batches: tokens, gate, buffers, and what the layers make of them
+ * when they are computed densely. Attention and experts give back what they get, so that a layer is x = the
+ * sum of weight * x over the gate's choices, in FP32, rounded to BF16. */
 #ifndef TERN_MICRO_BATCH_H
 #define TERN_MICRO_BATCH_H
 

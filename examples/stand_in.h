@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work that stands where a model multiplies matrices: it takes time on the device, and gives its input back bit
- * for bit. On GPUs with cuBLAS, which is looked for when the program runs, it is a product with the unit
+ * Work that stands where a model multiplies matrices: it takes time on the device, and gives its input back
+ * bit for bit. On GPUs with cuBLAS, which is looked for when the program runs, it is a product with the unit
  * matrix, a real GEMM; elsewhere copies of device memory, which the same call issues if cuBLAS fails. */
 #ifndef TERN_STAND_IN_H
 #define TERN_STAND_IN_H
@@ -36,7 +36,8 @@ static inline const char *stand_in_name(const struct stand_in *s)
     return s->handle ? "GEMMs of cuBLAS" : "copies of device memory";
 }
 
-/* 1 if `error`, of cuBLAS or the driver, is none; else says what failed and that copies are taken from now on. */
+/* 1 if `error`, of cuBLAS or the driver, is none; else says what failed and that copies are taken from now
+ * on. */
 static inline int stand_in_good(struct stand_in *s, int error, const char *call)
 {
     if (error != 0) {
@@ -78,8 +79,8 @@ static inline int stand_in_enter(struct stand_in *s, struct tern_stream *stream)
            stand_in_good(s, s->set_context(context), "cuCtxSetCurrent");
 }
 
-/* Row-major out = in * unit matrix is column-major out^T = unit matrix * in^T. FP32 sums of one value and zeros
- * are exact. */
+/* Row-major out = in * unit matrix is column-major out^T = unit matrix * in^T. FP32 sums of one value and
+ * zeros are exact. */
 static inline int stand_in_multiply(struct stand_in *s, void *out, const void *in, int rows)
 {
     const float one = 1, zero = 0;

@@ -49,7 +49,8 @@ int open_and_check(struct actor *a);
 /* Descriptors and mapped windows that this process has. */
 int num_fds(void);
 int num_windows(void);
-/* Runs the first body once, then all: afterwards there are as many descriptors and windows as before these. */
+/* Runs the first body once, then all: afterwards there are as many descriptors and windows as before
+ * these. */
 int leaves_nothing(struct test *t, int (*const bodies[])(struct test *t), int num_bodies);
 
 #endif

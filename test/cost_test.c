@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What route, dispatch and combine cost on the cpu machine, those of low latency too, in units that no clock
- * measures. test/cost.sh compares the figures with test/cost.expected; it runs this program in two other ways:
+ * measures. test/cost.sh compares the figures with test/cost.expected; it runs this program in two other
+ * ways:
  *
  *     cost_test --counts           a line for every case and operation, with the executor's counters
  *     cost_test --rounds CASE N    N rounds of one case and nothing else, for callgrind

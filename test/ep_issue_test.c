@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A machine that fails while an operation is being issued. If its kernel was not launched, nothing has happened
- * and the call may be made again; if it was, the failure ends the object's operations, because a caller who
- * made the call again would run ahead of the peers. A reset makes the object as new either way.
+ * A machine that fails while an operation is being issued. If its kernel was not launched, nothing has
+ * happened and the call may be made again; if it was, the failure ends the object's operations, because a
+ * caller who made the call again would run ahead of the peers. A reset makes the object as new either way.
  *
  * The failure is put into the machine's table of operations, where rank 0 looks them up. */
 #include "comm/comm.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Low-latency calls in captures and calls beside them: two batches of different shapes take turns in one lane, one
- * captured, the other not. What is captured has not run, may never run, and may run often; so neither side may
- * disturb the other's order, and a launch in the wrong place must be told, not carried out. */
+ * Low-latency calls in captures and calls beside them: two batches of different shapes take turns in one
+ * lane, one captured, the other not. What is captured has not run, may never run, and may run often; so
+ * neither side may disturb the other's order, and a launch in the wrong place must be told, not carried
+ * out. */
 #include "ll_batch.h"
 #include "scene.h"
 

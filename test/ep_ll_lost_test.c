@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Low latency and words that get lost: every rank has sent, its kernel has ended, and then the words that say so
- * are wiped from one rank's window, as if they had never come. Whoever waits for such a row must not take it,
- * nor anything after it, for what lies in the buffer is not known. The deadline must name the sender.
+ * Low latency and words that get lost: every rank has sent, its kernel has ended, and then the words that say
+ * so are wiped from one rank's window, as if they had never come. Whoever waits for such a row must not take
+ * it, nor anything after it, for what lies in the buffer is not known. The deadline must name the sender.
  *
  * Windows are host memory on the cpu machine only. */
 #include "ll_batch.h"
@@ -43,8 +43,8 @@ static void stage_close(struct stage *x)
     scene_fini(&x->scene);
 }
 
-/* Wipes arrival words begin .. end - 1 of the lane's operation number `epoch` from the victim's window. Returns
- * how many had come. */
+/* Wipes arrival words begin .. end - 1 of the lane's operation number `epoch` from the victim's window.
+ * Returns how many had come. */
 static int lose(struct stage *x, uint64_t epoch, uint32_t begin, uint32_t end)
 {
     uint64_t *words = ll_words_arrivals(x->scene.eps[VICTIM], 0, epoch);

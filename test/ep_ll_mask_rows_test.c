@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows that are lost on their way: a rank that died while it sent. It is played by one that sends everything, after
- * which some of the words that say so are taken back at one receiver. That one waits, masks the sender, and must
- * use exactly what came. In some rounds the words come after all, while it gives them up: then every row must be
- * there as a whole or not at all. */
+ * Rows that are lost on their way: a rank that died while it sent. It is played by one that sends everything,
+ * after which some of the words that say so are taken back at one receiver. That one waits, masks the sender,
+ * and must use exactly what came. In some rounds the words come after all, while it gives them up: then every
+ * row must be there as a whole or not at all. */
 #include "ll_batch.h"
 #include "ll_words.h"
 #include "scene.h"
@@ -200,7 +200,8 @@ static void forget_row(struct loss *x, size_t row)
     }
 }
 
-/* What is expected without the culprit's row of token t; 1 unless `sources`, of the receiver, says that it came. */
+/* What is expected without the culprit's row of token t; 1 unless `sources`, of the receiver, says that it
+ * came. */
 static int forget_token(struct loss *x, int t, const int32_t *sources)
 {
     for (int k = 0; k < TOPK; k++) {
@@ -290,8 +291,8 @@ static int rows_late(struct test *t)
 
 /* ---- Counts of a dispatch ---- */
 
-/* One word of the culprit's counts is lost: none of its rows count here. It is the last source, so that the places
- * of others' rows stay. */
+/* One word of the culprit's counts is lost: none of its rows count here. It is the last source, so that the
+ * places of others' rows stay. */
 static int counts_lost(struct loss *x, int word)
 {
     unsigned char masked[TERN_MAX_RANKS] = {0, 0, 0, 1};

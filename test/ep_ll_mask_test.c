@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks: ranks that stop are left out and the others go on, also those that wait for one who waits himself; the
- * one left out learns of it and comes back; masks are set, told and cleared in a stream and in a graph. And how
- * long each rank was waited for. Random masks are in ll_case.c, rows that are lost on their way in
+ * Masks: ranks that stop are left out and the others go on, also those that wait for one who waits himself;
+ * the one left out learns of it and comes back; masks are set, told and cleared in a stream and in a graph.
+ * And how long each rank was waited for. Random masks are in ll_case.c, rows that are lost on their way in
  * ep_ll_mask_rows_test.c. */
 #include "ll_stage.h"
 
@@ -180,8 +180,8 @@ static int catch_up(struct ll_stage *x, int operation, uint32_t phase)
     return 0;
 }
 
-/* The culprit leaves out `operation`, whole or its receive phase too, and all after it, until the others are done
- * with the round. */
+/* The culprit leaves out `operation`, whole or its receive phase too, and all after it, until the others are
+ * done with the round. */
 static int absent(struct ll_stage *x, int operation, uint32_t phase)
 {
     test_quiet();
@@ -223,8 +223,8 @@ static int absent_combine(struct test *t)
 
 /* ---- In a stream ---- */
 
-/* A graph that masks two ranks, has a round without them, tells who is masked, and takes them in again. All ranks
- * do so at once, so that between two replays nobody is in an operation. */
+/* A graph that masks two ranks, has a round without them, tells who is masked, and takes them in again. All
+ * ranks do so at once, so that between two replays nobody is in an operation. */
 static int capture(struct ll_stage *x, const unsigned char *masked)
 {
     struct ll_batch *b = &x->batches[1];

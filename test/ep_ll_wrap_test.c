@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Low latency after 2^32 operations in a lane, when the tags of words come again. The test sets the epoch that
- * the ranks' kernels count in their device memory; nobody can wait for it. */
+ * Low latency after 2^32 operations in a lane, when the tags of words come again. The test sets the epoch
+ * that the ranks' kernels count in their device memory; nobody can wait for it. */
 #include "support.h"
 
 #include <string.h>

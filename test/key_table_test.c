@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory keys: what a lookup gives or why not, against a list that is searched naively while registrations come
- * and go at random; neighbours that must not join; edges of the address space; keys that outlive their
+ * Memory keys: what a lookup gives or why not, against a list that is searched naively while registrations
+ * come and go at random; neighbours that must not join; edges of the address space; keys that outlive their
  * registration; arguments refused. */
 #include "net/key_table.h"
 #include "support.h"

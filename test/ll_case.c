@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Draws and runs a random case of low latency. A case whose slabs would be too large loses tokens and channels
- * until it fits. */
+ * Draws and runs a random case of low latency. A case whose slabs would be too large loses tokens and
+ * channels until it fits. */
 #include "ll_case.h"
 
 #include <stdlib.h>

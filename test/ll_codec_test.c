@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compressed rows: what the kernels' codec makes of every BF16 value among many ranges, against the reference;
- * how far the reference may be off, against bounds; and the figures of docs/numerics.md, which the last case
- * measures and prints. */
+ * Compressed rows: what the kernels' codec makes of every BF16 value among many ranges, against the
+ * reference; how far the reference may be off, against bounds; and the figures of docs/numerics.md, which the
+ * last case measures and prints. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

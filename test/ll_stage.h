@@ -29,7 +29,8 @@ int ll_stage_shuffle(struct ll_stage *x);
 /* Waits for all of it and compares it with the reference. */
 int ll_stage_judge(struct ll_stage *x, const char *step);
 
-/* One phase of one operation (TERN_OP_LL_DISPATCH or TERN_OP_LL_COMBINE) on one rank; what the call returns. */
+/* One phase of one operation (TERN_OP_LL_DISPATCH or TERN_OP_LL_COMBINE) on one rank; what the call
+ * returns. */
 int ll_stage_issue_for(struct ll_stage *x, int lane, int operation, uint32_t phase, int rank);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Completions, doorbells and what is said of errors: bytes by hand, fields back from bytes, whose an entry of a
- * completion ring is, and a sentence for every syndrome and refusal. */
+ * Completions, doorbells and what is said of errors: bytes by hand, fields back from bytes, whose an entry of
+ * a completion ring is, and a sentence for every syndrome and refusal. */
 #include "net/nic_refusal.h"
 #include "support.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decoder of work queue entries: each field wrong in turn, with the syndrome and the reason that it must have;
- * every single bit of every form, which is payload or padding or makes a difference; entries that claim more
- * than is posted; inline data of every length. */
+ * The decoder of work queue entries: each field wrong in turn, with the syndrome and the reason that it must
+ * have; every single bit of every form, which is payload or padding or makes a difference; entries that claim
+ * more than is posted; inline data of every length. */
 #include "wqe_rig.h"
 
 #include <stdio.h>

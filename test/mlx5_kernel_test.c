@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The formats inside kernels of the cpu machine: a warp writes one entry of every form into a ring, which has the
- * bytes of the assembler; a second kernel decodes, looks keys up and completes as the host does. */
+ * The formats inside kernels of the cpu machine: a warp writes one entry of every form into a ring, which has
+ * the bytes of the assembler; a second kernel decodes, looks keys up and completes as the host does. */
 #include "simt/executor.h"
 #include "wqe_post.h"
 #include "wqe_rig.h"

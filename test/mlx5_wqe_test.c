@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Builders of work queue entries: bytes written out here, and under random arguments the bytes of an independent
- * assembler, everywhere in rings of every size, with nothing else in the ring touched. Then what the decoder
- * makes of them: the same operation. */
+ * Builders of work queue entries: bytes written out here, and under random arguments the bytes of an
+ * independent assembler, everywhere in rings of every size, with nothing else in the ring touched. Then what
+ * the decoder makes of them: the same operation. */
 #include "wqe_rig.h"
 
 #include <string.h>

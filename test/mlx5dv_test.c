@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Our formats against those of rdma-core: every number that infiniband/mlx5dv.h gives a name, entries that are put
- * together with its setters and structures, completions that are read with its accessors. Only inline code of
- * that header is used, so nothing is linked. Where the header is missing, each case is skipped by name. */
+ * Our formats against those of rdma-core: every number that infiniband/mlx5dv.h gives a name, entries that
+ * are put together with its setters and structures, completions that are read with its accessors. Only inline
+ * code of that header is used, so nothing is linked. Where the header is missing, each case is skipped by
+ * name. */
 #include "net/key_table.h"
 #include "wqe_rig.h"
 

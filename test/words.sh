@@ -39,6 +39,9 @@ for file in $sources; do
 done | sort | uniq -d > "$scratch/errors"
 check "names of source files are unique" "$scratch/errors"
 
+awk 'length > 110 { print FILENAME ":" FNR }' $sources > "$scratch/errors"
+check "no line of a source is longer than 110 columns" "$scratch/errors"
+
 grep -nE ' +$' $files > "$scratch/errors"
 check "no line ends in spaces" "$scratch/errors"
 grep -n "$(printf '\t')" $sources > "$scratch/errors"

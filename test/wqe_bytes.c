@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The slow way to write a work queue entry. Numbers are written out, not taken from the headers under test. */
+ * The slow way to write a work queue entry. Numbers are written out, not taken from the headers under
+ * test. */
 #include "wqe_bytes.h"
 
 #include <string.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work queue entries a second time: assembled byte by byte at offsets copied from the tables of the format, with
- * none of the builders' code. What the builders write and what the decoder accepts is compared with it. */
+ * Work queue entries a second time: assembled byte by byte at offsets copied from the tables of the format,
+ * with none of the builders' code. What the builders write and what the decoder accepts is compared with
+ * it. */
 #ifndef TERN_TEST_WQE_BYTES_H
 #define TERN_TEST_WQE_BYTES_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The formats in kernels: one writes entries with every builder and rings, one is a NIC that decodes them, looks a
- * key up and completes. mlx5_kernel_test runs both on the cpu machine; where there is nvcc, make check compiles
- * them for GPUs too, and test/spills.sh looks at what became of them. */
+ * The formats in kernels: one writes entries with every builder and rings, one is a NIC that decodes them,
+ * looks a key up and completes. mlx5_kernel_test runs both on the cpu machine; where there is nvcc, make
+ * check compiles them for GPUs too, and test/spills.sh looks at what became of them. */
 #include "wqe_post.h"
 
 TERN_KERNEL(wqe_post, struct wqe_kernel_args, p)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the description of an operation to a call of its builder, in the dialect: the tests of the formats do it
- * on the host (wqe_rig.c) and in a kernel (wqe_kernel.c). Also the kernels' arguments. */
+ * From the description of an operation to a call of its builder, in the dialect: the tests of the formats do
+ * it on the host (wqe_rig.c) and in a kernel (wqe_kernel.c). Also the kernels' arguments. */
 #ifndef TERN_TEST_WQE_POST_H
 #define TERN_TEST_WQE_POST_H
 
@@ -42,7 +42,8 @@ TERN_DEVICE uint32_t wqe_case_flags(const struct wqe_op *op)
     return op->fence | op->complete | (op->solicited ? WQE_SOLICITED : 0u);
 }
 
-/* Little-endian, `count` of at most 8 bytes; what is beyond them is ones, which no builder may let through. */
+/* Little-endian, `count` of at most 8 bytes; what is beyond them is ones, which no builder may let
+ * through. */
 TERN_DEVICE uint64_t wqe_case_value(const unsigned char *bytes, uint32_t count)
 {
     uint64_t value = ~0ull;

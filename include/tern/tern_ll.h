@@ -103,7 +103,7 @@ struct tern_ll_dispatch_args {
                                 gave none; or NULL, as by expert */
     int64_t *sum_counts; /* device, [L], in either layout: the number of tokens that name each expert is added
                                 here, a token once; for statistics over any number of calls. Or NULL */
-    uint64_t *wait_ns; /* device, [R], nanoseconds: for each source is added the time from when a receiving
+    uint64_t *wait_ns;   /* device, [R], nanoseconds: for each source is added the time from when a receiving
                           block began to the last of its words and rows that it found only on looking again,
                           the longest of all blocks; 0 if all was there. Belongs to the receive phase; or
                           NULL */

@@ -86,8 +86,8 @@ void terni_ep_issued_without(struct tern_ep *ep, struct tern_stream *stream);
  * `operation` is TERN_OP_NONE, which may be issued again. */
 enum tern_status terni_ep_end(struct tern_ep *ep, int operation, enum tern_status status, int copies,
                               struct tern_stream *stream, struct tern_event *record);
-/* One wait for a kernel's ticket. TERN_TIMEOUT, and a warning: other work is before the kernel, which ends by its
- * deadline once it runs. */
+/* One wait for a kernel's ticket. TERN_TIMEOUT, and a warning: other work is before the kernel, which ends by
+ * its deadline once it runs. */
 enum tern_status terni_ep_wait_ticket(struct tern_ep *ep, const char *what, const uint64_t *word,
                                       uint64_t ticket);
 enum tern_status terni_ep_synchronize(struct tern_ep *ep);

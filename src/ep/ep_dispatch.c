@@ -158,8 +158,8 @@ static enum tern_status check_args(const struct tern_route *route, const struct 
     return check_extras(route, a);
 }
 
-/* Inputs into a stage one after the other; a row to be cast as what the cast makes of it, its scales after all
- * inputs. */
+/* Inputs into a stage one after the other; a row to be cast as what the cast makes of it, its scales after
+ * all inputs. */
 static uint32_t lay_stage(const struct tern_dispatch_args *a, uint32_t num_out, struct dispatch_args *k)
 {
     uint32_t at = 0;

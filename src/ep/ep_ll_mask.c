@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks on the host. What is masked is on the device; kernels tell the host through a word and a record a rank
- * in host memory, so that looking there costs the device nothing. */
+ * Masks on the host. What is masked is on the device; kernels tell the host through a word and a record a
+ * rank in host memory, so that looking there costs the device nothing. */
 #include <string.h>
 
 #include "ep/ep_ll.h"

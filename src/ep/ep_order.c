@@ -5,10 +5,9 @@
  * behind every kernel would cost each next one some 3 us, so none is recorded before an object has changed
  * streams, unless copies follow the kernel. The host waits for a ticket that each operation leaves in its
  * memory, not for a stream, where work of other objects and other ranks' turns may have been issued since.
- * Low-latency operations leave none, which would keep each of them longer; behind the latest, if the host waits
- * for it, an event is recorded then.
- * Inside a graph the capture's own order holds, and the caller orders launches of the graph against other
- * operations. */
+ * Low-latency operations leave none, which would keep each of them longer; behind the latest, if the host
+ * waits for it, an event is recorded then. Inside a graph the capture's own order holds, and the caller
+ * orders launches of the graph against other operations. */
 #include "ep/ep.h"
 
 static uint64_t *latest_word(const struct tern_ep *ep)

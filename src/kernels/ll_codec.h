@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Blocks of 128 channels of BF16 to fewer bytes and back, for rows on their way home (docs/numerics.md has the
- * formats and their accuracy). A row is planes of all its blocks, the last one whole too. Eight lanes have a
- * block: lane j has channels 8 j to 8 j + 7 and those 64 further on, whose codes lie together, 16 bytes.
+ * Blocks of 128 channels of BF16 to fewer bytes and back, for rows on their way home (docs/numerics.md has
+ * the formats and their accuracy). A row is planes of all its blocks, the last one whole too. Eight lanes
+ * have a block: lane j has channels 8 j to 8 j + 7 and those 64 further on, whose codes lie together, 16
+ * bytes.
  *
  *   FP8    | E4M3, 128 bytes a block | FP32 scale of each |
  *   LOG10  | low 8 bits of codes, 128 bytes a block | their ninth bits and signs, 32 bytes | range of each |
  *
- * LOG10 has a sign and a 9-bit code a channel. Code 0 is zero; codes 1 to 511 are equal steps of the logarithm
- * from the smallest magnitude of the block, or 32 octaves below the largest, to the largest. The range is
- * those two magnitudes themselves, as BF16, and two flags.
+ * LOG10 has a sign and a 9-bit code a channel. Code 0 is zero; codes 1 to 511 are equal steps of the
+ * logarithm from the smallest magnitude of the block, or 32 octaves below the largest, to the largest. The
+ * range is those two magnitudes themselves, as BF16, and two flags.
  *
  * Logarithms are of the pattern, pattern / 128 with the fraction bent: log2 + 127 to less than 0.005 octaves.
- * So the power is a quadratic, exact in integers, and the patterns of subnormals, which grow like those of the
- * first octave, need no case of their own. All of it is integers: kernels, the cpu machine and the reference,
- * which has a table in place of ll_log, agree in every bit.
+ * So the power is a quadratic, exact in integers, and the patterns of subnormals, which grow like those of
+ * the first octave, need no case of their own. All of it is integers: kernels, the cpu machine and the
+ * reference, which has a table in place of ll_log, agree in every bit.
  *
  * A processor has half as many integer units as floating-point ones, and unpacks on the way to a sum that is
  * waited for. Hence what most blocks do not have, zeros, infinities and NaN, is behind one branch a block. */

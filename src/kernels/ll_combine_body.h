@@ -2,13 +2,13 @@
  *
  * Low-latency combine, "push". With weights at combine, every row of the slab goes to its token's rank as it
  * is; with weights given at dispatch, a rank first adds what its experts made of one received row, each with
- * its weight, in the order of choices, in FP32 and rounded once, and one row goes home. By rank the caller has
- * made that one row, which goes as it is. At home warps take pieces of tokens, wait for the words of the rows
- * that a token awaits, add them in the order of choices and round once.
+ * its weight, in the order of choices, in FP32 and rounded once, and one row goes home. By rank the caller
+ * has made that one row, which goes as it is. At home warps take pieces of tokens, wait for the words of the
+ * rows that a token awaits, add them in the order of choices and round once.
  *
- * Sending, a block takes one row at a time through shared memory, in LL_STAGES stages as dispatch does. With a
- * compression (`codec`, ll_codec.h) rows are packed on their way into the stage, and unpacked where they are
- * added. */
+ * Sending, a block takes one row at a time through shared memory, in LL_STAGES stages as dispatch does. With
+ * a compression (`codec`, ll_codec.h) rows are packed on their way into the stage, and unpacked where they
+ * are added. */
 #ifndef TERN_LL_COMBINE_BODY_H
 #define TERN_LL_COMBINE_BODY_H
 
@@ -164,7 +164,8 @@ TERN_DEVICE int ll_goes_home(const struct ll_combine_args *p, uint32_t number)
     return rank >= 0 && !ll_gone(&p->f, &p->lane, rank);
 }
 
-/* One thread: the row is there. What it copied itself has ended; what the block stored is behind a barrier. */
+/* One thread: the row is there. What it copied itself has ended; what the block stored is behind a
+ * barrier. */
 TERN_DEVICE void ll_tell_home(const struct ll_combine_args *p, uint64_t epoch, struct ll_parcel to)
 {
     OP_FENCE(); /* pairs with the acquire in ll_await: the row comes before its word */
@@ -399,8 +400,8 @@ TERN_DEVICE void ll_combine_receive(const struct ll_combine_args *p, uint64_t ep
     ll_leave(&p->f, &p->lane, epoch);
 }
 
-/* All threads: whether what the lane's latest dispatch left here is what this combine was issued for. The host
- * cannot know, since a graph may have run between; and with another shape rows would go astray. */
+/* All threads: whether what the lane's latest dispatch left here is what this combine was issued for. The
+ * host cannot know, since a graph may have run between; and with another shape rows would go astray. */
 TERN_DEVICE int ll_combine_fits(const struct ll_combine_args *p, uint64_t epoch, uint32_t dispatched)
 {
     if (dispatched == p->dispatched) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Low-latency combine of rows that travel as FP8 blocks, by loads and stores: any GPU, and the cpu machine. */
+ * Low-latency combine of rows that travel as FP8 blocks, by loads and stores: any GPU, and the cpu
+ * machine. */
 #include "kernels/kernels.h"
 #include "kernels/ll_combine_body.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Low-latency dispatch, receiving: what comes, and where it goes. Every block learns from all ranks' entry words
- * where each (expert, source) begins in the slab.
+ * Low-latency dispatch, receiving: what comes, and where it goes. Every block learns from all ranks' entry
+ * words where each (expert, source) begins in the slab.
  *
  * Shared memory: | begins [R][L] | rows before [R + 1] | rows of the slab before [L + 1] | */
 #ifndef TERN_LL_COUNTS_H
@@ -44,8 +44,8 @@ TERN_DEVICE void ll_take_count(const struct ll_receiver *r, uint32_t s, uint32_t
     }
 }
 
-/* All threads: every rank is in, in the same operation, with these counts, or masked, with none; 0: abandon. If
- * a rank was lost over it, the counts wait for ll_recount: the operation is doubtful. */
+/* All threads: every rank is in, in the same operation, with these counts, or masked, with none; 0: abandon.
+ * If a rank was lost over it, the counts wait for ll_recount: the operation is doubtful. */
 TERN_DEVICE int ll_await_counts(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;
@@ -113,7 +113,8 @@ TERN_DEVICE void ll_scan(uint32_t *values, uint32_t n)
     }
 }
 
-/* All threads: choices an expert become places in the slab; block 0 gives the caller its counts and ranges. */
+/* All threads: choices an expert become places in the slab; block 0 gives the caller its counts and
+ * ranges. */
 TERN_DEVICE void ll_place_experts(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;
@@ -169,8 +170,8 @@ TERN_DEVICE int ll_place(const struct ll_receiver *r)
     return doubts;
 }
 
-/* All threads: where everything goes. Block 0 adds to the caller's sums, without waiting for what they were. 0:
- * abandon. */
+/* All threads: where everything goes. Block 0 adds to the caller's sums, without waiting for what they were.
+ * 0: abandon. */
 TERN_DEVICE int ll_learn_places(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;

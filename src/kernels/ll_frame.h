@@ -38,9 +38,9 @@ TERN_DEVICE uint64_t ll_enter(const struct op_frame *f, const struct ll_lane *l,
     return epoch;
 }
 
-/* Every block of a kernel that receives, before it does: the last one raises the state's epoch, which all have
- * read by then; the next kernel in the stream reads it, no other. Here and not at the start, where all warps
- * of the block would soon wait at a barrier for the answer to the atomic: now they wait for peers. */
+/* Every block of a kernel that receives, before it does: the last one raises the state's epoch, which all
+ * have read by then; the next kernel in the stream reads it, no other. Here and not at the start, where all
+ * warps of the block would soon wait at a barrier for the answer to the atomic: now they wait for peers. */
 TERN_DEVICE void ll_raise(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch)
 {
     if (tid() == nthr() - 1) {
@@ -56,8 +56,8 @@ TERN_DEVICE void ll_raise(const struct op_frame *f, const struct ll_lane *l, uin
     }
 }
 
-/* What a row's word becomes: all of the epoch, its low half where other words have their tag. A row's word may
- * rest for long, if batches are mostly small; so it never looks new again. */
+/* What a row's word becomes: all of the epoch, its low half where other words have their tag. A row's word
+ * may rest for long, if batches are mostly small; so it never looks new again. */
 TERN_DEVICE uint64_t ll_arrived(uint64_t epoch) { return op_tagged(epoch, (uint32_t)(epoch >> 32)); }
 
 /* A row by its arrival word, the i-th of the copy. Not here: only after ll_raise_doubt. */
@@ -103,7 +103,8 @@ TERN_DEVICE int ll_expire(const struct op_frame *f, const struct ll_lane *l, str
     return LL_ABANDON;
 }
 
-/* Waits for a tagged word (OP_AWAIT_READY) or a row's word (OP_AWAIT_DONE) of rank `peer`: LL_HERE, LL_LOST (leave the peer out), or LL_ABANDON (which is 0). */
+/* Waits for a tagged word (OP_AWAIT_READY) or a row's word (OP_AWAIT_DONE) of rank `peer`: LL_HERE, LL_LOST
+ * (leave the peer out), or LL_ABANDON (which is 0). */
 TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, uint64_t begin,
                          int awaited, int peer, const uint64_t *word, uint32_t *data)
 {
@@ -148,8 +149,8 @@ TERN_DEVICE int ll_is_evicted(const struct op_frame *f, const struct ll_lane *l)
     return l->masks.heard && tid() == nthr() - 1 && ll_heard(f, l, f->rank);
 }
 
-/* All threads of a sending block: a barrier; 0 if it is to send no more. A rank that was stopped for so long that
- * it is evicted would write to buffers that others use by now. */
+/* All threads of a sending block: a barrier; 0 if it is to send no more. A rank that was stopped for so long
+ * that it is evicted would write to buffers that others use by now. */
 TERN_DEVICE int ll_sync_sender(const struct ll_lane *l, int evicted)
 {
     if (l->masks.heard) {

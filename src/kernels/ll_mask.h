@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks: a rank that misses a deadline is left out, and the operation goes on (docs/decisions/007-low-latency.md).
+ * Masks: a rank that misses a deadline is left out, and the operation goes on
+ * (docs/decisions/007-low-latency.md).
  *
  * Whoever gives up on a rank writes so into the windows of all, the culprit's first: it is evicted, sends and
- * waits no more, and only counts operations. A block reads the words of all ranks once, beside the epoch. Before
- * a rank is blamed it is looked whether it says that it waits for somebody itself.
+ * waits no more, and only counts operations. A block reads the words of all ranks once, beside the epoch.
+ * Before a rank is blamed it is looked whether it says that it waits for somebody itself.
  *
  * What came of a lost sender may be read by several warps, and may still come while they give it up. So the
- * first who gives up anything in an operation marks the operation as doubtful; from then on every warp asks for a
- * verdict on the row, or on the source's counts, which the first who asks decides for all. Everybody looks at
- * the mark after he has seen a word arrive, beside his loads of the row. Who sees no mark has seen a word that
- * was there before the mark, hence whoever gives a verdict sees that word too. No fence orders the two looks: the
- * mark lies in the memory of the one device that reads it, and whoever sets it lets LL_GRACE_NS pass before
- * the first verdict. */
+ * first who gives up anything in an operation marks the operation as doubtful; from then on every warp asks
+ * for a verdict on the row, or on the source's counts, which the first who asks decides for all. Everybody
+ * looks at the mark after he has seen a word arrive, beside his loads of the row. Who sees no mark has seen a
+ * word that was there before the mark, hence whoever gives a verdict sees that word too. No fence orders the
+ * two looks: the mark lies in the memory of the one device that reads it, and whoever sets it lets
+ * LL_GRACE_NS pass before the first verdict. */
 #ifndef TERN_LL_MASK_H
 #define TERN_LL_MASK_H
 
@@ -127,9 +128,9 @@ TERN_DEVICE void ll_say_alive(const struct op_frame *f, const struct ll_lane *l)
     }
 }
 
-/* op_patient, and with masks OP_LOST: the peer need not be waited for. A peer that says that it waits is given
- * another round, for those it waits for will be blamed by itself; but not for ever, for two may wait for each
- * other. */
+/* op_patient, and with masks OP_LOST: the peer need not be waited for. A peer that says that it waits is
+ * given another round, for those it waits for will be blamed by itself; but not for ever, for two may wait
+ * for each other. */
 TERN_DEVICE int ll_patient(const struct op_frame *f, const struct ll_lane *l, struct ll_patience *w,
                            struct op_note *note)
 {
@@ -198,8 +199,8 @@ TERN_DEVICE void ll_note_wait(const struct ll_lane *l, int peer, uint64_t begin)
     atom_max_cta_u64(&ll_waited(l)[peer], clock_ns() - begin);
 }
 
-/* The operation's longest wait for rank r is what has been added to wait_ns[r]: each block adds by how much it
- * makes it longer. The tag comes again after 2^24 operations, which could only lose one of these. */
+/* The operation's longest wait for rank r is what has been added to wait_ns[r]: each block adds by how much
+ * it makes it longer. The tag comes again after 2^24 operations, which could only lose one of these. */
 TERN_DEVICE void ll_add_wait(const struct ll_lane *l, uint64_t epoch, int r)
 {
     const uint64_t most = (1ull << 40) - 1, tag = epoch << 40;

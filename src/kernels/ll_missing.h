@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Low-latency dispatch, receiving: rows that were announced and never came, because their sender is lost. A row is
- * here as a whole or not at all, which its verdict says (ll_mask.h). In the slab, where a missing row would have
- * gone was in its header; so the places of the rows that came are looked for, and the others cleared. */
+ * Low-latency dispatch, receiving: rows that were announced and never came, because their sender is lost. A
+ * row is here as a whole or not at all, which its verdict says (ll_mask.h). In the slab, where a missing row
+ * would have gone was in its header; so the places of the rows that came are looked for, and the others
+ * cleared. */
 #ifndef TERN_LL_MISSING_H
 #define TERN_LL_MISSING_H
 
@@ -26,8 +27,8 @@ TERN_DEVICE int ll_is_row_here(const struct ll_receiver *r, uint32_t s, uint32_t
     return warp_all(here);
 }
 
-/* One warp: this piece of a row of the slab that nobody fills, which would have been this push; with piece 0, what
- * goes with the row. */
+/* One warp: this piece of a row of the slab that nobody fills, which would have been this push; with piece 0,
+ * what goes with the row. */
 TERN_DEVICE void ll_clear_piece(const struct ll_receiver *r, uint32_t piece, uint32_t expert,
                                 uint32_t position, uint32_t push)
 {
@@ -75,8 +76,8 @@ TERN_DEVICE int32_t ll_slot_at(const struct ll_receiver *r, uint32_t s, uint32_t
     return -1;
 }
 
-/* One warp: a piece of all rows of the slab that rank s announced and did not fill. Only the rows that came say
- * which they fill; an expert's rows go up with the source's. */
+/* One warp: a piece of all rows of the slab that rank s announced and did not fill. Only the rows that came
+ * say which they fill; an expert's rows go up with the source's. */
 TERN_DEVICE void ll_clear_missing(const struct ll_receiver *r, uint32_t piece, uint32_t s)
 {
     const struct ll_dispatch_args *p = r->p;
@@ -103,7 +104,8 @@ TERN_DEVICE void ll_clear_missing(const struct ll_receiver *r, uint32_t piece, u
     }
 }
 
-/* One warp, with a piece of a row that is not here. In the slab the source's first such row stands for all. */
+/* One warp, with a piece of a row that is not here. In the slab the source's first such row stands for
+ * all. */
 TERN_DEVICE void ll_do_without(const struct ll_receiver *r, uint32_t number, uint32_t piece, uint32_t s,
                                uint32_t i)
 {

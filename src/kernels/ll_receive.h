@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Low-latency dispatch, receiving. Once a block knows where everything goes (ll_counts.h), its warps take pieces
- * of rows in turn, wait for the row's own word and copy the piece to the row's place at each of its experts here.
- * Rows of the slab: by expert, source rank, token. By rank a row has one place, that of the buffer it came in:
- * nothing is expanded, and the slab is as that of one expert.
+ * Low-latency dispatch, receiving. Once a block knows where everything goes (ll_counts.h), its warps take
+ * pieces of rows in turn, wait for the row's own word and copy the piece to the row's place at each of its
+ * experts here. Rows of the slab: by expert, source rank, token. By rank a row has one place, that of the
+ * buffer it came in: nothing is expanded, and the slab is as that of one expert.
  *
  * The first piece's warp also notes what combine must know, writes scales, sources, ids and weights. */
 #ifndef TERN_LL_RECEIVE_H
@@ -66,7 +66,8 @@ TERN_DEVICE void ll_write_choices(const struct ll_receiver *r, const int32_t *he
     }
 }
 
-/* What combine must know of received row `number`, so that it can add the rows of the slab that stand for it. */
+/* What combine must know of received row `number`, so that it can add the rows of the slab that stand for
+ * it. */
 TERN_DEVICE void ll_write_plan(const struct ll_receiver *r, const int32_t *header, uint32_t number,
                                uint32_t s, struct ll_choice c)
 {
@@ -177,7 +178,8 @@ TERN_DEVICE int ll_expand_piece(const struct ll_receiver *r, uint32_t number, ui
     return 1;
 }
 
-/* One warp: a piece of received row `number`, which is row `number - rows_before[s]` of rank s. 0: abandon. */
+/* One warp: a piece of received row `number`, which is row `number - rows_before[s]` of rank s. 0:
+ * abandon. */
 TERN_DEVICE int ll_take_piece(const struct ll_receiver *r, uint32_t number, uint32_t piece, uint32_t s)
 {
     const struct ll_dispatch_args *p = r->p;

@@ -85,8 +85,8 @@ void terni_cuda_leave(const struct cuda_caller *caller);
  * runtime's. */
 enum tern_status terni_cuda_fail(const char *file, int line, int error, const char *format, ...)
     TERN_PRINTF(4, 5);
-/* Of a cudaError_t or CUresult: TERN_OK if it is success. `error` is evaluated once: it is usually a call, which
- * would be made again. */
+/* Of a cudaError_t or CUresult: TERN_OK if it is success. `error` is evaluated once: it is usually a call,
+ * which would be made again. */
 #define TERN_CUDA_STATUS(error, ...)                                                                         \
     __extension__({                                                                                          \
         int cuda_error_ = (int)(error);                                                                      \

@@ -15,9 +15,10 @@ enum {
     SPIN_NS = 200000    /* after which the waiting thread offers its processor to others */
 };
 
-/* The first kernel on a new stream can wait until the kernels that run on the device have ended (seen on H200,
- * driver 580, when ranks are threads that share a GPU). If one of those waits for this rank, both wait to the
- * deadline. So a stream gets its first kernel when it is opened, which is before its rank's first operation. */
+/* The first kernel on a new stream can wait until the kernels that run on the device have ended (seen on
+ * H200, driver 580, when ranks are threads that share a GPU). If one of those waits for this rank, both wait
+ * to the deadline. So a stream gets its first kernel when it is opened, which is before its rank's first
+ * operation. */
 static enum tern_status wake(struct machine *m, cudaStream_t stream)
 {
     struct wake_args args = {0};

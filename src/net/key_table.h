@@ -2,14 +2,15 @@
  *
  * The memory keys of a software NIC: which addresses a key names, where they are, and who may do what there.
  *
- * A key is the place of its registration in the table and, in the low byte, how often that place has been given
- * out: a key that outlives its registration is refused, until the byte has come round (256 registrations of one
- * place, and places are given out in turn). Keys below 0x200 are never given: zeroed memory and the invalid key
- * 0x100 name nothing. lkey and rkey of a registration are the same number, as with mlx5.
+ * A key is the place of its registration in the table and, in the low byte, how often that place has been
+ * given out: a key that outlives its registration is refused, until the byte has come round (256
+ * registrations of one place, and places are given out in turn). Keys below 0x200 are never given: zeroed
+ * memory and the invalid key 0x100 name nothing. lkey and rkey of a registration are the same number, as with
+ * mlx5.
  *
- * The table and its entries are the owner's memory, so that a NIC that is a kernel of a GPU can read them; the
- * lookup is dialect. Nothing here locks: the NIC does, around additions, removals and the use of what a lookup
- * gave. */
+ * The table and its entries are the owner's memory, so that a NIC that is a kernel of a GPU can read them;
+ * the lookup is dialect. Nothing here locks: the NIC does, around additions, removals and the use of what a
+ * lookup gave. */
 #ifndef TERN_KEY_TABLE_H
 #define TERN_KEY_TABLE_H
 
@@ -51,8 +52,8 @@ struct key_registration {
 
 /* 1 to KEY_MAX_CAPACITY entries of the caller's memory; nothing needs undoing. */
 enum tern_status terni_key_table_init(struct key_table *table, struct key_entry *entries, uint32_t capacity);
-/* TERN_INVALID_ARGUMENT: no bytes, a range past the end of addresses, unknown rights, rights for peers to write
- * without KEY_LOCAL_WRITE. TERN_NO_SPACE: every place is taken. */
+/* TERN_INVALID_ARGUMENT: no bytes, a range past the end of addresses, unknown rights, rights for peers to
+ * write without KEY_LOCAL_WRITE. TERN_NO_SPACE: every place is taken. */
 enum tern_status terni_key_table_add(struct key_table *table, const struct key_registration *registration,
                                      uint32_t *key);
 /* TERN_INVALID_ARGUMENT if there is no such key. */

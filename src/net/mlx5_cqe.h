@@ -4,8 +4,8 @@
  *
  * The last word holds the index of the work queue entry and the opcode, from which the owner is told: whoever
  * writes an entry stores the other fifteen words first and this one last, with release order; whoever reads
- * loads this one first. Loading it whole gives index and opcode of the same entry, which two loads do not when
- * entries overwrite each other in one slot (a collapsed queue). */
+ * loads this one first. Loading it whole gives index and opcode of the same entry, which two loads do not
+ * when entries overwrite each other in one slot (a collapsed queue). */
 #ifndef TERN_MLX5_CQE_H
 #define TERN_MLX5_CQE_H
 
@@ -101,7 +101,8 @@ TERN_DEVICE uint32_t cqe_tail_idx(uint32_t tail) { return from_be32(tail) >> 16;
 TERN_DEVICE uint32_t cqe_tail_opcode(uint32_t tail) { return from_be32(tail) >> 4 & 15u; }
 TERN_DEVICE uint32_t cqe_tail_owner(uint32_t tail) { return from_be32(tail) & 1u; }
 
-/* Whether entry n, counted from the start of time, of a ring of `num_cqes` (a power of two) has been written. */
+/* Whether entry n, counted from the start of time, of a ring of `num_cqes` (a power of two) has been
+ * written. */
 TERN_DEVICE int cqe_is_written(uint32_t tail, uint32_t n, uint32_t num_cqes)
 {
     return cqe_tail_opcode(tail) != CQE_INVALID && cqe_tail_owner(tail) == ((n & num_cqes) != 0);

@@ -2,14 +2,14 @@
  *
  * The front of a software NIC: the bytes of a work queue entry in, an operation or a refusal out.
  *
- * It takes what the builders of mlx5_wqe.h write, and what differs from that in any bit that is not payload is
- * either another operation or refused. A NIC of silicon is more lenient: it ignores reserved bits, takes other
- * operations and several data segments. Here such an entry is the mistake of whoever built it, and
- * a test is to see it.
+ * It takes what the builders of mlx5_wqe.h write, and what differs from that in any bit that is not payload
+ * is either another operation or refused. A NIC of silicon is more lenient: it ignores reserved bits, takes
+ * other operations and several data segments. Here such an entry is the mistake of whoever built it, and a
+ * test is to see it.
  *
  * Every segment is loaded once, so that what was checked is what is used even if the entry changes meanwhile.
- * Nothing is read beyond the blocks that are posted, or outside the ring. The text is dialect: a NIC that is a
- * kernel of a GPU decodes with it too. */
+ * Nothing is read beyond the blocks that are posted, or outside the ring. The text is dialect: a NIC that is
+ * a kernel of a GPU decodes with it too. */
 #ifndef TERN_MLX5_DECODE_H
 #define TERN_MLX5_DECODE_H
 
@@ -239,8 +239,8 @@ TERN_DEVICE uint32_t decode_atomic(const struct wqe_source *from, struct wqe_op 
     return syndrome;
 }
 
-/* SYNDROME_NONE and the operation, whose unused fields are zero. Or the syndrome, why in *r, and in *op nothing to
- * rely on but the opcode, which the completion names. */
+/* SYNDROME_NONE and the operation, whose unused fields are zero. Or the syndrome, why in *r, and in *op
+ * nothing to rely on but the opcode, which the completion names. */
 TERN_DEVICE uint32_t wqe_decode(const struct wqe_source *from, struct wqe_op *op, struct nic_refusal *r)
 {
     const struct wqe_op nothing = {0};

@@ -2,13 +2,15 @@
  *
  * Numbers and byte order of the mlx5 data path: what a GPU writes for a NIC to read.
  *
- * A send queue is a ring of basic blocks of 64 bytes. A work queue entry (WQE) is a run of segments of 16 bytes
- * that begins at a block; its length in segments is called DS, and it may wrap from the ring's end to its start.
- * Indices count blocks: software keeps them in 32 bits or more, the control segment has the low 16.
+ * A send queue is a ring of basic blocks of 64 bytes. A work queue entry (WQE) is a run of segments of 16
+ * bytes that begins at a block; its length in segments is called DS, and it may wrap from the ring's end to
+ * its start. Indices count blocks: software keeps them in 32 bits or more, the control segment has the low
+ * 16.
  *
- * Everything is big-endian on the wire, both machines are little-endian. Words that go into an entry are swapped
- * by to_be32 where the entry is built; only memory keys are kept swapped, as a type of their own, because each
- * is used in many entries. Names leave the prefix MLX5_ to infiniband/mlx5dv.h: a file may include both. */
+ * Everything is big-endian on the wire, both machines are little-endian. Words that go into an entry are
+ * swapped by to_be32 where the entry is built; only memory keys are kept swapped, as a type of their own,
+ * because each is used in many entries. Names leave the prefix MLX5_ to infiniband/mlx5dv.h: a file may
+ * include both. */
 #ifndef TERN_MLX5_FORMAT_H
 #define TERN_MLX5_FORMAT_H
 
@@ -91,10 +93,10 @@ TERN_DEVICE struct wqe_key wqe_key_of(uint32_t key)
 
 /* ---- Doorbells ----
  *
- * A queue pair has a record of two words, of which SEND is the low 16 bits of the next free block's index, and
- * shares a register with others, into which eight bytes are stored at once. The index in the register is that
- * of the next free block too in our stores; a driver that stores the head of its last entry there, with opcode
- * and length, is understood as well. The record is what counts. */
+ * A queue pair has a record of two words, of which SEND is the low 16 bits of the next free block's index,
+ * and shares a register with others, into which eight bytes are stored at once. The index in the register is
+ * that of the next free block too in our stores; a driver that stores the head of its last entry there, with
+ * opcode and length, is understood as well. The record is what counts. */
 enum { DOORBELL_RECORD_RECEIVE, DOORBELL_RECORD_SEND };
 
 TERN_DEVICE uint32_t doorbell_record(uint32_t next_idx) { return to_be32(next_idx & 0xffffu); }

@@ -12,11 +12,11 @@
  *     atomic                          control, remote, operands, data                 4  1
  *       masked CS of 8 bytes          control, remote, operands (two), data           5  2
  *
- * A completion tells the index of an entry's first block. So an entry of several blocks asks for none and a NOP
- * behind it does, whose index plus one is what has been consumed.
+ * A completion tells the index of an entry's first block. So an entry of several blocks asks for none and a
+ * NOP behind it does, whose index plus one is what has been consumed.
  *
- * Builders only store, in no promised order: that slots are free, that the stores come before the doorbell and
- * that somebody rings it is the queue's business. */
+ * Builders only store, in no promised order: that slots are free, that the stores come before the doorbell
+ * and that somebody rings it is the queue's business. */
 #ifndef TERN_MLX5_WQE_H
 #define TERN_MLX5_WQE_H
 
@@ -189,9 +189,9 @@ struct wqe_inline_warp_args {
     uint32_t element_bytes; /* 1, 2, 4 or 8 */
 };
 
-/* One lane's part of the entry: all 32 lanes of a warp make the call, each with its value. Elements begin four
- * bytes into a segment, so those of 8 bytes are stored in halves, of which the second may be at the ring's
- * start. */
+/* One lane's part of the entry: all 32 lanes of a warp make the call, each with its value. Elements begin
+ * four bytes into a segment, so those of 8 bytes are stored in halves, of which the second may be at the
+ * ring's start. */
 TERN_DEVICE void wqe_write_inline_lane(const struct wqe_ring *ring, uint32_t idx,
                                        const struct wqe_inline_warp_args *p, uint32_t lane_idx,
                                        uint64_t value)

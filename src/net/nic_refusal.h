@@ -3,8 +3,8 @@
  * Why a NIC refuses an operation: one list of reasons, each with the syndrome that software sees in the
  * completion, and a sentence for people, which a NIC of silicon does not give.
  *
- * Where an operation is refused may be a GPU, so a refusal is three numbers there, and a sentence once the host
- * asks for it. */
+ * Where an operation is refused may be a GPU, so a refusal is three numbers there, and a sentence once the
+ * host asks for it. */
 #ifndef TERN_NIC_REFUSAL_H
 #define TERN_NIC_REFUSAL_H
 

@@ -85,8 +85,8 @@ struct ref_ll {
     const unsigned char *masked; /* [num_ranks] nonzero: left out by all ranks; NULL: none */
 };
 void terni_ref_ll_init(struct ref_ll *ll, const struct ref_world *world, uint32_t max_tokens);
-/* The rows again, as they are if the ranks in `masked`, which is kept, are left out of the dispatch. A rank that is
- * added to `masked` afterwards is left out of combines only. */
+/* The rows again, as they are if the ranks in `masked`, which is kept, are left out of the dispatch. A rank
+ * that is added to `masked` afterwards is left out of combines only. */
 void terni_ref_ll_mask(struct ref_ll *ll, const unsigned char *masked);
 void terni_ref_ll_fini(struct ref_ll *ll);
 /* Writes the outputs of args[rank] from the inputs of all args[num_ranks]. Ids are those of the world; phases
