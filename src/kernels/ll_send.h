@@ -3,7 +3,9 @@
  * Low-latency dispatch, sending. The last block counts all tokens and tells every peer how many rows and
  * choices come; each other block has a run of consecutive tokens. It counts what comes before its run, which
  * makes slots, and takes token after token: all its warps read and cast the row into shared memory, the first
- * one writes the header, and one copy for each rank that the token goes to leaves from there.
+ * one writes the header, and one copy for each rank that the token goes to leaves from there. With few tokens
+ * a block has one or none, so latency is all: what needs neither the epoch nor the counts, the first row and
+ * its ids, is read before either is known.
  *
  * Shared memory: | counters [E + R] | slots [LL_STAGES][R] | stages |. Stage i is written again two barriers
  * after its copies were started; between the two their word was sent, hence they had ended. */
@@ -20,20 +22,34 @@
 #define LL_DISPATCH_PROXY_FENCE() fence_proxy_async()
 #endif
 
+/* What the first warp's lanes know of a token's choices. */
+struct ll_token {
+    int32_t id;
+    uint32_t weight; /* bits of the float */
+};
+
 struct ll_sender {
     const struct ll_dispatch_args *p;
     uint64_t epoch;
-    uint32_t *counters; /* [E] choices, then [R] rows */
-    int32_t *slots;     /* [LL_STAGES][R]: of the staged token at each rank, or -1 */
+    uint32_t begin, end;   /* tokens of this block */
+    struct ll_token token; /* the next one */
+    uint32_t *counters;    /* [E] choices, then [R] rows */
+    int32_t *slots;        /* [LL_STAGES][R]: of the staged token at each rank, or -1 */
     char *stages;
     char *heap; /* of rank tid(), loaded long before its row is whole */
 };
 
-TERN_DEVICE struct ll_sender ll_sender_of(const struct ll_dispatch_args *p, uint64_t epoch)
+TERN_DEVICE struct ll_sender ll_sender_of(const struct ll_dispatch_args *p)
 {
     struct ll_sender s;
+    uint64_t senders = nblk() > 1 ? (uint64_t)nblk() - 1 : 1;
+    uint64_t b = (uint64_t)bid() < senders ? (uint64_t)bid() : senders;
     s.p = p;
-    s.epoch = epoch;
+    s.epoch = 0; /* not yet known */
+    s.begin = (uint32_t)(p->num_tokens * b / senders);
+    s.end = (uint32_t)(p->num_tokens * (b < senders ? b + 1 : senders) / senders);
+    s.token.id = -1;
+    s.token.weight = 0;
     s.counters = (uint32_t *)shared_memory();
     s.slots = (int32_t *)(s.counters + p->num_experts + (uint32_t)p->f.num_ranks);
     s.stages = shared_memory() + p->stage_offset;
@@ -70,14 +86,19 @@ TERN_DEVICE void ll_report_id(const struct ll_sender *s, uint64_t c)
     }
 }
 
-/* All threads: adds what tokens 0 .. end - 1 have, once an expert and once a rank of each token. */
-TERN_DEVICE void ll_count(const struct ll_sender *s, uint32_t end, const int reports)
+/* All threads. A barrier later, ll_count can begin. */
+TERN_DEVICE void ll_clear_counters(const struct ll_sender *s)
 {
     const struct ll_dispatch_args *p = s->p;
     for (uint32_t i = (uint32_t)tid(); i < p->num_experts + (uint32_t)p->f.num_ranks; i += (uint32_t)nthr()) {
         s->counters[i] = 0;
     }
-    sync_block();
+}
+
+/* All threads: adds what tokens 0 .. end - 1 have, once an expert and once a rank of each token. */
+TERN_DEVICE void ll_count(const struct ll_sender *s, uint32_t end, const int reports)
+{
+    const struct ll_dispatch_args *p = s->p;
     for (uint32_t c = (uint32_t)tid(); c < end * p->topk; c += (uint32_t)nthr()) {
         int32_t id = ll_id(p, c);
         int32_t rank = id >= 0 ? id / (int32_t)p->experts_a_rank : 0;
@@ -133,6 +154,19 @@ TERN_DEVICE void ll_announce_counts(const struct ll_sender *s)
     sync_block();
 }
 
+/* The first warp, some time before ll_write_header. */
+TERN_DEVICE struct ll_token ll_load_token(const struct ll_sender *s, uint32_t t)
+{
+    const struct ll_dispatch_args *p = s->p;
+    uint64_t c = (uint64_t)t * p->topk + (uint32_t)lane();
+    struct ll_token token = {-1, 0};
+    if (warp() == 0 && t < s->end && (uint32_t)lane() < p->topk) {
+        token.id = ll_id(p, c);
+        token.weight = p->weights ? f32_bits(p->weights[c]) : 0;
+    }
+    return token;
+}
+
 /* The first warp: the token's slots, its header, and this rank's own note of its ids for combine. */
 TERN_DEVICE void ll_write_header(const struct ll_sender *s, uint32_t t, uint32_t stage)
 {
@@ -141,7 +175,7 @@ TERN_DEVICE void ll_write_header(const struct ll_sender *s, uint32_t t, uint32_t
     int32_t *slots = s->slots + stage * (uint32_t)p->f.num_ranks;
     uint32_t k = (uint32_t)lane();
     uint64_t c = (uint64_t)t * p->topk + k;
-    int32_t id = k < p->topk ? ll_id(p, c) : -1;
+    int32_t id = s->token.id;
     int32_t rank = id >= 0 ? id / (int32_t)p->experts_a_rank : -1;
     int first_of_id = TERN_FFS(match_any_u32((uint32_t)id)) - 1;
     int first_of_rank = TERN_FFS(match_any_u32((uint32_t)rank)) - 1;
@@ -163,7 +197,7 @@ TERN_DEVICE void ll_write_header(const struct ll_sender *s, uint32_t t, uint32_t
     if (k < p->topk) {
         header[LL_HEADER_IDS + k] = id;
         header[LL_HEADER_IDS + p->topk + k] = slot;
-        header[LL_HEADER_IDS + 2 * p->topk + k] = p->weights ? (int32_t)f32_bits(p->weights[c]) : 0;
+        header[LL_HEADER_IDS + 2 * p->topk + k] = (int32_t)s->token.weight;
         p->lane.ids[c] = sent ? id : -1;
     }
     sync_warp();
@@ -258,18 +292,31 @@ TERN_DEVICE void ll_tell(const struct ll_sender *s, uint32_t stage)
     }
 }
 
-/* All threads of a block with tokens begin .. end - 1. */
-TERN_DEVICE void ll_send_tokens(const struct ll_sender *s, uint32_t begin, uint32_t end, const int bulk)
+/* All threads, before the block's first barrier: clears counters, and reads what can be read by then. */
+TERN_DEVICE void ll_prepare(struct ll_sender *s)
+{
+    ll_clear_counters(s);
+    s->token = ll_load_token(s, s->begin);
+    if (s->begin < s->end) {
+        ll_write_row(s, s->begin, 0);
+    }
+}
+
+/* All threads of a block with tokens. */
+TERN_DEVICE void ll_send_tokens(struct ll_sender *s, const int bulk)
 {
     uint32_t stage = 0, before = LL_STAGES - 1;
     int started = 0;
-    ll_count(s, begin, 0);
-    for (uint32_t t = begin; t < end; t++) {
+    ll_count(s, s->begin, 0);
+    for (uint32_t t = s->begin; t < s->end; t++) {
         int evicted = ll_is_evicted(&s->p->f, &s->p->lane); /* on its way while the row is read */
         if (warp() == 0) {
             ll_write_header(s, t, stage);
         }
-        ll_write_row(s, t, stage);
+        s->token = ll_load_token(s, t + 1);
+        if (t > s->begin) {
+            ll_write_row(s, t, stage);
+        }
         if (bulk) {
             /* The stage, and what others read of the buffer before, come before the copies. */
             LL_DISPATCH_PROXY_FENCE();
@@ -301,19 +348,19 @@ TERN_DEVICE void ll_send_tokens(const struct ll_sender *s, uint32_t begin, uint3
     sync_block();
 }
 
-TERN_DEVICE void ll_dispatch_send(const struct ll_dispatch_args *p, uint64_t epoch, const int bulk)
+/* All threads, after ll_prepare and a barrier. */
+TERN_DEVICE void ll_dispatch_send(struct ll_sender *s, uint64_t epoch, const int bulk)
 {
-    struct ll_sender s = ll_sender_of(p, epoch);
-    uint64_t senders = nblk() > 1 ? (uint64_t)nblk() - 1 : 1;
+    s->epoch = epoch;
     if (bid() == nblk() - 1) {
-        ll_announce_counts(&s);
+        ll_announce_counts(s);
     }
-    if ((uint64_t)bid() < senders) {
-        uint32_t begin = (uint32_t)(p->num_tokens * (uint64_t)bid() / senders);
-        uint32_t end = (uint32_t)(p->num_tokens * ((uint64_t)bid() + 1) / senders);
-        if (end > begin) {
-            ll_send_tokens(&s, begin, end, bulk);
-        }
+    if (nblk() == 1) { /* who counted all counts anew */
+        ll_clear_counters(s);
+        sync_block();
+    }
+    if (s->begin < s->end) {
+        ll_send_tokens(s, bulk);
     }
 }
 
