@@ -174,9 +174,11 @@ static enum tern_status dispatch_all(struct ll_stage *x, struct tern_event *reco
 static int low_latency_body(struct ll_stage *x)
 {
     struct tern_comm *comm = x->scene.world.members[0].comm;
+    struct tern_fault fault = TERN_FAULT_INIT;
     struct tern_event *event;
 
     OK(tern_event_open(comm, &event));
+    PASS(world_upload(&x->scene.world));
     fuse_insert(comm->machine);
     fuse.event_record = 0;
     REFUSES(dispatch_all(x, event), TERN_SYSTEM_ERROR, "no record today");
@@ -184,6 +186,9 @@ static int low_latency_body(struct ll_stage *x)
         OK(tern_ep_synchronize(x->scene.eps[r]));
     }
     EXPECT(tern_ep_synchronize(x->scene.eps[0]), TERN_SYSTEM_ERROR);
+    OK(tern_fault_get(x->scene.eps[0], &fault));
+    CHECK(fault.operation == TERN_OP_LL_DISPATCH && fault.peer == 0, "operation %d, rank %d", fault.operation,
+          fault.peer);
     fuse_remove(comm->machine);
     tern_event_close(comm, event);
     OK(tern_ep_reset_all(x->scene.world.num_ranks, x->scene.eps));

@@ -217,6 +217,42 @@ static int without(struct test *t)
     return result;
 }
 
+/* Low latency works with 64 ranks in ep_ll_test. */
+static int alone(struct test *t)
+{
+    struct tern_ep_sizes sizes = TERN_EP_SIZES_INIT;
+    struct tern_ep_config c = large();
+    struct tern_route_args a = TERN_ROUTE_ARGS_INIT;
+    struct tern_route *route;
+    struct tern_comm *comm;
+    struct tern_ep *ep;
+    int result;
+
+    (void)t;
+    test_quiet();
+    c.max_tokens = c.max_row_bytes = 0;
+    c.staging_bytes = 0;
+    c.ll_tokens = 4;
+    OK(tern_ep_get_sizes(&c, 1, &sizes));
+    CHECK(sizes.staging_bytes == 0 && sizes.max_rows == 0, "%llu bytes of staging, %llu rows",
+          (unsigned long long)sizes.staging_bytes, (unsigned long long)sizes.max_rows);
+    a.topk = 8;
+    OK(tern_comm_open_all(1, NULL, &comm));
+    OK(tern_ep_open_all(1, &comm, &c, &ep));
+    result = tern_route_open(ep, &a, NULL, &route) == TERN_BAD_STATE &&
+                     strstr(tern_last_error(), "has no routes") != NULL
+                 ? 0
+                 : TEST_FAILED;
+    tern_ep_close(ep);
+    tern_comm_close(comm);
+    c.max_routes = 1; /* which says that there are to be routes */
+    REFUSES(tern_ep_get_sizes(&c, 1, &sizes), TERN_INVALID_ARGUMENT, "max_tokens is 0");
+    c = large();
+    c.ll_hidden = 100;
+    REFUSES(tern_ep_get_sizes(&c, 1, &sizes), TERN_INVALID_ARGUMENT, "multiple of 8");
+    return result;
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -225,5 +261,6 @@ int main(int argc, char **argv)
     test_run(&t, "refused arguments and orders", refusals);
     test_run(&t, "memory, by a pure function", sizes);
     test_run(&t, "an object without low latency", without);
+    test_run(&t, "an object for low latency alone", alone);
     return test_end(&t);
 }

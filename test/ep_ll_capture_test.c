@@ -17,7 +17,8 @@ struct stage {
     struct tern_graph *more[RANKS]; /* beside the scene's */
 };
 
-static int stage_open(struct stage *x, uint64_t seed)
+/* alike: the batches differ in nothing but tokens. */
+static int stage_open(struct stage *x, uint64_t seed, int alike)
 {
     static const uint32_t hiddens[BATCHES] = {400, 72};
     struct tern_ep_config *config = &x->scene.config;
@@ -28,10 +29,10 @@ static int stage_open(struct stage *x, uint64_t seed)
         struct ll_shape s;
         memset(&s, 0, sizeof s);
         s.batch = scene_shape(RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
-        s.batch.topk = i == CAPTURED ? 2 : 4;
+        s.batch.topk = i == CAPTURED && !alike ? 2 : 4;
         s.batch.max_tokens = 12;
-        s.hidden = hiddens[i];
-        s.weights = i == CAPTURED ? TERN_LL_WEIGHTS_AT_DISPATCH : TERN_LL_WEIGHTS_AT_COMBINE;
+        s.hidden = hiddens[alike ? OUTSIDE : i];
+        s.weights = i == CAPTURED && !alike ? TERN_LL_WEIGHTS_AT_DISPATCH : TERN_LL_WEIGHTS_AT_COMBINE;
         ll_batch_init(&x->batches[i], &x->scene.world, x->scene.eps, &s, &x->scene.rng);
         ll_config_add(config, &s, 1);
     }
@@ -52,10 +53,10 @@ static void stage_close(struct stage *x)
     scene_fini(&x->scene);
 }
 
-static int with_stage(struct test *t, int (*body)(struct stage *))
+static int with_stage(struct test *t, int (*body)(struct stage *), int alike)
 {
     struct stage x;
-    int result = stage_open(&x, 77 + (uint64_t)t->number);
+    int result = stage_open(&x, 77 + (uint64_t)t->number, alike);
 
     result = result ? result : body(&x);
     stage_close(&x);
@@ -194,9 +195,14 @@ static int two_graphs_body(struct stage *x)
 /* A graph with a dispatch runs between a dispatch outside and its combine. */
 static int wrong_place_body(struct stage *x)
 {
-    int told = 0;
+    int told = 0, differ = 0;
 
     test_quiet();
+    ll_batch_redraw(&x->batches[OUTSIDE], ROUTING_UNIFORM, &x->scene.rng);
+    for (int r = 0; r < RANKS; r++) {
+        differ += x->batches[OUTSIDE].batch.num_tokens[r] != x->batches[CAPTURED].batch.num_tokens[r];
+    }
+    CHECK(differ, "the seed gives both batches the same numbers of tokens");
     PASS(begin(x));
     PASS(capture_begin(x));
     PASS(ll_dispatch_issue(&x->batches[CAPTURED], TERN_LL_BOTH, 0));
@@ -218,10 +224,11 @@ static int wrong_place_body(struct stage *x)
     return judge(x, OUTSIDE, "after a reset");
 }
 
-static int thrown_away(struct test *t) { return with_stage(t, thrown_away_body); }
-static int between(struct test *t) { return with_stage(t, between_body); }
-static int two_graphs(struct test *t) { return with_stage(t, two_graphs_body); }
-static int wrong_place(struct test *t) { return with_stage(t, wrong_place_body); }
+static int thrown_away(struct test *t) { return with_stage(t, thrown_away_body, 0); }
+static int between(struct test *t) { return with_stage(t, between_body, 0); }
+static int two_graphs(struct test *t) { return with_stage(t, two_graphs_body, 0); }
+static int wrong_place(struct test *t) { return with_stage(t, wrong_place_body, 0); }
+static int wrong_tokens(struct test *t) { return with_stage(t, wrong_place_body, 1); }
 
 int main(int argc, char **argv)
 {
@@ -232,5 +239,6 @@ int main(int argc, char **argv)
     test_run(&t, "a capture between calls of another shape", between);
     test_run(&t, "one graph sends, another receives", two_graphs);
     test_run(&t, "a graph in the wrong place", wrong_place);
+    test_run(&t, "a graph in the wrong place, of the same shape with other tokens", wrong_tokens);
     return test_end(&t);
 }

@@ -151,9 +151,6 @@ static int many_by(struct test *t, uint32_t layout)
     shape.compression = TERN_LL_LOG10;
     config.num_experts = shape.batch.num_experts;
     config.max_topk = 8;
-    config.max_tokens = 1;
-    config.max_row_bytes = 16;
-    config.staging_bytes = TERN_STAGING_NONE;
     ll_config_add(&config, &shape, 1);
     world_init(&w, MANY, -1);
     w.num_lanes = 1;

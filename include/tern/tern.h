@@ -215,7 +215,8 @@ TERN_API enum tern_status tern_alloc(struct tern_comm *comm, enum tern_memory ki
 /* Device and host memory may make the device wait until running kernels have ended: where ranks share a GPU,
  * not while a peer's operation waits for this rank. Windows do not. */
 TERN_API void tern_free(struct tern_comm *comm, void *memory);
-/* Ordered on `stream`; any direction between the kinds above. */
+/* Ordered on `stream`; any direction between the kinds above and ordinary host memory, which must stay as it
+ * is until the copy has run (tern_stream_synchronize). */
 TERN_API enum tern_status tern_copy(struct tern_comm *comm, void *dst, const void *src, size_t bytes,
                                     struct tern_stream *stream);
 TERN_API enum tern_status tern_fill(struct tern_comm *comm, void *dst, int byte, size_t bytes,
@@ -280,7 +281,8 @@ struct tern_ep_config {
     uint32_t num_experts; /* of all ranks, to 16384; a multiple of their number. Rank r owns the r-th share */
     uint32_t max_topk;    /* ids a token, 1 to TERN_MAX_TOPK */
     uint32_t max_tokens;  /* tokens a rank gives to one route, to 2^24; num_ranks * max_tokens * max_topk is
-                             below 2^31 */
+                             below 2^31. With ll_tokens, this and the next two may be 0: the object then has
+                             low-latency operations alone, no routes and no staging */
     uint32_t max_row_bytes; /* payload bytes of one row, all columns together, of dispatch or combine; bulk
                                copies take rows to about 100 KiB on sm_90, plain ones to about 200 */
     uint32_t max_routes;    /* routes open at once; default 4 */
@@ -299,7 +301,7 @@ struct tern_ep_config {
     uint32_t copy_engine;   /* 1: combine may use the copy engine, on a stream of the object's own */
     uint32_t ll_tokens;     /* most tokens a rank gives to one low-latency dispatch, to 8192; default 0: the
                            object has no low-latency operations */
-    uint32_t ll_hidden;     /* most channels of a token there */
+    uint32_t ll_hidden;     /* most channels of a token there, 8 to 2^19, a multiple of 8 */
     uint32_t ll_lanes;      /* low-latency batches in flight at once, to 64; default 2 */
     uint32_t ll_mask;       /* 1: a rank that misses the deadline of a low-latency operation is masked there,
                                which goes on without it; default 0: it ends the object's operations */

@@ -30,12 +30,15 @@ extern "C" {
  * phase with the latest captured send); a capture may be thrown away, and the next one begin anew. A call
  * outside goes with the calls outside. Launches must keep the order in a lane: what runs there, by graph or
  * not, is a dispatch, its combines, another dispatch. A combine that finds another dispatch's traces than
- * those it was issued for is a fault, TERN_MISMATCH, and moves nothing. */
+ * those it was issued for (another shape or number of tokens) is a fault, TERN_MISMATCH, and moves
+ * nothing. */
 enum tern_ll_phase {
     TERN_LL_BOTH = 0,   /* one kernel */
-    TERN_LL_SEND = 1,   /* reads the inputs; fields of outputs are ignored */
-    TERN_LL_RECEIVE = 2 /* writes the outputs; shape and inputs are those of the send phase, the fields are
-                           ignored */
+    TERN_LL_SEND = 1,   /* reads what is sent: all fields up to num_sms in dispatch, `in` and compression in
+                           combine; the others are ignored */
+    TERN_LL_RECEIVE = 2 /* writes the outputs: reads the other fields, statistics and combine's topk_weights
+                           among them. The shape is that of the send phase, whose fields are ignored. lane,
+                           num_sms, after and record belong to each call */
 };
 
 enum tern_ll_weights {
@@ -78,7 +81,7 @@ struct tern_ll_dispatch_args {
     uint32_t idx_bytes;        /* 4 or 8 (the default) */
     uint32_t num_tokens;       /* of this rank, to max_tokens; 0 is normal; ranks may differ */
     uint32_t topk;             /* 1 to max_topk of the object, which is at most 32; equal on all ranks */
-    uint32_t max_tokens;       /* T; default ll_tokens, the most; equal on all ranks */
+    uint32_t max_tokens;       /* T; default the configuration's ll_tokens, the most; equal on all ranks */
     uint32_t hidden;           /* H, to ll_hidden; a multiple of 8, with a cast of 16; equal on all ranks */
     uint32_t cast;             /* enum tern_cast; equal on all ranks */
     uint32_t weights;          /* enum tern_ll_weights; equal on all ranks */
@@ -153,32 +156,46 @@ TERN_API enum tern_status tern_ll_combine(struct tern_ep *ep, const struct tern_
                                           struct tern_stream *stream);
 
 /* Masks, of an object opened with ll_mask; TERN_BAD_STATE without. Each rank has its own view of who is
- * masked. A masked rank is neither sent to nor waited for: its rows are none, and its experts' outputs are
- * left out of sums. A rank that masks itself runs its operations alone: it sends nothing, waits for nobody,
- * and gets counts of 0 and sums of zeros. High-throughput operations know nothing of masks.
+ * masked. A masked rank is neither sent to nor waited for: it brings no rows, and its experts' outputs are
+ * left out of sums. A rank that is masked in its own view runs its operations alone: it sends nothing, waits
+ * for nobody, and gets counts of 0 and sums of zeros. High-throughput operations know nothing of masks; nor
+ * do tern_comm_barrier, opening and resetting, which need every rank to be alive.
  *
  * A rank that misses the deadline of a low-latency operation is masked by whoever waited for it, in the views
  * of all ranks, its own among them; the operation goes on without it, and neither it nor tern_ep_synchronize
- * fails. In the operation in which a rank learns of a mask, its own too, what has come is used: a row as a
- * whole, or not at all. Of rows that were announced and did not come, out and out_scales are zeros,
- * out_source is -1, and combine sends nothing back; they stay in out_counts. Before a rank is masked, it gets
- * up to four deadlines more while it waits for others itself.
+ * fails: ask tern_ll_mask_peek now and then. In the operation in which a rank learns of a mask, its own too,
+ * what has come is used: a row as a whole, or not at all. Of rows that were announced and did not come, out
+ * and out_scales are zeros, out_source is -1, and combine sends nothing back; they stay in out_counts. Before
+ * a rank is masked, it gets up to four deadlines more while it waits for others itself.
  *
- * To take a rank in again: let all ranks, it among them, issue the same operations as before (those it
- * missed, it runs alone), wait until no rank is in one (tern_ep_synchronize, then a barrier of your own),
- * clear its mask on all ranks, and wait again before the next operation. A rank that was only late, and had
- * begun to send when it was masked, may write to its peers until it has stopped: let nobody take that for
- * granted who goes on. */
+ * A process that died is gone until the communicator is opened anew. A rank that lives is taken in again so:
+ *
+ *   1. it issues every operation that the others have issued meanwhile; masked, it runs them alone;
+ *   2. every rank waits for its own operations (tern_ep_synchronize), then for the other ranks;
+ *   3. every rank, this one too, clears the mask (tern_ll_mask_set) and waits for that;
+ *   4. every rank waits for the others once more; then the next operation has them all.
+ *
+ * A rank that was only late may, until its kernel has ended, still write rows that it had begun to copy into
+ * its peers' buffers of that lane. A later operation there could then add a wrong row, or take another rank
+ * for lost. So let the deadline be longer than any pause that a rank can make in the middle of a kernel, or
+ * end the late rank's process, before the lane's results are trusted.
+ *
+ * While a rank waits in a low-latency operation of the same object, it says so, and is not masked for it, up
+ * to four deadlines; one that waits for something else does not. tern_ep_reset takes in all ranks and needs
+ * all. */
 
 /* Local, asynchronous on `stream`, in order with the object's operations; may be captured in a graph. Masks
- * `rank` in this rank's view, or all for -1; masked 0: takes in again, and forgets why. Call it on all ranks
- * between batches: who is masked on some only, waits there, and is waited for, in vain. */
+ * `rank` in this rank's view, or all for -1; masked 0: takes in again, and forgets why. Call it on all ranks,
+ * while no lane is between a send and its receive phase or a dispatch and its combines, with the same rank.
+ * If only some mask a rank, it waits for those who no longer send to it, and when its deadline has passed it
+ * masks them. */
 TERN_API enum tern_status tern_ll_mask_set(struct tern_ep *ep, int rank, int masked,
                                            struct tern_stream *stream);
 /* The same for reading: out, device, [num_ranks], becomes 1 for masked ranks, else 0. */
 TERN_API enum tern_status tern_ll_mask_get(struct tern_ep *ep, int32_t *out, struct tern_stream *stream);
 /* Local, at once, without a word to the device: ranks[0] gets bit r for rank r, ranks[1] for rank r + 64, as
- * far as kernels that have run know. May be called while work runs. */
+ * far as kernels that have run know. May be called while work runs on the device; as with all calls on an
+ * object, by one host thread at a time. */
 TERN_API enum tern_status tern_ll_mask_peek(struct tern_ep *ep, uint64_t ranks[2]);
 /* Likewise: why and by whom `rank` was masked. TERN_BAD_STATE if it is not, or by tern_ll_mask_set. A line in
  * the log, at level warn, says it once too: with the next low-latency call, tern_ll_mask_set or

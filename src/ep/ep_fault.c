@@ -40,9 +40,14 @@ static void append_late(const struct tern_fault *f, char *text, size_t bytes, in
 /* Signatures tell that something differs, not what. */
 static const char *compare_hint(const struct tern_fault *f)
 {
-    return f->operation == TERN_OP_LL_DISPATCH || f->operation == TERN_OP_LL_COMBINE
-               ? "; compare hidden, topk, max_tokens, cast, weights and layout of both ranks"
-               : "; compare topk, layout, alignment, idx_bytes, payload sizes and cast of both ranks";
+    switch (f->operation) {
+    case TERN_OP_LL_DISPATCH:
+        return "; compare hidden, topk, max_tokens, cast, weights and layout of both ranks";
+    case TERN_OP_LL_COMBINE:
+        return "; compare compression of both ranks, and their lanes";
+    default:
+        return "; compare topk, layout, alignment, idx_bytes, payload sizes and cast of both ranks";
+    }
 }
 
 /* Of a low-latency combine that found the traces of a dispatch it was not issued for. */
@@ -98,8 +103,11 @@ static void append_expert_id(const struct tern_fault *f, char *text, size_t byte
 int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
 {
     int n = 0;
-    append(text, bytes, &n, "rank %d, %s (operation number %llu): ", f->rank, operation_name(f->operation),
-           (unsigned long long)f->epoch);
+    append(text, bytes, &n, "rank %d, %s", f->rank, operation_name(f->operation));
+    if (f->epoch) { /* what failed while it was issued has no number yet */
+        append(text, bytes, &n, " (operation number %llu)", (unsigned long long)f->epoch);
+    }
+    append(text, bytes, &n, ": ");
     if (f->reporter != f->rank) {
         append_heard(f, text, bytes, &n);
         return n;
@@ -134,7 +142,8 @@ int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
         append_expert_id(f, text, bytes, &n);
         break;
     default:
-        append(text, bytes, &n, "%s", f->status ? "could not be issued as a whole" : "no fault");
+        append(text, bytes, &n, "%s",
+               f->status ? "the machine failed while it was issued; part of it may have run" : "no fault");
         break;
     }
     return n;
@@ -279,8 +288,8 @@ int terni_record_read(const struct tern_ep *ep, const struct ep_record *record, 
 
 enum tern_status terni_ep_fault_copy(struct tern_ep *ep, struct tern_fault *fault)
 {
-    struct ep_record r;
-    int found = read_record(record_of(ep), &r);
+    struct ep_record r = ep->stated;
+    int found = r.written != 0 || read_record(record_of(ep), &r);
     for (uint32_t i = 0; !found && i < ep->shape.max_routes; i++) {
         found = read_record(bad_id_of(ep, i), &r);
     }

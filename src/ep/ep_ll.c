@@ -77,6 +77,9 @@ struct ll_lane terni_ll_lane(const struct tern_ep *ep, uint32_t lane)
     k.entry_bytes = l->ll.entry_bytes;
     k.arrival_bytes = l->ll.arrival_bytes;
     k.buffer_bytes = l->ll.buffer_bytes;
+    k.source_rows = ep->shape.ll_tokens;
+    k.row_stride = l->ll.row_stride;
+    k.home_stride = l->ll.home_stride;
     k.state = (struct ll_state *)(ep->device_memory + l->ll_states) + lane;
     k.bad_id = (struct ep_record *)(ep->host_memory_device + l->ll_bad_ids) + lane;
     k.ids = (int32_t *)(own + l->ll.ids);

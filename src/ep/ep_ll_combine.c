@@ -67,7 +67,7 @@ static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
     k->topk = d->topk;
     k->experts_a_rank = d->experts_a_rank;
     k->row_bytes = 2 * d->hidden;
-    k->dispatched = (uint32_t)d->f.message.signature;
+    k->dispatched = d->traces;
     k->compression = a->compression;
     k->sent_bytes = terni_ll_sent_bytes(a->compression, d->hidden);
     k->blocks = (d->hidden + TERN_FP8_BLOCK - 1) / TERN_FP8_BLOCK;

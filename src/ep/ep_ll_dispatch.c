@@ -141,6 +141,7 @@ static void fill_inputs(struct tern_ep *ep, const struct tern_ll_dispatch_args *
     s = terni_ep_sign(terni_ep_sign(terni_ep_sign(s, a->topk), k->max_tokens), a->weights);
     s = terni_ep_sign(s, a->layout);
     k->f.message.signature = (s ^ s >> 32) & 0xffffffffu;
+    k->traces = (uint32_t)terni_ep_sign(s, a->num_tokens) | 1;
 }
 
 enum tern_status terni_ll_dispatch(struct tern_ep *ep, const struct tern_ll_dispatch_args *a,

@@ -152,7 +152,7 @@ static enum tern_status allocate(struct tern_ep *ep)
         TERN_TRY(ops->stream_open(ep->machine, &ep->engine));
         TERN_TRY(ops->event_open(ep->machine, &ep->engine_event));
     }
-    ep->routes = (struct tern_route *)calloc(ep->shape.max_routes, sizeof(*ep->routes));
+    ep->routes = (struct tern_route *)calloc(ep->shape.max_routes + 1u, sizeof(*ep->routes));
     if (!ep->routes) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %u routes", ep->shape.max_routes);
     }

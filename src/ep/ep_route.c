@@ -123,6 +123,10 @@ enum tern_status terni_route_open(struct tern_ep *ep, const struct tern_route_ar
 {
     uint32_t idx_bytes = args->idx_bytes ? args->idx_bytes : 8;
     TERN_TRY(check_args(ep, args, idx_bytes));
+    if (ep->shape.max_routes == 0) {
+        return TERN_FAIL(TERN_BAD_STATE,
+                         "the object was opened with max_tokens 0, for low latency alone: it has no routes");
+    }
     uint32_t slot = 0;
     while (slot < ep->shape.max_routes && ep->routes[slot].slot >= 0) {
         slot++;

@@ -40,6 +40,21 @@ static uint64_t worst_staging(const struct ep_shape *s)
     return s->max_rows * row + (uint64_t)EP_MAX_COLUMNS * ALIGNMENT;
 }
 
+/* Of rows of routes, unless the object is for low latency alone. */
+static enum tern_status init_routes(const struct tern_ep_config *config, struct ep_shape *s)
+{
+    if (config->ll_tokens && !config->max_tokens && !config->max_row_bytes && !config->max_routes) {
+        return TERN_OK;
+    }
+    TERN_TRY(check_range("max_tokens", config->max_tokens, 1, MAX_TOKENS));
+    TERN_TRY(check_range("max_row_bytes", config->max_row_bytes, 1, MAX_ROW_BYTES));
+    TERN_TRY(check_range("max_routes", config->max_routes, 0, MAX_ROUTES));
+    s->max_tokens = config->max_tokens;
+    s->max_row_bytes = config->max_row_bytes;
+    s->max_routes = config->max_routes ? config->max_routes : DEFAULT_ROUTES;
+    return TERN_OK;
+}
+
 static enum tern_status init_low_latency(const struct tern_ep_config *config, struct ep_shape *s)
 {
     if (config->ll_tokens == 0) {
@@ -49,6 +64,10 @@ static enum tern_status init_low_latency(const struct tern_ep_config *config, st
     }
     TERN_TRY(check_range("ll_tokens", config->ll_tokens, 1, MAX_LL_TOKENS));
     TERN_TRY(check_range("ll_hidden", config->ll_hidden, 8, MAX_ROW_BYTES / 2));
+    if (config->ll_hidden % 8 != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "ll_hidden is %u; it must be a multiple of 8",
+                         config->ll_hidden);
+    }
     TERN_TRY(check_range("ll_lanes", config->ll_lanes, 0, MAX_LANES));
     TERN_TRY(check_range("ll_mask", config->ll_mask, 0, 1));
     TERN_TRY(check_range("max_topk with low latency", s->max_topk, 1, LL_MAX_TOPK));
@@ -79,9 +98,7 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
                          config->num_experts, num_ranks);
     }
     TERN_TRY(check_range("max_topk", config->max_topk, 1, TERN_MAX_TOPK));
-    TERN_TRY(check_range("max_tokens", config->max_tokens, 1, MAX_TOKENS));
-    TERN_TRY(check_range("max_row_bytes", config->max_row_bytes, 1, MAX_ROW_BYTES));
-    TERN_TRY(check_range("max_routes", config->max_routes, 0, MAX_ROUTES));
+    TERN_TRY(init_routes(config, &s));
     TERN_TRY(check_range("num_sms", config->num_sms, 0, 1024));
     TERN_TRY(check_range("transfer", config->transfer, 0, TERN_TRANSFER_PLAIN));
     TERN_TRY(check_range("copy_engine", config->copy_engine, 0, 1));
@@ -90,9 +107,6 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     s.num_experts = config->num_experts;
     s.experts_a_rank = config->num_experts / (uint32_t)num_ranks;
     s.max_topk = config->max_topk;
-    s.max_tokens = config->max_tokens;
-    s.max_row_bytes = config->max_row_bytes;
-    s.max_routes = config->max_routes ? config->max_routes : DEFAULT_ROUTES;
     s.num_sms = config->num_sms ? config->num_sms : DEFAULT_SMS;
     s.timeout_ms = config->timeout_ms;
     s.transfer = config->transfer;
@@ -104,7 +118,7 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
                          s.num_ranks, s.max_tokens, s.max_topk, (unsigned long long)(s.max_rows * s.max_topk),
                          (unsigned long long)max_row_count);
     }
-    if (config->staging_bytes == TERN_STAGING_NONE) {
+    if (config->staging_bytes == TERN_STAGING_NONE || s.max_routes == 0) {
         s.staging_bytes = 0;
     } else if (config->staging_bytes == 0) {
         s.staging_bytes = align_up(worst_staging(&s), ALIGNMENT);
@@ -201,14 +215,14 @@ static void layout_lane(const struct ep_shape *s, struct ll_layout *l)
     uint64_t rows = (uint64_t)s->num_ranks * s->ll_tokens;
     uint64_t choices = (uint64_t)s->ll_tokens * s->max_topk;
     uint64_t here = s->max_topk < s->experts_a_rank ? s->max_topk : s->experts_a_rank;
-    uint64_t sent = rows * terni_ll_row_bytes(s->max_topk, s->ll_hidden);
-    /* Short rows are longer compressed: blocks are whole. */
-    uint64_t home = choices * larger(2ull * s->ll_hidden, terni_ll_sent_bytes(TERN_LL_LOG10, s->ll_hidden));
     uint64_t at = 0;
     l->entry_words = LL_ENTRY_CHOICES + s->experts_a_rank;
     l->entry_bytes = align_up(s->num_ranks * l->entry_words * sizeof(uint64_t), ALIGNMENT);
     l->arrival_bytes = align_up(larger(rows, choices) * sizeof(uint64_t), ALIGNMENT);
-    l->buffer_bytes = align_up(larger(sent, home), ALIGNMENT);
+    l->row_stride = terni_ll_row_bytes(s->max_topk, s->ll_hidden);
+    /* Short rows are longer compressed: blocks are whole. */
+    l->home_stride = larger(2ull * s->ll_hidden, terni_ll_sent_bytes(TERN_LL_LOG10, s->ll_hidden));
+    l->buffer_bytes = align_up(larger(rows * l->row_stride, choices * l->home_stride), ALIGNMENT);
     l->ids = take(&at, choices * sizeof(int32_t));
     l->totals = take(&at, 2 * sizeof(int32_t));
     l->plan = take(&at, rows * (LL_PLAN_ROWS + 2ull * s->max_topk) * sizeof(int32_t));

@@ -30,7 +30,7 @@ struct route_host_layout {
 
 /* One lane of low-latency operations; bytes of one of two copies, and of this rank's own memory. */
 struct ll_layout {
-    uint64_t entry_words, entry_bytes, arrival_bytes, buffer_bytes;
+    uint64_t entry_words, entry_bytes, arrival_bytes, row_stride, home_stride, buffer_bytes;
     uint64_t ids, totals, plan, pushes; /* from the start of the lane's device memory */
     uint64_t bytes;
     uint64_t wait_bytes, verdict_bytes; /* of what a reset zeroes */

@@ -32,7 +32,7 @@ struct ll_state {
     uint64_t doubt;   /* the operation in which a sender was given up, see ll_mask.h */
     uint32_t entered; /* blocks of the running operation that have read the epoch */
     uint32_t bad_ids;
-    uint32_t dispatched; /* signature of the latest dispatch received; 0: none since the object was reset */
+    uint32_t dispatched; /* traces of the latest dispatch received; 0: none since the object was reset */
     uint32_t reserved;
 };
 
@@ -68,6 +68,10 @@ struct ll_lane {
     uint64_t entries, arrivals, buffers;               /* offsets in an EP heap */
     uint64_t entry_bytes, arrival_bytes, buffer_bytes; /* of one copy */
     uint64_t entry_words;                              /* of one rank */
+    uint64_t source_rows;                              /* dispatch: places of a source */
+    uint64_t row_stride;                               /* bytes between them */
+    uint64_t home_stride; /* combine: bytes between places. These three are the object's most, so that ranks
+                             with other shapes do not write into each other's */
     struct ll_state *state;
     struct ep_record *bad_id;
     int32_t *ids;           /* [T][K] of this rank's own tokens, -1 for every invalid id */
@@ -91,7 +95,8 @@ struct ll_dispatch_args {
     uint32_t hidden, cast, summed;                                /* summed: weights at dispatch */
     uint32_t by_rank;                                             /* one row a (token, rank) */
     uint32_t header_bytes, payload_bytes, scale_bytes, row_bytes; /* of a row on its way; in its buffer */
-    uint32_t stage_offset;                                        /* in shared memory */
+    uint32_t traces;       /* of this dispatch in the lane: its signature and num_tokens, hashed; not 0 */
+    uint32_t stage_offset; /* in shared memory */
     char *out;
     uint32_t *out_scales;
     int32_t *out_counts;
@@ -117,7 +122,7 @@ struct ll_combine_args {
     char *out;
     int64_t out_stride;
     uint32_t phases, num_tokens, topk, experts_a_rank, row_bytes;
-    uint32_t dispatched; /* signature of the dispatch that this combine was issued for */
+    uint32_t dispatched; /* traces of the dispatch that this combine was issued for */
     uint32_t summed;     /* one row a rank comes home, with its weights in it */
     uint32_t adds_here;  /* and the sender makes it from its experts' rows; else the caller has */
     uint32_t compression, sent_bytes, blocks; /* of rows on their way: bytes; of 128 channels, rounded up */

@@ -202,12 +202,13 @@ TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch
         }
         int evicted = ll_is_evicted(&p->f, &p->lane); /* on its way while the row is read */
         struct ll_parcel to = p->adds_here ? ll_pack_sum(p, u, from, codec) : ll_pack_row(p, u, from, codec);
-        char *at = ll_buffer(&p->lane, to.heap, epoch) + (uint64_t)(uint32_t)to.index * p->sent_bytes;
+        char *at = ll_buffer(&p->lane, to.heap, epoch) + (uint64_t)(uint32_t)to.index * p->lane.home_stride;
         if (bulk) {
             /* The stage, and what others read of the buffer before, come before the copy. */
             LL_COMBINE_PROXY_FENCE();
         }
         if (!ll_sync_sender(&p->lane, evicted)) {
+            before.rank = -1; /* not even the word of the row before: its place may be another's by now */
             break;
         }
         if (bulk && tid() == 0) {
@@ -347,7 +348,7 @@ TERN_DEVICE uint32_t ll_vec_at(int q, const int codec)
 TERN_DEVICE void ll_add_token(const struct ll_combine_args *p, uint64_t epoch, uint32_t t, uint32_t begin,
                               const struct ll_awaited *a, const int codec)
 {
-    const char *rows = ll_buffer(&p->lane, p->f.own, epoch) + (uint64_t)t * p->topk * p->sent_bytes +
+    const char *rows = ll_buffer(&p->lane, p->f.own, epoch) + (uint64_t)t * p->topk * p->lane.home_stride +
                        (codec == LL_PLAIN ? begin + lane() * 16 : 0);
     char *to = p->out + (int64_t)t * p->out_stride + begin + ll_vec_at(0, codec);
     uint32_t left = p->row_bytes - begin;
@@ -362,7 +363,7 @@ TERN_DEVICE void ll_add_token(const struct ll_combine_args *p, uint64_t epoch, u
     for (uint32_t hits = warp_ballot(a->present); hits; hits &= hits - 1) {
         int k = TERN_FFS(hits) - 1;
         float weight = shfl_f32(a->weight, k);
-        const char *row = rows + (uint64_t)shfl_u32((uint32_t)a->source, k) * p->sent_bytes;
+        const char *row = rows + (uint64_t)shfl_u32((uint32_t)a->source, k) * p->lane.home_stride;
         if (codec == LL_PLAIN) {
             ll_add_plain(p, sum, row, left, weight);
         } else {

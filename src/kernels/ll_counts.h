@@ -80,6 +80,7 @@ TERN_DEVICE void ll_recount(const struct ll_receiver *r)
         int known = ll_gone(&p->f, &p->lane, s) == LL_KNOWN;
         int here = !known;
         for (uint32_t w = (uint32_t)lane(); here && w < words; w += 32) {
+            /* Pairs with ll_announce_counts at the source, as in ll_await. */
             uint64_t seen = ld_acquire_sys_u64(&entry[w]);
             here = op_has_tag(seen, r->epoch) &&
                    (w != LL_ENTRY_SIGNATURE || (uint32_t)seen == (uint32_t)p->f.message.signature);
@@ -87,7 +88,8 @@ TERN_DEVICE void ll_recount(const struct ll_receiver *r)
         here = warp_all(here);
         here = !known && ll_settle(&p->lane.masks.verdicts[s], r->epoch, here);
         for (uint32_t w = (uint32_t)lane(); w < words; w += 32) {
-            ll_take_count(r, (uint32_t)s, w, here ? (uint32_t)ld_acquire_sys_u64(&entry[w]) : 0);
+            /* Relaxed: this thread has acquired the word above. */
+            ll_take_count(r, (uint32_t)s, w, here ? (uint32_t)ld_relaxed_sys_u64(&entry[w]) : 0);
         }
     }
     sync_block();
@@ -163,7 +165,7 @@ TERN_DEVICE int ll_place(const struct ll_receiver *r)
     }
     if (bid() == 0 && tid() == 0) {
         uint32_t received = r->rows_before[ranks];
-        p->lane.state->dispatched = (uint32_t)p->f.message.signature;
+        p->lane.state->dispatched = p->traces;
         p->lane.totals[0] = (int32_t)received;
         p->lane.totals[1] = (int32_t)(p->by_rank ? received : r->slab_before[p->experts_a_rank]);
     }

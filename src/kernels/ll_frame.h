@@ -24,6 +24,12 @@ TERN_DEVICE uint64_t *ll_arrival(const struct ll_lane *l, char *heap, uint64_t e
     return (uint64_t *)(heap + l->arrivals + (epoch & 1) * l->arrival_bytes) + i;
 }
 
+/* Dispatch's row i of rank s, among arrival words and in the buffer. */
+TERN_DEVICE uint64_t ll_place_of(const struct ll_lane *l, uint32_t s, uint32_t i)
+{
+    return s * l->source_rows + i;
+}
+
 TERN_DEVICE char *ll_buffer(const struct ll_lane *l, char *heap, uint64_t epoch)
 {
     return heap + l->buffers + (epoch & 1) * l->buffer_bytes;
@@ -64,6 +70,7 @@ TERN_DEVICE uint64_t ll_arrived(uint64_t epoch) { return op_tagged(epoch, (uint3
 TERN_DEVICE int ll_judge_row(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, uint64_t i,
                              const uint64_t *word)
 {
+    /* Pairs with the fence and store of the sender's arrival word, as in ll_await. */
     return ll_settle(&l->masks.verdicts[(uint64_t)f->num_ranks + i], epoch,
                      ld_acquire_sys_u64(word) == ll_arrived(epoch));
 }
@@ -90,7 +97,8 @@ TERN_DEVICE void ll_leave(const struct op_frame *f, const struct ll_lane *l, uin
 TERN_DEVICE int ll_expire(const struct op_frame *f, const struct ll_lane *l, struct op_note *note)
 {
     for (int s = 0; note->awaited == OP_AWAIT_READY && s < f->num_ranks; s++) {
-        if (!op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, note->epoch, s)), note->epoch)) {
+        if (!ll_gone(f, l, s) &&
+            !op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, note->epoch, s)), note->epoch)) {
             op_note_late(note, s);
         }
     }

@@ -12,7 +12,7 @@
  * for a verdict on the row, or on the source's counts, which the first who asks decides for all. Everybody
  * looks at the mark after he has seen a word arrive, beside his loads of the row. Who sees no mark has seen a
  * word that was there before the mark, hence whoever gives a verdict sees that word too. No fence orders the
- * two looks: the mark lies in the memory of the one device that reads it, and whoever sets it lets
+ * reader's two looks: the mark lies in the memory of the one device that reads it, and whoever sets it lets
  * LL_GRACE_NS pass before the first verdict. */
 #ifndef TERN_LL_MASK_H
 #define TERN_LL_MASK_H
@@ -165,7 +165,7 @@ TERN_DEVICE int ll_patient(const struct op_frame *f, const struct ll_lane *l, st
 TERN_DEVICE void ll_raise_doubt(const struct ll_lane *l, uint64_t epoch)
 {
     st_relaxed_sys_u64(&l->state->doubt, epoch);
-    OP_FENCE(); /* the mark comes before the look at the word that follows; see the top */
+    fence_sc_sys(); /* the mark comes before the look at the word that follows; see the top */
     uint64_t begin = clock_ns();
     while (clock_ns() - begin < LL_GRACE_NS) {
         spin();
@@ -211,6 +211,7 @@ TERN_DEVICE void ll_add_wait(const struct ll_lane *l, uint64_t epoch, int r)
         if (ns <= before) {
             return;
         }
+        /* Pairs with itself in the other blocks: each adds by how much it makes the maximum longer. */
         uint64_t now = atom_cas_acqrel_gpu_u64(&l->waits[r], seen, tag | ns);
         if (now == seen) {
             atom_add_relaxed_gpu_u64(&l->wait_ns[r], ns - before);

@@ -14,14 +14,14 @@ enum { LL_PIECE_VECS = 4, LL_PIECE = LL_PIECE_VECS * 512 }; /* bytes that a warp
 /* Row i of rank s, on this side of the wire. */
 TERN_DEVICE const char *ll_row_from(const struct ll_receiver *r, uint32_t s, uint32_t i)
 {
-    uint64_t place = (uint64_t)s * r->p->max_tokens + i;
-    return ll_buffer(&r->p->lane, r->p->f.own, r->epoch) + place * r->p->row_bytes;
+    const struct ll_lane *l = &r->p->lane;
+    return ll_buffer(l, r->p->f.own, r->epoch) + ll_place_of(l, s, i) * l->row_stride;
 }
 
 /* One warp: the verdict on row i of rank s, which has arrived or whose sender is lost. */
 TERN_DEVICE int ll_is_row_here(const struct ll_receiver *r, uint32_t s, uint32_t i)
 {
-    uint64_t place = (uint64_t)s * r->p->max_tokens + i;
+    uint64_t place = ll_place_of(&r->p->lane, s, i);
     int here = ll_judge_row(&r->p->f, &r->p->lane, r->epoch, place,
                             ll_arrival(&r->p->lane, r->p->f.own, r->epoch, place));
     return warp_all(here);
@@ -64,7 +64,7 @@ TERN_DEVICE int32_t ll_slot_at(const struct ll_receiver *r, uint32_t s, uint32_t
 {
     const struct ll_dispatch_args *p = r->p;
     const int32_t *header = (const int32_t *)ll_row_from(r, s, i);
-    uint64_t place = (uint64_t)s * p->max_tokens + i;
+    uint64_t place = ll_place_of(&p->lane, s, i);
     if (!ll_judge_row(&p->f, &p->lane, r->epoch, place, ll_arrival(&p->lane, p->f.own, r->epoch, place))) {
         return -1;
     }

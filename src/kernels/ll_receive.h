@@ -159,10 +159,10 @@ TERN_DEVICE int ll_expand_piece(const struct ll_receiver *r, uint32_t number, ui
     const int32_t *header = (const int32_t *)at;
     struct ll_piece v;
     uint32_t begin = piece * LL_PIECE;
-    ll_load_piece(&v, at + p->header_bytes + begin, p->payload_bytes - begin); /* beside the header */
+    ll_load_piece(&v, at + p->header_bytes + begin, p->payload_bytes - begin);        /* beside the header */
+    int doubts = p->lane.masks.heard && lane() == 0 && ll_doubts(&p->lane, r->epoch); /* and beside both */
     struct ll_choice c = ll_choice_of(r, header, s, s * p->max_tokens + i);
-    if (p->lane.masks.heard && warp_any(lane() == 0 && ll_doubts(&p->lane, r->epoch)) &&
-        !ll_is_row_here(r, s, i)) {
+    if (p->lane.masks.heard && warp_any(doubts) && !ll_is_row_here(r, s, i)) {
         return 0;
     }
     uint32_t hits = warp_ballot(c.placed);
@@ -188,7 +188,7 @@ TERN_DEVICE int ll_take_piece(const struct ll_receiver *r, uint32_t number, uint
     int end = LL_HERE, here = 1;
     if (lane() == 0) {
         end = ll_await(&p->f, &p->lane, r->epoch, r->begin, OP_AWAIT_DONE, (int)s,
-                       ll_arrival(&p->lane, p->f.own, r->epoch, (uint64_t)s * p->max_tokens + i), &data);
+                       ll_arrival(&p->lane, p->f.own, r->epoch, ll_place_of(&p->lane, s, i)), &data);
     }
     if (!warp_all(end == LL_HERE)) {
         if (shfl_u32((uint32_t)end, 0) == LL_ABANDON) {

@@ -42,12 +42,12 @@ struct ll_sender {
 TERN_DEVICE struct ll_sender ll_sender_of(const struct ll_dispatch_args *p)
 {
     struct ll_sender s;
-    uint64_t senders = nblk() > 1 ? (uint64_t)nblk() - 1 : 1;
-    uint64_t b = (uint64_t)bid() < senders ? (uint64_t)bid() : senders;
+    uint32_t senders = nblk() > 1 ? (uint32_t)nblk() - 1 : 1;
+    uint32_t b = (uint32_t)bid() < senders ? (uint32_t)bid() : senders;
     s.p = p;
-    s.epoch = 0; /* not yet known */
-    s.begin = (uint32_t)(p->num_tokens * b / senders);
-    s.end = (uint32_t)(p->num_tokens * (b < senders ? b + 1 : senders) / senders);
+    s.epoch = 0;                           /* not yet known */
+    s.begin = p->num_tokens * b / senders; /* below 2^13 tokens, 2^8 blocks */
+    s.end = p->num_tokens * (b < senders ? b + 1 : senders) / senders;
     s.token.id = -1;
     s.token.weight = 0;
     s.counters = (uint32_t *)shared_memory();
@@ -252,8 +252,8 @@ TERN_DEVICE void ll_write_row(const struct ll_sender *s, uint32_t t, uint32_t st
 TERN_DEVICE char *ll_row_at(const struct ll_sender *s, char *heap, int32_t slot)
 {
     const struct ll_dispatch_args *p = s->p;
-    uint64_t place = (uint64_t)p->f.rank * p->max_tokens + (uint32_t)slot;
-    return ll_buffer(&p->lane, heap, s->epoch) + place * p->row_bytes;
+    uint64_t place = ll_place_of(&p->lane, (uint32_t)p->f.rank, (uint32_t)slot);
+    return ll_buffer(&p->lane, heap, s->epoch) + place * p->lane.row_stride;
 }
 
 /* All threads, after the stage is whole. */
@@ -286,7 +286,7 @@ TERN_DEVICE void ll_tell(const struct ll_sender *s, uint32_t stage)
     OP_FENCE(); /* pairs with the acquire in ll_await: the row comes before its word */
     for (int d = tid(); d < p->f.num_ranks; d += nthr()) {
         if (slots[d] >= 0) {
-            uint64_t i = (uint64_t)p->f.rank * p->max_tokens + (uint32_t)slots[d];
+            uint64_t i = ll_place_of(&p->lane, (uint32_t)p->f.rank, (uint32_t)slots[d]);
             OP_STORE_DONE(ll_arrival(&p->lane, ll_heap(s, d), s->epoch, i), ll_arrived(s->epoch));
         }
     }
@@ -322,6 +322,7 @@ TERN_DEVICE void ll_send_tokens(struct ll_sender *s, const int bulk)
             LL_DISPATCH_PROXY_FENCE();
         }
         if (!ll_sync_sender(&s->p->lane, evicted)) {
+            started = 0; /* not even the word of the row before: its place may be another's by now */
             break;
         }
         if (bulk) {

@@ -134,6 +134,7 @@ TERN_DEVICE void st_fenced_sys_u64(uint64_t *p, uint64_t v) { st_relaxed_sys_u64
 
 TERN_DEVICE void fence_acqrel_gpu(void) { asm volatile("fence.acq_rel.gpu;" : : : "memory"); }
 TERN_DEVICE void fence_acqrel_sys(void) { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
+TERN_DEVICE void fence_sc_sys(void) { asm volatile("fence.sc.sys;" : : : "memory"); }
 
 TERN_DEVICE uint64_t clock_ns(void)
 {

@@ -23,6 +23,7 @@
  *   uint64_t ld_acquire_sys_u64(p)  ld_relaxed_sys_u64(p)
  *   void     st_release_sys_u64(p, v)  st_relaxed_sys_u64(p, v)
  *   void     fence_acqrel_gpu() fence_acqrel_sys()
+ *   void     fence_sc_sys()           also orders earlier stores before later loads
  *   void     st_fenced_sys_u64(p, v)                  after fence_acqrel_sys() in this thread: a release
  *   void     fence_proxy_async()      earlier ordinary accesses of this thread, and those it has synchronised
  *                                     with, come before later bulk copies of this thread and of threads that
