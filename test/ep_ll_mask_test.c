@@ -185,7 +185,6 @@ static int catch_up(struct ll_stage *x, int operation, uint32_t phase)
  * with the round. */
 static int absent(struct ll_stage *x, int operation, uint32_t phase)
 {
-    test_quiet();
     ll_stage_redraw(x);
     PASS(world_upload(&x->scene.world));
     if (operation == TERN_OP_LL_COMBINE) {
@@ -207,9 +206,26 @@ static int absent(struct ll_stage *x, int operation, uint32_t phase)
     return rejoin(x);
 }
 
-static int absent_dispatch_body(struct ll_stage *x) { return absent(x, TERN_OP_LL_DISPATCH, TERN_LL_BOTH); }
-static int absent_send_body(struct ll_stage *x) { return absent(x, TERN_OP_LL_DISPATCH, TERN_LL_SEND); }
-static int absent_combine_body(struct ll_stage *x) { return absent(x, TERN_OP_LL_COMBINE, TERN_LL_BOTH); }
+/* And once more, after the rank has come back. */
+static int absent_dispatch_body(struct ll_stage *x)
+{
+    test_quiet();
+    PASS(absent(x, TERN_OP_LL_DISPATCH, TERN_LL_BOTH));
+    batch_close(&x->scene.batches[0]);
+    return absent(x, TERN_OP_LL_DISPATCH, TERN_LL_BOTH);
+}
+
+static int absent_send_body(struct ll_stage *x)
+{
+    test_quiet();
+    return absent(x, TERN_OP_LL_DISPATCH, TERN_LL_SEND);
+}
+
+static int absent_combine_body(struct ll_stage *x)
+{
+    test_quiet();
+    return absent(x, TERN_OP_LL_COMBINE, TERN_LL_BOTH);
+}
 
 static uint32_t deadline_ms(const struct test *t) { return t->scale < 100 ? 4000 : 1000; }
 static int absent_dispatch(struct test *t)
