@@ -23,7 +23,7 @@ struct loss {
 };
 
 struct form {
-    uint32_t hidden, cast, weights;
+    uint32_t hidden, cast, weights, layout;
 };
 
 static int loss_open(struct loss *x, uint64_t seed, const struct form *form, uint32_t timeout_ms)
@@ -38,6 +38,7 @@ static int loss_open(struct loss *x, uint64_t seed, const struct form *form, uin
     s.hidden = form->hidden;
     s.cast = form->cast;
     s.weights = form->weights;
+    s.layout = form->layout;
     ll_batch_init(&x->batch, &x->scene.world, x->scene.eps, &s, &x->scene.rng);
     for (int r = 0; r < RANKS; r++) {
         struct ll_member *m = &x->batch.ranks[r];
@@ -166,16 +167,24 @@ static int combine_without(struct loss *x, const char *step)
 
 /* ---- Rows of a dispatch ---- */
 
+/* Whether the culprit's token t goes to the receiver. */
+static int goes_here(const struct loss *x, int t)
+{
+    int goes = 0;
+
+    for (int k = 0; k < TOPK; k++) {
+        goes |= owner_of(x, CULPRIT, t, k) == HERE;
+    }
+    return goes;
+}
+
 /* Of the culprit's rows for the receiver, which are in the order of tokens, one in `every` is lost. */
 static void lose_rows(struct loss *x, uint32_t every)
 {
     uint64_t j = 0;
 
     for (int t = 0; t < TOKENS; t++) {
-        int goes = 0;
-        for (int k = 0; k < TOPK; k++) {
-            goes |= owner_of(x, CULPRIT, t, k) == HERE;
-        }
+        int goes = goes_here(x, t);
         if (goes && rng_one_in(&x->scene.rng, every)) {
             take_back(x, t, arrival_at(x, (uint64_t)CULPRIT * TOKENS + j));
         }
@@ -195,9 +204,29 @@ static void forget_row(struct loss *x, size_t row)
 
     memset((char *)world_image(w, m->out) + row * bytes, 0, bytes);
     ((int32_t *)world_image(w, m->source))[row] = -1;
+    for (size_t k = 0; k < TOPK && m->local.bytes; k++) {
+        ((int32_t *)world_image(w, m->local))[row * TOPK + k] = -1;
+    }
+    if (m->local_weights.bytes) {
+        memset((char *)world_image(w, m->local_weights) + row * TOPK * 4, 0, (size_t)TOPK * 4);
+    }
     for (size_t i = 0; i < words; i++) {
         ((uint32_t *)world_image(w, m->scales))[(row / slab * words + i) * slab + row % slab] = 0;
     }
+}
+
+/* Row of the receiver's output that holds the culprit's token t on account of choice k. */
+static size_t row_at(const struct loss *x, int t, int k)
+{
+    size_t expert = (size_t)(id_of(x, CULPRIT, t, k) - 4 * HERE), row = (size_t)CULPRIT * TOKENS;
+
+    if (x->batch.shape.layout == TERN_LL_BY_EXPERT) {
+        return expert * RANKS * TOKENS + (size_t)x->batch.ref.row_of[CULPRIT][t * TOPK + k];
+    }
+    for (int i = 0; i < t; i++) {
+        row += (size_t)goes_here(x, i);
+    }
+    return row;
 }
 
 /* What is expected without the culprit's row of token t; 1 unless `sources`, of the receiver, says that it
@@ -205,15 +234,13 @@ static void forget_row(struct loss *x, size_t row)
 static int forget_token(struct loss *x, int t, const int32_t *sources)
 {
     for (int k = 0; k < TOPK; k++) {
-        size_t expert = (size_t)(id_of(x, CULPRIT, t, k) - 4 * HERE);
-        size_t row = expert * RANKS * TOKENS + (size_t)x->batch.ref.row_of[CULPRIT][t * TOPK + k];
         if (owner_of(x, CULPRIT, t, k) != HERE) {
             continue;
         }
-        if (sources && sources[row] != -1) {
+        if (sources && sources[row_at(x, t, k)] != -1) {
             return 0;
         }
-        forget_row(x, row);
+        forget_row(x, row_at(x, t, k));
     }
     return 1;
 }
@@ -222,7 +249,7 @@ static int rows_lost(struct loss *x, uint32_t every, int brings, int *forgotten)
 {
     const struct ll_member *m = &x->batch.ranks[HERE];
     struct world *w = &x->scene.world;
-    static int32_t sources[4 * RANKS * TOKENS];
+    static int32_t sources[4 * RANKS * TOKENS]; /* by rank: a quarter of them */
 
     x->epoch = 1;
     PASS(ll_dispatch_issue(&x->batch, TERN_LL_SEND, 0));
@@ -232,9 +259,9 @@ static int rows_lost(struct loss *x, uint32_t every, int brings, int *forgotten)
     PASS(receive(x, TERN_OP_LL_DISPATCH, brings));
     ll_expect_dispatch(&x->batch);
     if (brings) {
-        const void *seen = world_peek(w, HERE, world_device(w, m->source), sizeof sources);
+        const void *seen = world_peek(w, HERE, world_device(w, m->source), m->source.bytes);
         CHECK(seen, "no sources");
-        memcpy(sources, seen, sizeof sources);
+        memcpy(sources, seen, m->source.bytes);
     }
     for (int i = 0; i < x->num_lost; i++) {
         *forgotten += forget_token(x, x->lost[i], brings ? sources : NULL);
@@ -250,10 +277,12 @@ static int cpu_only(struct test *t)
     return cpu < 0 ? cpu : cpu ? 0 : test_skip(t, "the host reaches the windows of the cpu machine only");
 }
 
-static const struct form forms[] = {{2600, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE},
-                                    {4112, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH},
-                                    {6144, TERN_CAST_FP8_UE8M0, TERN_LL_WEIGHTS_AT_COMBINE},
-                                    {1400, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_DISPATCH}};
+static const struct form forms[] = {
+    {2600, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, TERN_LL_BY_EXPERT},
+    {4112, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, TERN_LL_BY_EXPERT},
+    {2896, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, TERN_LL_BY_RANK},
+    {6144, TERN_CAST_FP8_UE8M0, TERN_LL_WEIGHTS_AT_COMBINE, TERN_LL_BY_EXPERT},
+    {1400, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_DISPATCH, TERN_LL_BY_EXPERT}};
 enum { FORMS = sizeof forms / sizeof *forms };
 
 static int rows(struct test *t)
@@ -261,7 +290,7 @@ static int rows(struct test *t)
     int forgotten = 0, result = cpu_only(t);
 
     test_quiet();
-    for (int i = 0; i < test_scaled(t, 8) && !result; i++) {
+    for (int i = 0; i < test_scaled(t, 10) && !result; i++) {
         struct loss x;
         result = loss_open(&x, 300 + (uint64_t)i, &forms[i % FORMS], t->scale < 100 ? 700 : 150);
         result = result ? result : rows_lost(&x, i < FORMS ? 2 : 1, 0, &forgotten);
@@ -276,7 +305,7 @@ static int rows_late(struct test *t)
     int forgotten = 0, lost = 0, result = cpu_only(t);
 
     test_quiet();
-    for (int i = 0; i < test_scaled(t, 24) && !result; i++) {
+    for (int i = 0; i < test_scaled(t, 25) && !result; i++) {
         struct loss x;
         result = loss_open(&x, 400 + (uint64_t)i, &forms[i % FORMS], t->scale < 100 ? 500 : 100);
         result = result ? result : rows_lost(&x, 1, 1, &forgotten);
@@ -317,12 +346,13 @@ static int counts_lost(struct loss *x, int word)
 
 static int counts(struct test *t)
 {
+    static const int form_of[] = {0, 2, 1, 3, 4, 0}; /* by rank nobody waits for the choices */
     int result = cpu_only(t);
 
     test_quiet();
     for (int i = 0; i < test_scaled(t, 6) && !result; i++) { /* signature, rows, choices of four experts */
         struct loss x;
-        result = loss_open(&x, 500 + (uint64_t)i, &forms[i % FORMS], t->scale < 100 ? 700 : 150);
+        result = loss_open(&x, 500 + (uint64_t)i, &forms[form_of[i]], t->scale < 100 ? 700 : 150);
         result = result ? result : counts_lost(&x, i);
         loss_close(&x);
     }
@@ -424,7 +454,7 @@ static int homeward(struct test *t)
     int result = cpu_only(t), in_time = 0;
 
     test_quiet();
-    for (int i = 0; i < test_scaled(t, 8) && !result; i++) {
+    for (int i = 0; i < test_scaled(t, 10) && !result; i++) {
         struct loss x;
         result = loss_open(&x, 600 + (uint64_t)i, &forms[i % FORMS], t->scale < 100 ? 700 : 150);
         result = result ? result : homeward_lost(&x, 0, &in_time);
@@ -438,7 +468,7 @@ static int homeward_late(struct test *t)
     int result = cpu_only(t), in_time = 0, lost = 0;
 
     test_quiet();
-    for (int i = 0; i < test_scaled(t, 24) && !result; i++) {
+    for (int i = 0; i < test_scaled(t, 25) && !result; i++) {
         struct loss x;
         result = loss_open(&x, 700 + (uint64_t)i, &forms[i % FORMS], t->scale < 100 ? 500 : 100);
         result = result ? result : homeward_lost(&x, 1, &in_time);

@@ -5,6 +5,7 @@
  * And how long each rank was waited for. Random masks are in ll_case.c, rows that are lost on their way in
  * ep_ll_mask_rows_test.c. */
 #include "ll_stage.h"
+#include "ll_words.h"
 
 #include <string.h>
 #include <time.h>
@@ -184,7 +185,6 @@ static int catch_up(struct ll_stage *x, int operation, uint32_t phase)
  * done with the round. */
 static int absent(struct ll_stage *x, int operation, uint32_t phase)
 {
-    test_quiet();
     ll_stage_redraw(x);
     PASS(world_upload(&x->scene.world));
     if (operation == TERN_OP_LL_COMBINE) {
@@ -206,9 +206,26 @@ static int absent(struct ll_stage *x, int operation, uint32_t phase)
     return rejoin(x);
 }
 
-static int absent_dispatch_body(struct ll_stage *x) { return absent(x, TERN_OP_LL_DISPATCH, TERN_LL_BOTH); }
-static int absent_send_body(struct ll_stage *x) { return absent(x, TERN_OP_LL_DISPATCH, TERN_LL_SEND); }
-static int absent_combine_body(struct ll_stage *x) { return absent(x, TERN_OP_LL_COMBINE, TERN_LL_BOTH); }
+/* And once more, after the rank has come back. */
+static int absent_dispatch_body(struct ll_stage *x)
+{
+    test_quiet();
+    PASS(absent(x, TERN_OP_LL_DISPATCH, TERN_LL_BOTH));
+    batch_close(&x->scene.batches[0]);
+    return absent(x, TERN_OP_LL_DISPATCH, TERN_LL_BOTH);
+}
+
+static int absent_send_body(struct ll_stage *x)
+{
+    test_quiet();
+    return absent(x, TERN_OP_LL_DISPATCH, TERN_LL_SEND);
+}
+
+static int absent_combine_body(struct ll_stage *x)
+{
+    test_quiet();
+    return absent(x, TERN_OP_LL_COMBINE, TERN_LL_BOTH);
+}
 
 static uint32_t deadline_ms(const struct test *t) { return t->scale < 100 ? 4000 : 1000; }
 static int absent_dispatch(struct test *t)
@@ -220,6 +237,48 @@ static int absent_combine(struct test *t)
 {
     return ll_stage_run_masked(t, absent_combine_body, deadline_ms(t));
 }
+
+/* ---- Who waits is not to blame ---- */
+
+/* Rank 0 never gets one of the culprit's rows, and comes to wait for it when the others, who have all of
+ * them, have been waiting for rank 0 in the combine for a third of the deadline: theirs passes first. */
+static int chain_body(struct ll_stage *x)
+{
+    uint64_t *words;
+    int lost = 0;
+
+    if (scene_on_cpu() != 1) { /* windows are not host memory */
+        return 0;
+    }
+    test_quiet();
+    for (int i = 0; i < STAGE_BATCHES; i++) {
+        ll_batch_redraw_ids(&x->batches[i], ROUTING_UNIFORM, &x->scene.rng);
+    }
+    PASS(world_upload(&x->scene.world));
+    PASS(ll_dispatch_issue(&x->batches[0], TERN_LL_SEND, 0));
+    PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
+    words = ll_words_arrivals(x->scene.eps[0], 0, 1) + CULPRIT * STAGE_TOKENS;
+    for (int i = 0; i < STAGE_TOKENS; i++) {
+        lost += __atomic_exchange_n(&words[i], 0, __ATOMIC_RELAXED) != 0;
+    }
+    CHECK(lost, "nothing is lost");
+    for (int r = 1; r < STAGE_RANKS; r++) {
+        OK((enum tern_status)ll_stage_issue_for(x, 0, TERN_OP_LL_DISPATCH, TERN_LL_RECEIVE, r));
+    }
+    for (int r = 1; r < CULPRIT; r++) {
+        OK((enum tern_status)ll_stage_issue_for(x, 0, TERN_OP_LL_COMBINE, TERN_LL_BOTH, r));
+    }
+    sleep_ms(x->scene.config.timeout_ms / 3);
+    OK((enum tern_status)ll_stage_issue_for(x, 0, TERN_OP_LL_DISPATCH, TERN_LL_RECEIVE, 0));
+    OK((enum tern_status)ll_stage_issue_for(x, 0, TERN_OP_LL_COMBINE, TERN_LL_BOTH, 0));
+    for (int r = 0; r < CULPRIT; r++) {
+        OK(tern_ep_synchronize(x->scene.eps[r]));
+        PASS(told(x, r, culprit_masked));
+    }
+    return 0;
+}
+
+static int chain(struct test *t) { return ll_stage_run_masked(t, chain_body, deadline_ms(t)); }
 
 /* ---- In a stream ---- */
 
@@ -294,6 +353,64 @@ static int graph_body(struct ll_stage *x)
 }
 
 static int graph(struct test *t) { return ll_stage_run_masked(t, graph_body, 60000); }
+
+/* Words of operation `epoch` in the window of rank `at` that rank `from` wrote, or of its rows. */
+static int words_from(const struct ll_stage *x, uint64_t epoch, int at, int from)
+{
+    const uint64_t *entry = ll_words_entry(x->scene.eps[at], 1, epoch, from);
+    int words = 0;
+
+    for (int w = 0; w < 2 + 4; w++) {
+        words += entry[w] >> 32 == epoch;
+    }
+    return words;
+}
+
+static int arrivals_at(const struct ll_stage *x, uint64_t epoch, int at)
+{
+    const uint64_t *arrivals = ll_words_arrivals(x->scene.eps[at], 1, epoch);
+    int words = 0;
+
+    for (int i = 0; i < STAGE_RANKS * STAGE_TOKENS; i++) {
+        words += arrivals[i] >> 32 == epoch;
+    }
+    return words;
+}
+
+/* Nothing goes to a masked rank, nothing comes from it; everything else does. */
+static int silence_body(struct ll_stage *x)
+{
+    if (scene_on_cpu() != 1) { /* windows are not host memory */
+        return 0;
+    }
+    for (int i = 0; i < STAGE_BATCHES; i++) {
+        ll_batch_redraw_ids(&x->batches[i], ROUTING_UNIFORM, &x->scene.rng);
+    }
+    PASS(world_upload(&x->scene.world));
+    for (uint64_t epoch = 1; epoch <= 4;
+         epoch++) { /* the mask comes once before a dispatch, once before a combine */
+        int masked = epoch > 1;
+        if (epoch == 2) {
+            PASS(ll_mask_issue(&x->batches[1], culprit_masked, 0));
+        }
+        PASS(epoch % 2 ? ll_dispatch_issue(&x->batches[1], TERN_LL_BOTH, 0)
+                       : ll_combine_issue(&x->batches[1], TERN_LL_BOTH, 0));
+        PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
+        for (int at = 0; at < STAGE_RANKS; at++) {
+            for (int from = 0; from < STAGE_RANKS; from++) {
+                int silent = masked && (at == CULPRIT || from == CULPRIT);
+                int words = words_from(x, epoch, at, from);
+                CHECK((words == 0) == silent, "operation %d: %d words from rank %d to rank %d", (int)epoch,
+                      words, from, at);
+            }
+            CHECK((arrivals_at(x, epoch, at) == 0) == (masked && at == CULPRIT),
+                  "operation %d: %d rows for rank %d", (int)epoch, arrivals_at(x, epoch, at), at);
+        }
+    }
+    return 0;
+}
+
+static int silence(struct test *t) { return ll_stage_run_masked(t, silence_body, 60000); }
 
 /* A reset takes everybody in. */
 static int reset_body(struct ll_stage *x)
@@ -470,7 +587,9 @@ int main(int argc, char **argv)
     test_run(&t, "a rank that never dispatches is left out, and comes back", absent_dispatch);
     test_run(&t, "likewise, the others in two phases", absent_send);
     test_run(&t, "a rank that never combines is left out, and comes back", absent_combine);
+    test_run(&t, "a rank that waits for the lost one is not blamed", chain);
     test_run(&t, "masks set, told and cleared in a graph", graph);
+    test_run(&t, "nothing goes to a masked rank or comes from it", silence);
     test_run(&t, "a reset takes all ranks in", reset);
     test_run(&t, "how long a rank was waited for", waits);
     test_run(&t, "refused arguments", refusals);

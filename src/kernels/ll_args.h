@@ -109,9 +109,10 @@ struct ll_dispatch_args {
 
 struct ll_mask_args {
     struct ll_masks masks;
-    char *own;                         /* this rank's EP heap */
-    int32_t num_ranks, rank;           /* rank -1: all */
-    int32_t action, *out, reserved[2]; /* out: [R] for LL_MASK_GET */
+    char *own;                       /* this rank's EP heap */
+    int32_t *out;                    /* [R] for LL_MASK_GET */
+    int32_t num_ranks, rank, action; /* rank -1: all */
+    uint32_t reserved;
 };
 
 struct ll_combine_args {
