@@ -27,6 +27,7 @@ enum {
     COL_WIRE,
     COL_REMOTE,
     COL_LOGICAL,
+    COL_SKEW,
     COL_WAITED,
     COL_HIDDEN,
     COL_TOPK,
@@ -50,11 +51,11 @@ enum {
 static const struct column columns[NUM_COLS] = {
     {"tokens", "", 6, 0},   {"op", "", 13, -1},       {"p10", "us", 9, 1},        {"p50", "us", 9, 1},
     {"p90", "us", 9, 1},    {"in-a-row", "us", 9, 1}, {"floor", "us", 8, 2},      {"wire", "%", 5, 1},
-    {"remote", "kB", 9, 1}, {"logical", "kB", 9, 1},  {"waited", "us", 8, 1},     {"hidden", "", 0, 0},
-    {"topk", "", 0, 0},     {"experts", "", 0, 0},    {"ranks", "", 0, 0},        {"sms", "", 0, 0},
-    {"lanes", "", 0, 0},    {"hook", "", 0, 0},       {"graph", "", 0, 0},        {"cast", "", 0, -1},
-    {"weights", "", 0, -1}, {"layout", "", 0, -1},    {"compression", "", 0, -1}, {"mask", "", 0, 0},
-    {"routing", "", 0, -1}, {"#wrong", "", 6, 0},
+    {"remote", "kB", 9, 1}, {"logical", "kB", 9, 1},  {"skew", "max/mean", 8, 2}, {"waited", "us", 8, 1},
+    {"hidden", "", 0, 0},   {"topk", "", 0, 0},       {"experts", "", 0, 0},      {"ranks", "", 0, 0},
+    {"sms", "", 0, 0},      {"lanes", "", 0, 0},      {"hook", "", 0, 0},         {"graph", "", 0, 0},
+    {"cast", "", 0, -1},    {"weights", "", 0, -1},   {"layout", "", 0, -1},      {"compression", "", 0, -1},
+    {"mask", "", 0, 0},     {"routing", "", 0, -1},   {"#wrong", "", 6, 0},
 };
 
 static const char *const unit_names[NUM_UNITS] = {
@@ -75,6 +76,10 @@ static enum tern_status settle(struct options *o, const struct party *party)
     o->hidden = o->hidden != 0 ? o->hidden : cpu ? 512 : 7168;
     o->iters = o->iters != 0 ? o->iters : cpu ? 5 : 50;
     o->warmup = o->warmup != 0 ? o->warmup : cpu ? 1 : 5;
+    if (o->ll.weights == NOT_CHOSEN) { /* rows by rank come home one a rank: nothing else is possible */
+        o->ll.weights =
+            o->ll.layout == TERN_LL_BY_RANK ? TERN_LL_WEIGHTS_AT_DISPATCH : TERN_LL_WEIGHTS_AT_COMBINE;
+    }
     if (!o->routing && o->experts == 0) {
         o->experts = DEFAULT_EXPERTS;
     }
@@ -135,6 +140,7 @@ static enum tern_status add_row(struct report *report, const struct ll_shape *s,
     }
     if (unit < UNIT_PAIR) {
         int op = unit == UNIT_DISPATCH ? LL_OP_DISPATCH : LL_OP_COMBINE;
+        row[COL_SKEW].number = ll_skew(s);
         row[COL_WAITED].number = timing->waited[op];
         row[COL_WRONG].number = s->options->check ? (double)tallies[op].wrong : NAN;
     }
@@ -208,10 +214,6 @@ static enum tern_status note_settings(struct report *report, const struct option
     if (o->ll.mask != NO_MASK) {
         TERN_TRY(report_note(report, "mask", "rank %u takes no part", o->ll.mask));
     }
-    if (o->ll.statistics) {
-        TERN_TRY(report_note(report, "waited",
-                             "mean of an operation, for the source that was waited for longest"));
-    }
     TERN_TRY(report_note(report, "time",
                          "device events around one operation, slowest rank, %u iterations after %u; pair: "
                          "dispatch, combine with nothing in between",
@@ -221,6 +223,17 @@ static enum tern_status note_settings(struct report *report, const struct option
     TERN_TRY(report_note(report, "kB",
                          "of the busiest rank; remote: rows on the wire with headers; logical: rows of "
                          "slabs"));
+    TERN_TRY(report_note(report, "floor",
+                         "what the remote kB would take at the wire's speed, if nothing else took time"));
+    TERN_TRY(report_note(report, "wire %", "floor over p50: 100 would be an operation that only moves rows"));
+    TERN_TRY(report_note(
+        report, "skew",
+        "rows of slabs: those of the rank that has most, over the mean; --skew counts rows by rank"));
+    if (o->ll.statistics) {
+        TERN_TRY(report_note(report, "waited",
+                             "time in an operation, on average, until the last word or row of the source "
+                             "that was latest had come; on the rank where that was most"));
+    }
     return wire_note(report, party, wire);
 }
 
@@ -256,6 +269,7 @@ enum tern_status ll_run_command(const struct options *options, struct report *re
     report->kind = "ll";
     report->columns = columns;
     report->num_columns = NUM_COLS;
+    report->left_out = options->ll.statistics ? 0 : 1u << COL_WAITED;
     TERN_TRY(party_init(&party, &o));
     TERN_TRY(report_begin(report, party.first != 0, o.json));
     TERN_TRY(settle(&o, &party));

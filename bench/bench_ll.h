@@ -152,6 +152,8 @@ enum tern_status ll_check(struct ll_bench *b, struct tally tallies[NUM_LL_OPERAT
 /* COLLECTIVE. With --statistics, microseconds. */
 enum tern_status ll_time_waits(struct ll_bench *b, double waited[NUM_LL_OPERATIONS]);
 struct ll_traffic ll_traffic(const struct ll_shape *s, enum ll_operation operation);
+/* Rows of slabs of the rank that has most, over the mean; NaN if there are none. */
+double ll_skew(const struct ll_shape *s);
 
 /* ---- bench_ll.c ---- */
 

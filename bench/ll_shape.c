@@ -35,11 +35,13 @@ static enum tern_status check_options(const struct options *o, int num_ranks, ui
                          o->hidden, step, options_word(COMMAND_LL, "--cast", o->ll.cast));
     }
     if (o->ll.layout == TERN_LL_BY_RANK && o->ll.weights != TERN_LL_WEIGHTS_AT_DISPATCH) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--layout rank needs --weights dispatch");
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--layout rank needs --weights dispatch, not combine");
     }
-    if (o->ll.mask != NO_MASK && (o->ll.mask >= (uint32_t)num_ranks || num_ranks == 1)) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--mask %u: it cannot be left out of %d", o->ll.mask,
-                         num_ranks);
+    if (o->ll.mask != NO_MASK && num_ranks == 1) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--mask %u: the only rank cannot be left out", o->ll.mask);
+    }
+    if (o->ll.mask != NO_MASK && o->ll.mask >= (uint32_t)num_ranks) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--mask %u: ranks are 0 to %d", o->ll.mask, num_ranks - 1);
     }
     return tern_ep_get_sizes(&config, num_ranks, &sizes);
 }

@@ -6,6 +6,8 @@
 #include "bench_ll.h"
 #include "ep/layout.h"
 
+#include <math.h>
+
 /* (token, expert) pairs from `source` to `rank`. */
 static double rows_of(const struct ll_shape *s, int source, int rank)
 {
@@ -37,6 +39,22 @@ static double slab_bytes(const struct ll_shape *s, enum ll_operation operation, 
     double row = operation == LL_OP_DISPATCH ? s->row_bytes + 4.0 * s->scale_words : 2.0 * s->hidden;
     return row * (s->options->ll.layout == TERN_LL_BY_RANK ? (double)ll_pairs(s, home, away)
                                                            : rows_of(s, home, away));
+}
+
+/* Masked ranks have no rows and take no part in the mean. */
+double ll_skew(const struct ll_shape *s)
+{
+    double most = 0, all = 0, ranks = 0;
+    for (int r = 0; r < s->routing.num_ranks; r++) {
+        double rows = 0;
+        for (uint32_t k = 0; k < ll_num_runs(s); k++) {
+            rows += (double)ll_run(s, r, k).num;
+        }
+        most = rows > most ? rows : most;
+        all += rows;
+        ranks += !s->masked[r];
+    }
+    return all > 0 ? most * ranks / all : NAN;
 }
 
 static double larger(double a, double b) { return a > b ? a : b; }

@@ -2,6 +2,7 @@
  *
  * The option table, its parser and its help text. */
 #include "options.h"
+#include "kernels/ll_args.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -34,8 +35,8 @@ static const struct row rows[] = {
      "tokens a rank; default 1,8,32,128,512,1024, cpu 16"},
     {"--hidden", NUMBER, EP | LL, AT(hidden), 8, MAX_HIDDEN, 0, "N",
      "channels a token; default 7168, cpu 512"},
-    {"--topk", NUMBER, EP | LL, AT(topk), 1, TERN_MAX_TOPK, 0, "N",
-     "experts a token; default 8, or the file's"},
+    {"--topk", NUMBER, EP, AT(topk), 1, TERN_MAX_TOPK, 0, "N", "experts a token; default 8, or the file's"},
+    {"--topk", NUMBER, LL, AT(topk), 1, LL_MAX_TOPK, 0, "N", "experts a token; default 8, or the file's"},
     {"--experts", NUMBER, EP, AT(experts), 1, MAX_EXPERTS, 0, "N",
      "of all ranks; default 256, or the file's"},
     {"--experts", NUMBER, LL, AT(experts), 1, MAX_EXPERTS, 0, "N",
@@ -51,8 +52,9 @@ static const struct row rows[] = {
      "expert layout: rows that an expert's begin is a multiple of"},
     {"--cast", CHOICE, LL, AT(ll.cast), 0, 0, TERN_CAST_FP8, "none|fp8|pow2|ue8m0",
      "rows of dispatch: BF16, or cast to E4M3 with one of three kinds of scales"},
-    {"--weights", CHOICE, LL, AT(ll.weights), 0, 0, TERN_LL_WEIGHTS_AT_COMBINE, "combine|dispatch",
-     "where weights are given: a row a choice comes home, or a sum a rank"},
+    {"--weights", CHOICE, LL, AT(ll.weights), 0, 0, NOT_CHOSEN, "combine|dispatch",
+     "where weights are given: a row a choice comes home, or a sum a rank; default combine, by rank "
+     "dispatch"},
     {"--layout", CHOICE, LL, AT(ll.layout), 0, 0, TERN_LL_BY_EXPERT, "expert|rank",
      "rows received: one a (token, expert), or one a (token, rank)"},
     {"--compression", CHOICE, LL, AT(ll.compression), 0, 0, TERN_LL_PLAIN, "none|fp8|log10",
@@ -66,28 +68,27 @@ static const struct row rows[] = {
      "counts added up and time waited, asked of every operation"},
     {"--graph", FLAG, LL, AT(ll.graph), 0, 0, 0, "", "replay operations from captured graphs"},
     {"--routing", TEXT, EP | LL, AT(routing), 0, 0, 0, "uniform|FILE.npy",
-     "drawn without replacement, or an array [layer, token, choice]"},
+     "drawn without replacement, or an array [layer, token, choice]; default uniform"},
     {"--weights", TEXT, EP, AT(weights), 0, 0, 0, "FILE.npy",
      "top-k weights for a routing file; default: drawn"},
     {"--layer", NUMBER, EP | LL, AT(layer), 0, 1u << 16, 0, "N", "of the routing file; default 0"},
     {"--skew", NUMBER, EP | LL, AT(skew), 100, 100 * TERN_MAX_RANKS, 100, "N",
-     "drawn so that rank 0 receives N per cent of the mean; default 100"},
-    {"--seed", NUMBER, ALL, AT(seed), 0, UINT32_MAX, 1, "N", "of routing and rows; default 1"},
+     "drawn so that rank 0 has N per cent of the mean of rows of rank layout: a (token, rank) once"},
+    {"--seed", NUMBER, ALL, AT(seed), 0, UINT32_MAX, 1, "N", "of routing and rows"},
     {"--iters", NUMBER, EP | LL, AT(iters), 1, 100000, 0, "N", "timed iterations; default 50, cpu 5"},
     {"--iters", NUMBER, DEMO, AT(iters), 1, 100000, 0, "N", "timed iterations; default 20, cpu 2"},
     {"--iters", NUMBER, WIRE, AT(iters), 1, WIRE_MAX_SAMPLES, 0, "N", "samples a test; default 10, cpu 3"},
     {"--warmup", NUMBER, EP | LL, AT(warmup), 1, 1000, 0, "N", "iterations before; default 5, cpu 1"},
     {"--out", CHOICE, EP, AT(tensor), 0, 0, 0, "window|tensor",
      "where outputs lie: where peers write, or one more copy away"},
-    {"--meta", CHOICE, EP, AT(meta), 0, 0, 1, "0|1",
-     "dispatch also carries top-k ids, weights and sources; default 1"},
-    {"--meta", CHOICE, LL, AT(meta), 0, 0, 1, "0|1", "dispatch also gives ranges and sources; default 1"},
+    {"--meta", CHOICE, EP, AT(meta), 0, 0, 1, "0|1", "dispatch also carries top-k ids, weights and sources"},
+    {"--meta", CHOICE, LL, AT(meta), 0, 0, 1, "0|1", "dispatch also gives ranges and sources"},
     {"--transfer", CHOICE, EP | LL, AT(transfer), 0, 0, 0, "auto|bulk|plain",
      "bulk copies, or loads and stores"},
     {"--combine", CHOICE, EP, AT(combine), 0, 0, 0, "pull|engine",
      "who brings combine's rows: the kernel, or the copy engine"},
     {"--check", CHOICE, EP | LL | WIRE, AT(check), 0, 0, 1, "0|1",
-     "compare every element with the reference; default 1"},
+     "compare every element with the reference"},
     {"--corrupt", CHOICE, EP | LL | DEMO, AT(corrupt), 0, 0, 0, "none|dispatch|combine",
      "flip one bit of that output, to see that the check sees it"},
     {"--json", TEXT, ALL, AT(json), 0, 0, 0, "FILE", "write the same as JSON"},
@@ -243,6 +244,20 @@ enum tern_status options_parse(enum command command, int num_words, char **words
     return TERN_OK;
 }
 
+/* One option, with the default that the table knows; where it depends on more, the help says it. */
+static void print_row(const struct row *row)
+{
+    size_t length = 0;
+    const char *word = row->kind == CHOICE ? word_at(row->words, row->value, &length) : NULL;
+    printf("  %-13s %-23s %s", row->name, row->words, row->help);
+    if (word != NULL) {
+        printf("; default %.*s", (int)length, word);
+    } else if (row->kind == NUMBER && row->value >= row->min && row->value <= row->max && row->value != 0) {
+        printf("; default %u", row->value);
+    }
+    printf("\n");
+}
+
 void options_help(enum command command)
 {
     static const struct {
@@ -262,7 +277,7 @@ void options_help(enum command command)
         printf("%s\n", parts[p].usage);
         for (i = 0; i < (int)NUM_ROWS; i++) {
             if ((rows[i].commands & parts[p].command) != 0) {
-                printf("  %-13s %-23s %s\n", rows[i].name, rows[i].words, rows[i].help);
+                print_row(&rows[i]);
             }
         }
         printf("\n");

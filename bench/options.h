@@ -17,6 +17,7 @@ enum command {
 enum dtype { DTYPE_BF16, DTYPE_FP8, DTYPE_CAST };
 enum corrupt { CORRUPT_NONE, CORRUPT_DISPATCH, CORRUPT_COMBINE };
 enum { MAX_SWEEP = 16, MAX_EXPERTS = 1 << 14, WIRE_MAX_SAMPLES = 1000, NO_MASK = 1 << 16 };
+enum { NOT_CHOSEN = 1 << 16 }; /* of a choice whose default is another option's */
 
 struct sweep {
     uint32_t num;
@@ -38,7 +39,7 @@ struct options {
     const char *routing; /* NULL: uniform */
     const char *weights;
     uint32_t layer;
-    uint32_t skew; /* rows of rank 0, in per cent of the mean */
+    uint32_t skew; /* rows of rank 0 in rank layout, in per cent of the mean */
     uint32_t seed;
     uint32_t iters;
     uint32_t warmup;
@@ -52,7 +53,7 @@ struct options {
     const char *data; /* folder of the demo's routing */
     struct {
         uint32_t cast;        /* enum tern_cast */
-        uint32_t weights;     /* enum tern_ll_weights */
+        uint32_t weights;     /* enum tern_ll_weights, or NOT_CHOSEN */
         uint32_t layout;      /* enum tern_ll_layout */
         uint32_t compression; /* enum tern_ll_compression */
         uint32_t lanes;

@@ -32,6 +32,7 @@ struct report {
     int quiet;        /* keep everything, print nothing: ranks other than 0 */
     const struct column *columns;
     int num_columns;
+    uint32_t left_out; /* bit c: this run has nothing in column c, which is then in the JSON only */
     int num_notes, num_rows;
     struct {
         char key[24];

@@ -43,6 +43,11 @@ enum tern_status report_note(struct report *r, const char *key, const char *form
     return TERN_OK;
 }
 
+static int is_shown(const struct report *r, int column)
+{
+    return r->columns[column].width > 0 && (r->left_out >> column & 1) == 0;
+}
+
 /* One line of the head; the '#' takes the place of the first column's blank. */
 static void print_head(const struct report *r, int units)
 {
@@ -50,7 +55,7 @@ static void print_head(const struct report *r, int units)
     int i;
     for (i = 0; i < r->num_columns; i++) {
         const struct column *c = &r->columns[i];
-        if (c->width > 0) {
+        if (is_shown(r, i)) {
             printf("%s%*s", before, c->width, units ? c->unit : c->name);
             before = " ";
         }
@@ -90,7 +95,7 @@ void report_print_row(const struct report *r)
     }
     for (i = 0; i < r->num_columns; i++) {
         const struct column *c = &r->columns[i];
-        if (c->width == 0) {
+        if (!is_shown(r, i)) {
             continue;
         }
         if (c->decimals < 0 || isnan(row[i].number)) {

@@ -2,9 +2,9 @@
  *
  * Two micro-batches of a decoding model, overlapped: while one awaits its rows, the device works for the
  * other. The send phase of an operation ends when this rank's rows are at the peers, the receive phase
- * collects theirs; in between no processor is held, so that what runs there takes the time that it takes
- * alone. The ranks are uneven on purpose, each slow with one of the batches: without overlap everyone waits
- * for the slower one, twice a layer. A stand-in does the work of attention and experts (stand_in.h).
+ * collects theirs; in between no processor is held, so that on a GPU what runs there takes the time that it
+ * takes alone (on the cpu machine all ranks share the cores). The ranks are uneven on purpose, each slow with
+ * one batch: without overlap all wait for the slower one, twice a layer. stand_in.h does the model's work.
  *
  *     tern-run -n 2 ./04_overlap      a process a rank
  *     ./04_overlap                    one process, which on the cpu machine computes for both in turn */
@@ -102,8 +102,7 @@ static void report(struct rank *r, const struct schedule *s)
     float one = elapsed(r->comm, r->events[APART][0], r->events[APART][s[APART].num]);
     float other = elapsed(r->comm, r->events[OVERLAPPED][0], r->events[OVERLAPPED][s[OVERLAPPED].num]);
     float whole = one > other ? one : other;
-    printf("a attention, D dispatch, e experts, C combine, - rows awaited; %s stand in for a and e\n",
-           stand_in_name(&r->work));
+    timeline_legend(r->comm, stand_in_name(&r->work));
     printf("one after the other, %.3f ms:\n", one);
     timeline_print(&s[APART], r->comm, r->events[APART], whole);
     printf("overlapped, %.3f ms:\n", other);

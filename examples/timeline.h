@@ -57,6 +57,17 @@ static inline void timeline_bar(char *row, char letter, float begin, float end)
     }
 }
 
+static inline void timeline_legend(struct tern_comm *comm, const char *stand_in)
+{
+    printf("a attention, D dispatch, e experts, C combine (%s stand in for a and e), - peers' rows awaited, "
+           "blank: the device is at the other batch, or done\n",
+           stand_in);
+    if (tern_comm_machine(comm) == TERN_MACHINE_CPU) {
+        printf("caution: on the cpu machine all ranks' kernels and copies share its cores: these times say "
+               "nothing of overlap\n");
+    }
+}
+
 /* `whole` milliseconds fill the columns. Between a batch's send phase
  * and its next step, the receive phase, it awaits its peers' rows: '-'. */
 static inline void timeline_print(const struct schedule *s, struct tern_comm *comm,

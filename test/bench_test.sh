@@ -64,10 +64,15 @@ right ll "scales rounded up" --cast pow2
 right ll "combine compressed to 10-bit logarithms" --compression log10
 right ll "sums compressed to FP8" --compression fp8 --weights dispatch --hidden 640
 right ll "loads and stores, slabs and counts alone" --transfer plain --meta 0
-right ll "by rank" --layout rank --weights dispatch --tokens 0,1,9
+right ll "by rank, with weights at dispatch unless asked" --layout rank --tokens 0,1,9
+if grep -q 'weights at dispatch, by rank' "$scratch/out" && ! grep -q waited "$scratch/out"; then
+    ok "ll says so, and shows no waiting that was not measured"
+else
+    not_ok "ll says so, and shows no waiting that was not measured"
+fi
 right ll "by rank, scales as exponents, two lanes" --layout rank --weights dispatch --cast ue8m0 --hidden 640 --lanes 2
 right ll "with statistics" --statistics --lanes 2
-if awk '/ dispatch / && $11 > 0 { seen = 1 } END { exit !seen }' "$scratch/out"; then
+if awk '/^#tokens/ { for (i = 1; i <= NF; i++) at = $i == "waited" ? i : at } / dispatch / && at && $at > 0 { seen = 1 } END { exit !seen }' "$scratch/out"; then
     ok "ll shows that ranks waited for each other"
 else
     not_ok "ll shows that ranks waited for each other"
@@ -100,6 +105,19 @@ else
     sed 's/^/# /' "$scratch/out"
     not_ok "one rank receives 1.3 times the mean"
 fi
+
+# Low latency counts what it was given: a (token, rank) by rank, where --skew counts too, a (token, expert) by expert.
+for layout in rank expert; do
+    if run 0 "$bench" ll --ranks 4 --experts 16 --topk 3 --tokens 256 --hidden 64 --iters 1 --skew 130 --layout $layout &&
+        awk -v by=$layout '/^#tokens/ { for (i = 1; i <= NF; i++) at = $i == "skew" ? i : at }
+            / (dispatch|combine) / && at && (by == "rank" ? $at > 1.26 && $at < 1.34 : $at > 1.36) { n++ }
+            END { exit n != 2 }' "$scratch/out"; then
+        ok "ll shows the skew of rows by $layout"
+    else
+        sed 's/^/# /' "$scratch/out"
+        not_ok "ll shows the skew of rows by $layout"
+    fi
+done
 
 if run 0 "$build/bin/tern-run" -n 3 "$bench" ep --experts 12 --topk 2 --tokens 16 --hidden 64 --iters 2 &&
     [ "$(sum_wrong)" = 0 ] && [ "$(grep -c dispatch "$scratch/out")" = 2 ] && grep -q 'a process each' "$scratch/out"; then
@@ -205,13 +223,13 @@ refused "--hook" ep --hook
 refused "--lanes 65: 65 is outside" ll --lanes 65
 refused "--cast fp4" ll --cast fp4
 refused "--weights never" ll --weights never
-refused "--layout rank needs --weights dispatch" ll --layout rank
+refused "--layout rank needs --weights dispatch" ll --layout rank --weights combine
 refused "--compression log8" ll --compression log8
-refused "--mask 4: it cannot be left out of 4" ll --ranks 4 --mask 4
-refused "--mask 0: it cannot be left out of 1" ll --ranks 1 --mask 0
+refused "--mask 4: ranks are 0 to 3" ll --ranks 4 --mask 4
+refused "--mask 0: the only rank" ll --ranks 1 --mask 0
 refused "--hidden 24 is not a multiple of 16, with --cast fp8" ll --ranks 2 --hidden 24
 refused "--tokens 9000: 9000 is outside" ll --tokens 9000
-refused "max_topk with low latency is 33" ll --ranks 2 --topk 33
+refused "--topk 33: 33 is outside 1 to 32" ll --ranks 2 --topk 33
 refused "--experts 10" ll --ranks 4 --experts 10
 refused "--corrupt combine" ll --corrupt combine --check 0
 refused "no/such/x.json" ll --json no/such/x.json
@@ -231,7 +249,7 @@ refused "--combine engine needs --layout rank" ep --combine engine --layout expe
 refused "--layer 1 without a routing file" ep --layer 1
 refused "--skew 99: 99 is outside" ep --skew 99
 refused "--skew 130: the ids come from" ep --routing $ids --skew 130
-refused "--skew 500: 8 of 8 experts a token on 4 ranks can come to 100" ep --ranks 4 --tokens 8 \
+refused "per cent of the mean; 8 of 8 experts a token on 4 ranks allow at most about 100" ep --ranks 4 --tokens 8 \
     --topk 8 --experts 8 --skew 500
 refused "--seed 99999999999999999999" ep --seed 99999999999999999999
 refused "--dtype fp4" ep --dtype fp4
@@ -276,6 +294,9 @@ answers "default 10, cpu 3" wire --help
 answers "default 288" ll --hook --help
 answers "default 20, cpu 2" demo --help
 answers "--data" help
+answers "the copy engine; default pull" ep --help
+answers "three kinds of scales; default fp8" ll --help
+answers "a (token, rank) once; default 100" ll --help
 for command in "" ep ll wire demo; do
     answers "tern-bench $(sed -n 's/^#define TERN_VERSION_[MP][A-Z]* *//p' include/tern/tern.h | paste -sd.)" $command --version
 done
