@@ -101,8 +101,6 @@ int main(void)
     int first, here, good = 1, each[RANKS];
     config.num_experts = EXPERTS;
     config.max_topk = TOPK;
-    config.max_tokens = 1; /* of high throughput, which has no part in this */
-    config.max_row_bytes = 16;
     config.ll_tokens = TOKENS;
     config.ll_hidden = HIDDEN;
     here = open_ranks(RANKS, &config, comms, eps, &first);
