@@ -13,6 +13,22 @@ enum tern_status terni_check_pointer(const char *name, const void *p)
     return p != NULL ? TERN_OK : TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is NULL", name);
 }
 
+enum tern_status terni_check_aligned(const char *name, const void *p, uint32_t alignment)
+{
+    return (uintptr_t)p % alignment == 0
+               ? TERN_OK
+               : TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is at %p; it must be %u-byte aligned", name, p,
+                           alignment);
+}
+
+enum tern_status terni_check_range(const char *name, uint64_t value, uint64_t low, uint64_t high)
+{
+    return value >= low && value <= high
+               ? TERN_OK
+               : TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is %llu; it must be %llu to %llu", name,
+                           (unsigned long long)value, (unsigned long long)low, (unsigned long long)high);
+}
+
 enum tern_status terni_check_struct(const char *name, const void *p, size_t known)
 {
     const unsigned char *bytes = (const unsigned char *)p;

@@ -30,6 +30,9 @@ void terni_log(enum tern_log_level level, const char *file, int line, const char
 
 /* What a caller hands over (check.c); `name` is the argument's. */
 enum tern_status terni_check_pointer(const char *name, const void *p); /* TERN_INVALID_ARGUMENT if NULL */
+/* Likewise if it is not a multiple of `alignment`, or a number is below `low` or above `high`. */
+enum tern_status terni_check_aligned(const char *name, const void *p, uint32_t alignment);
+enum tern_status terni_check_range(const char *name, uint64_t value, uint64_t low, uint64_t high);
 /* `p` points to a structure of the public interface, which begins with its size_t size; this library knows
  * `known` bytes of it. TERN_INVALID_ARGUMENT if p is NULL or the structure shorter: "use its _INIT macro";
  * TERN_UNSUPPORTED names the first byte beyond `known` that is not zero. */

@@ -14,9 +14,7 @@ static const int kernels[][2] = {{TERN_KERNEL_ll_combine_bulk, TERN_KERNEL_ll_co
 static enum tern_status check_input(const struct tern_ll_combine_args *a)
 {
     TERN_TRY(terni_check_pointer("in", a->in));
-    if ((uintptr_t)a->in % 16 != 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "in is at %p; it must be 16-byte aligned", a->in);
-    }
+    TERN_TRY(terni_check_aligned("in", a->in, 16));
     if (a->compression > TERN_LL_LOG10) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "compression is %u; see enum tern_ll_compression",
                          a->compression);
@@ -44,15 +42,8 @@ static enum tern_status check_output(const struct tern_ll_combine_args *a, const
     if (!d->summed && d->num_tokens > 0 && !a->topk_weights) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is NULL with %u tokens", d->num_tokens);
     }
-    if ((uintptr_t)a->topk_weights % 4 != 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is at %p; it must be 4-byte aligned",
-                         (const void *)a->topk_weights);
-    }
-    if ((uintptr_t)a->wait_ns % 8 != 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "wait_ns is at %p; it must be 8-byte aligned",
-                         (void *)a->wait_ns);
-    }
-    return TERN_OK;
+    TERN_TRY(terni_check_aligned("topk_weights", a->topk_weights, 4));
+    return terni_check_aligned("wait_ns", a->wait_ns, 8);
 }
 
 static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,

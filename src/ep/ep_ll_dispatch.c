@@ -6,23 +6,6 @@
 #include "ep/ep_ll.h"
 #include "kernels/kernels.h"
 
-static enum tern_status check_limit(const char *field, uint32_t value, uint32_t least, uint32_t most)
-{
-    if (value < least || value > most) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is %u; it must be %u to %u", field, value, least, most);
-    }
-    return TERN_OK;
-}
-
-static enum tern_status check_aligned(const char *field, const void *p, uint32_t alignment)
-{
-    if ((uintptr_t)p % alignment != 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is at %p; it must be %u-byte aligned", field, p,
-                         alignment);
-    }
-    return TERN_OK;
-}
-
 /* Of BF16 rows. */
 static int64_t stride_of(const struct tern_ll_dispatch_args *a)
 {
@@ -32,14 +15,15 @@ static int64_t stride_of(const struct tern_ll_dispatch_args *a)
 static enum tern_status check_shape(const struct tern_ep *ep, const struct tern_ll_dispatch_args *a)
 {
     uint32_t step = a->cast == TERN_CAST_NONE ? 8 : 16;
-    TERN_TRY(check_limit("max_tokens", a->max_tokens, 0, ep->shape.ll_tokens));
+    TERN_TRY(terni_check_range("max_tokens", a->max_tokens, 0, ep->shape.ll_tokens));
+    TERN_TRY(terni_check_range("num_tokens", a->num_tokens, 0,
+                               a->max_tokens ? a->max_tokens : ep->shape.ll_tokens));
+    TERN_TRY(terni_check_range("topk", a->topk, 1, ep->shape.max_topk));
+    TERN_TRY(terni_check_range("hidden", a->hidden, 1, ep->shape.ll_hidden));
+    TERN_TRY(terni_check_range("cast", a->cast, TERN_CAST_NONE, TERN_CAST_FP8_UE8M0));
+    TERN_TRY(terni_check_range("layout", a->layout, TERN_LL_BY_EXPERT, TERN_LL_BY_RANK));
     TERN_TRY(
-        check_limit("num_tokens", a->num_tokens, 0, a->max_tokens ? a->max_tokens : ep->shape.ll_tokens));
-    TERN_TRY(check_limit("topk", a->topk, 1, ep->shape.max_topk));
-    TERN_TRY(check_limit("hidden", a->hidden, 1, ep->shape.ll_hidden));
-    TERN_TRY(check_limit("cast", a->cast, TERN_CAST_NONE, TERN_CAST_FP8_UE8M0));
-    TERN_TRY(check_limit("layout", a->layout, TERN_LL_BY_EXPERT, TERN_LL_BY_RANK));
-    TERN_TRY(check_limit("weights", a->weights, TERN_LL_WEIGHTS_AT_COMBINE, TERN_LL_WEIGHTS_AT_DISPATCH));
+        terni_check_range("weights", a->weights, TERN_LL_WEIGHTS_AT_COMBINE, TERN_LL_WEIGHTS_AT_DISPATCH));
     if (a->layout == TERN_LL_BY_RANK && a->weights != TERN_LL_WEIGHTS_AT_DISPATCH) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
                          "layout %u is by rank, where one row a rank comes home and nothing can be weighted; "
@@ -73,9 +57,9 @@ static enum tern_status check_inputs(const struct tern_ll_dispatch_args *a)
                          "in_stride is %lld with rows of %u bytes; it must be a multiple of 16, no less",
                          (long long)a->in_stride, 2 * a->hidden);
     }
-    TERN_TRY(check_aligned("in", a->in, 16));
-    TERN_TRY(check_aligned("topk_weights", a->topk_weights, 4));
-    return check_aligned("topk_idx", a->topk_idx, a->idx_bytes ? a->idx_bytes : 8);
+    TERN_TRY(terni_check_aligned("in", a->in, 16));
+    TERN_TRY(terni_check_aligned("topk_weights", a->topk_weights, 4));
+    return terni_check_aligned("topk_idx", a->topk_idx, a->idx_bytes ? a->idx_bytes : 8);
 }
 
 /* Outputs that one layout has and the other has not. */
@@ -102,15 +86,15 @@ static enum tern_status check_outputs(const struct tern_ll_dispatch_args *a, con
     if ((cast != TERN_CAST_NONE) != (a->out_scales != NULL)) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "out_scales is %p with cast %u", a->out_scales, cast);
     }
-    TERN_TRY(check_aligned("out", a->out, 16));
-    TERN_TRY(check_aligned("out_scales", a->out_scales, 4));
-    TERN_TRY(check_aligned("out_counts", a->out_counts, 4));
-    TERN_TRY(check_aligned("out_source", a->out_source, 4));
-    TERN_TRY(check_aligned("out_topk_idx", a->out_topk_idx, 4));
-    TERN_TRY(check_aligned("out_topk_weights", a->out_topk_weights, 4));
-    TERN_TRY(check_aligned("sum_counts", a->sum_counts, 8));
-    TERN_TRY(check_aligned("wait_ns", a->wait_ns, 8));
-    return check_aligned("out_ranges", a->out_ranges, 8);
+    TERN_TRY(terni_check_aligned("out", a->out, 16));
+    TERN_TRY(terni_check_aligned("out_scales", a->out_scales, 4));
+    TERN_TRY(terni_check_aligned("out_counts", a->out_counts, 4));
+    TERN_TRY(terni_check_aligned("out_source", a->out_source, 4));
+    TERN_TRY(terni_check_aligned("out_topk_idx", a->out_topk_idx, 4));
+    TERN_TRY(terni_check_aligned("out_topk_weights", a->out_topk_weights, 4));
+    TERN_TRY(terni_check_aligned("sum_counts", a->sum_counts, 8));
+    TERN_TRY(terni_check_aligned("wait_ns", a->wait_ns, 8));
+    return terni_check_aligned("out_ranges", a->out_ranges, 8);
 }
 
 static void fill_inputs(struct tern_ep *ep, const struct tern_ll_dispatch_args *a, struct ll_dispatch_args *k)

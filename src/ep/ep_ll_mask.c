@@ -80,9 +80,7 @@ enum tern_status terni_ll_mask_set(struct tern_ep *ep, int rank, int masked, str
 enum tern_status terni_ll_mask_get(struct tern_ep *ep, int32_t *out, struct tern_stream *stream)
 {
     TERN_TRY(check_masks(ep));
-    if ((uintptr_t)out % 4 != 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "out is at %p; it must be 4-byte aligned", (void *)out);
-    }
+    TERN_TRY(terni_check_aligned("out", out, 4));
     return launch(ep, -1, LL_MASK_GET, out, stream);
 }
 

@@ -23,15 +23,6 @@ enum {
 };
 static const uint64_t max_row_count = (1ull << 31) - 1;
 
-static enum tern_status check_range(const char *field, uint64_t value, uint64_t low, uint64_t high)
-{
-    if (value < low || value > high) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is %llu; it must be %llu to %llu", field,
-                         (unsigned long long)value, (unsigned long long)low, (unsigned long long)high);
-    }
-    return TERN_OK;
-}
-
 /* Staging for one operation with every optional output, each column's rows 16-byte aligned. */
 static uint64_t worst_staging(const struct ep_shape *s)
 {
@@ -46,9 +37,9 @@ static enum tern_status init_routes(const struct tern_ep_config *config, struct 
     if (config->ll_tokens && !config->max_tokens && !config->max_row_bytes && !config->max_routes) {
         return TERN_OK;
     }
-    TERN_TRY(check_range("max_tokens", config->max_tokens, 1, MAX_TOKENS));
-    TERN_TRY(check_range("max_row_bytes", config->max_row_bytes, 1, MAX_ROW_BYTES));
-    TERN_TRY(check_range("max_routes", config->max_routes, 0, MAX_ROUTES));
+    TERN_TRY(terni_check_range("max_tokens", config->max_tokens, 1, MAX_TOKENS));
+    TERN_TRY(terni_check_range("max_row_bytes", config->max_row_bytes, 1, MAX_ROW_BYTES));
+    TERN_TRY(terni_check_range("max_routes", config->max_routes, 0, MAX_ROUTES));
     s->max_tokens = config->max_tokens;
     s->max_row_bytes = config->max_row_bytes;
     s->max_routes = config->max_routes ? config->max_routes : DEFAULT_ROUTES;
@@ -58,19 +49,19 @@ static enum tern_status init_routes(const struct tern_ep_config *config, struct 
 static enum tern_status init_low_latency(const struct tern_ep_config *config, struct ep_shape *s)
 {
     if (config->ll_tokens == 0) {
-        TERN_TRY(check_range("ll_hidden without ll_tokens", config->ll_hidden, 0, 0));
-        TERN_TRY(check_range("ll_mask without ll_tokens", config->ll_mask, 0, 0));
-        return check_range("ll_lanes without ll_tokens", config->ll_lanes, 0, 0);
+        TERN_TRY(terni_check_range("ll_hidden without ll_tokens", config->ll_hidden, 0, 0));
+        TERN_TRY(terni_check_range("ll_mask without ll_tokens", config->ll_mask, 0, 0));
+        return terni_check_range("ll_lanes without ll_tokens", config->ll_lanes, 0, 0);
     }
-    TERN_TRY(check_range("ll_tokens", config->ll_tokens, 1, MAX_LL_TOKENS));
-    TERN_TRY(check_range("ll_hidden", config->ll_hidden, 8, MAX_ROW_BYTES / 2));
+    TERN_TRY(terni_check_range("ll_tokens", config->ll_tokens, 1, MAX_LL_TOKENS));
+    TERN_TRY(terni_check_range("ll_hidden", config->ll_hidden, 8, MAX_ROW_BYTES / 2));
     if (config->ll_hidden % 8 != 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "ll_hidden is %u; it must be a multiple of 8",
                          config->ll_hidden);
     }
-    TERN_TRY(check_range("ll_lanes", config->ll_lanes, 0, MAX_LANES));
-    TERN_TRY(check_range("ll_mask", config->ll_mask, 0, 1));
-    TERN_TRY(check_range("max_topk with low latency", s->max_topk, 1, LL_MAX_TOPK));
+    TERN_TRY(terni_check_range("ll_lanes", config->ll_lanes, 0, MAX_LANES));
+    TERN_TRY(terni_check_range("ll_mask", config->ll_mask, 0, 1));
+    TERN_TRY(terni_check_range("max_topk with low latency", s->max_topk, 1, LL_MAX_TOPK));
     uint64_t rows = (uint64_t)s->num_experts * config->ll_tokens;
     if (rows > max_row_count) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
@@ -92,17 +83,17 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_ranks is %d; it must be 1 to %d", num_ranks,
                          TERN_MAX_RANKS);
     }
-    TERN_TRY(check_range("num_experts", config->num_experts, 1, MAX_EXPERTS));
+    TERN_TRY(terni_check_range("num_experts", config->num_experts, 1, MAX_EXPERTS));
     if (config->num_experts % (uint32_t)num_ranks != 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_experts is %u; it must be a multiple of the %d ranks",
                          config->num_experts, num_ranks);
     }
-    TERN_TRY(check_range("max_topk", config->max_topk, 1, TERN_MAX_TOPK));
+    TERN_TRY(terni_check_range("max_topk", config->max_topk, 1, TERN_MAX_TOPK));
     TERN_TRY(init_routes(config, &s));
-    TERN_TRY(check_range("num_sms", config->num_sms, 0, 1024));
-    TERN_TRY(check_range("transfer", config->transfer, 0, TERN_TRANSFER_PLAIN));
-    TERN_TRY(check_range("copy_engine", config->copy_engine, 0, 1));
-    TERN_TRY(check_range("reserved", config->reserved, 0, 0));
+    TERN_TRY(terni_check_range("num_sms", config->num_sms, 0, 1024));
+    TERN_TRY(terni_check_range("transfer", config->transfer, 0, TERN_TRANSFER_PLAIN));
+    TERN_TRY(terni_check_range("copy_engine", config->copy_engine, 0, 1));
+    TERN_TRY(terni_check_range("reserved", config->reserved, 0, 0));
     s.num_ranks = (uint32_t)num_ranks;
     s.num_experts = config->num_experts;
     s.experts_a_rank = config->num_experts / (uint32_t)num_ranks;
@@ -123,7 +114,7 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     } else if (config->staging_bytes == 0) {
         s.staging_bytes = align_up(worst_staging(&s), ALIGNMENT);
     } else {
-        TERN_TRY(check_range("staging_bytes", config->staging_bytes, 1, 1ull << 46));
+        TERN_TRY(terni_check_range("staging_bytes", config->staging_bytes, 1, 1ull << 46));
         s.staging_bytes = align_up(config->staging_bytes, ALIGNMENT);
     }
     TERN_TRY(init_low_latency(config, &s));
@@ -287,7 +278,7 @@ enum tern_status terni_shape_max_rows(const struct ep_shape *s, int layout, uint
     if (layout != TERN_LAYOUT_RANK && layout != TERN_LAYOUT_EXPERT) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "layout is %d; see enum tern_layout", layout);
     }
-    TERN_TRY(check_range("expert_alignment", alignment, 0, MAX_ALIGNMENT));
+    TERN_TRY(terni_check_range("expert_alignment", alignment, 0, MAX_ALIGNMENT));
     if (layout == TERN_LAYOUT_RANK) {
         *rows = s->max_rows;
         return TERN_OK;

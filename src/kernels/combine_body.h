@@ -21,6 +21,7 @@
 #define TERN_COMBINE_BODY_H
 
 #include "kernels/place.h"
+#include "kernels/sum.h"
 
 enum { COMBINE_VECS = COMBINE_CHUNK / 512 };
 
@@ -137,15 +138,6 @@ TERN_DEVICE int await_row(const struct puller *s, struct target g, uint32_t *arr
     return 1;
 }
 
-TERN_DEVICE void add_vec16(float *sum, struct vec16 v)
-{
-    TERN_UNROLL
-    for (int i = 0; i < 4; i++) {
-        sum[2 * i] += bf16_lo(v.w[i]);
-        sum[2 * i + 1] += bf16_hi(v.w[i]);
-    }
-}
-
 TERN_DEVICE void begin_sum(const struct puller *s, struct accumulator *a, uint32_t t, uint32_t chunk)
 {
     const struct combine_args *p = s->p;
@@ -162,7 +154,7 @@ TERN_DEVICE void begin_sum(const struct puller *s, struct accumulator *a, uint32
         TERN_UNROLL
         for (int b = 0; b < 2; b++) {
             if (p->bias[b] && i < chunk_size(s, chunk)) {
-                add_vec16(a->sum[q], ld_stream_vec16(p->bias[b] + at + i));
+                sum_add(a->sum[q], ld_stream_vec16(p->bias[b] + at + i));
             }
         }
     }
@@ -176,12 +168,7 @@ TERN_DEVICE void end_sum(const struct puller *s, const struct accumulator *a, ui
     for (int q = 0; q < COMBINE_VECS; q++) {
         uint32_t i = (uint32_t)(q * 512 + lane() * 16);
         if (i < chunk_size(s, chunk)) {
-            struct vec16 v;
-            TERN_UNROLL
-            for (int c = 0; c < 4; c++) {
-                v.w[c] = cvt_bf16x2(a->sum[q][2 * c], a->sum[q][2 * c + 1]);
-            }
-            st_vec16(to + i, v);
+            st_vec16(to + i, sum_round(a->sum[q]));
         }
     }
 }
@@ -265,7 +252,7 @@ TERN_DEVICE void add_rows(const struct puller *s, struct accumulator *a, uint32_
         TERN_UNROLL
         for (int q = 0; q < COMBINE_VECS; q++) {
             if ((uint32_t)(q * 512 + lane() * 16) < bytes) {
-                add_vec16(a->sum[q], ld_vec16(from + q * 512));
+                sum_add(a->sum[q], ld_vec16(from + q * 512));
             }
         }
         from += p->chunk_bytes;
@@ -355,7 +342,7 @@ TERN_DEVICE int pull_plain(const struct puller *s)
                 for (int q = 0; q < COMBINE_VECS; q++) {
                     uint32_t i = (uint32_t)(q * 512 + lane() * 16);
                     if (i < chunk_size(s, chunk)) {
-                        add_vec16(a.sum[q], ld_stream_vec16(from + i));
+                        sum_add(a.sum[q], ld_stream_vec16(from + i));
                     }
                 }
             }

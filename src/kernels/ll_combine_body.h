@@ -14,6 +14,7 @@
 
 #include "kernels/ll_codec.h"
 #include "kernels/ll_frame.h"
+#include "kernels/sum.h"
 
 /* A program that is wrong on purpose, for test/tsan_awake.sh, is without it. */
 #ifdef TERN_TEST_NO_LL_COMBINE_PROXY
@@ -25,15 +26,6 @@
 /* Bytes of a token, in BF16, that a warp adds at once; whole blocks of 128 channels. */
 enum { LL_SUM_VECS = 2, LL_SUM = LL_SUM_VECS * 512 };
 
-TERN_DEVICE void ll_add_vec16(float *sum, struct vec16 v)
-{
-    TERN_UNROLL
-    for (int i = 0; i < 4; i++) {
-        sum[2 * i] += bf16_lo(v.w[i]);
-        sum[2 * i + 1] += bf16_hi(v.w[i]);
-    }
-}
-
 TERN_DEVICE void ll_add_weighted(float *sum, struct vec16 v, float weight)
 {
     TERN_UNROLL
@@ -41,16 +33,6 @@ TERN_DEVICE void ll_add_weighted(float *sum, struct vec16 v, float weight)
         sum[2 * i] += weight * bf16_lo(v.w[i]);
         sum[2 * i + 1] += weight * bf16_hi(v.w[i]);
     }
-}
-
-TERN_DEVICE struct vec16 ll_round(const float *sum)
-{
-    struct vec16 v;
-    TERN_UNROLL
-    for (int i = 0; i < 4; i++) {
-        v.w[i] = cvt_bf16x2(sum[2 * i], sum[2 * i + 1]);
-    }
-    return v;
 }
 
 /* Where a row goes. */
@@ -106,7 +88,7 @@ TERN_DEVICE struct ll_parcel ll_pack_sum(const struct ll_combine_args *p, uint32
     if (codec != LL_PLAIN) {
         for (uint32_t i = (uint32_t)warp() * LL_SUM; i < p->row_bytes; i += (uint32_t)nwarps() * LL_SUM) {
             ll_sum_here(p, plan, i + ll_lane_at(), LL_HALF_BLOCK, sum);
-            struct vec16 v[LL_AT_ONCE] = {ll_round(sum[0]), ll_round(sum[1])};
+            struct vec16 v[LL_AT_ONCE] = {sum_round(sum[0]), sum_round(sum[1])};
             ll_encode(stage, p->blocks, (i + ll_lane_at()) / 256, v, codec);
         }
         return to;
@@ -117,7 +99,7 @@ TERN_DEVICE struct ll_parcel ll_pack_sum(const struct ll_combine_args *p, uint32
         TERN_UNROLL
         for (int a = 0; a < LL_AT_ONCE; a++) {
             if (i + (uint32_t)a * step < p->row_bytes) {
-                st_vec16(stage + i + (uint32_t)a * step, ll_round(sum[a]));
+                st_vec16(stage + i + (uint32_t)a * step, sum_round(sum[a]));
             }
         }
     }
@@ -243,7 +225,7 @@ TERN_DEVICE int ll_await_entries(const struct ll_combine_args *p, uint64_t epoch
         int end = ll_gone(&p->f, &p->lane, s) ? LL_LOST
                                               : ll_await(&p->f, &p->lane, epoch, begin, OP_AWAIT_READY, s,
                                                          ll_entry(&p->lane, p->f.own, epoch, s), &signature);
-        ok = end == LL_LOST || (end == LL_HERE && ll_matches(&p->f, epoch, s, signature));
+        ok = end == LL_LOST || (end == LL_HERE && op_matches(&p->f, epoch, s, signature));
     }
     return !sync_block_or(!ok);
 }
@@ -311,7 +293,7 @@ TERN_DEVICE void ll_add_plain(const struct ll_combine_args *p, float sum[][8], c
         if ((uint32_t)(q * 512 + lane() * 16) < left) {
             struct vec16 v = ld_stream_vec16(from + q * 512);
             if (p->summed) {
-                ll_add_vec16(sum[q], v);
+                sum_add(sum[q], v);
             } else {
                 ll_add_weighted(sum[q], v, weight);
             }
@@ -373,7 +355,7 @@ TERN_DEVICE void ll_add_token(const struct ll_combine_args *p, uint64_t epoch, u
     TERN_UNROLL
     for (int q = 0; q < LL_SUM_VECS; q++) {
         if (ll_vec_at(q, codec) < left) {
-            st_vec16(to + q * (codec == LL_PLAIN ? 512 : LL_HALF_BLOCK), ll_round(sum[q]));
+            st_vec16(to + q * (codec == LL_PLAIN ? 512 : LL_HALF_BLOCK), sum_round(sum[q]));
         }
     }
 }

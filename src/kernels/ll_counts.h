@@ -7,6 +7,7 @@
 #ifndef TERN_LL_COUNTS_H
 #define TERN_LL_COUNTS_H
 
+#include "kernels/ids.h"
 #include "kernels/ll_frame.h"
 
 struct ll_receiver {
@@ -62,7 +63,7 @@ TERN_DEVICE int ll_await_counts(const struct ll_receiver *r)
         }
         ok = end != LL_ABANDON;
         if (end == LL_HERE && w == LL_ENTRY_SIGNATURE) {
-            ok = ll_matches(&p->f, r->epoch, (int)s, value);
+            ok = op_matches(&p->f, r->epoch, (int)s, value);
         }
         ll_take_count(r, s, w, end == LL_HERE ? value : 0);
     }
@@ -101,13 +102,7 @@ TERN_DEVICE void ll_scan(uint32_t *values, uint32_t n)
     uint32_t before = 0;
     for (uint32_t i0 = 0; i0 < n; i0 += 32) {
         uint32_t i = i0 + (uint32_t)lane();
-        uint32_t sum = i < n ? values[i] : 0;
-        TERN_UNROLL
-        for (int step = 1; step < 32; step *= 2) {
-            uint32_t other = shfl_u32(sum, lane() >= step ? lane() - step : lane());
-            sum += lane() >= step ? other : 0;
-        }
-        sum += before;
+        uint32_t sum = scan_warp(i < n ? values[i] : 0) + before;
         if (i < n) {
             values[i] = sum;
         }

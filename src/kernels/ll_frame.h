@@ -139,18 +139,6 @@ TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint
     return end;
 }
 
-/* Whether rank s is in the same operation, by its signature. */
-TERN_DEVICE int ll_matches(const struct op_frame *f, uint64_t epoch, int s, uint32_t signature)
-{
-    if (signature == (uint32_t)f->message.signature) {
-        return 1;
-    }
-    struct op_note note = {OP_STATUS_MISMATCH,   OP_AWAIT_MATCH, s, f->rank, epoch,
-                           f->message.signature, signature,      0, 0,       0};
-    op_fault(f, &note);
-    return 0;
-}
-
 /* Whether the last thread of a sending block has heard that the others leave this rank out. */
 TERN_DEVICE int ll_is_evicted(const struct op_frame *f, const struct ll_lane *l)
 {

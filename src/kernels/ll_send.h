@@ -13,6 +13,7 @@
 #define TERN_LL_SEND_H
 
 #include "kernels/cast.h"
+#include "kernels/ids.h"
 #include "kernels/ll_frame.h"
 
 /* A program that is wrong on purpose, for test/tsan_awake.sh, is without it. */
@@ -57,14 +58,9 @@ TERN_DEVICE struct ll_sender ll_sender_of(const struct ll_dispatch_args *p)
     return s;
 }
 
-TERN_DEVICE int64_t ll_raw_id(const struct ll_dispatch_args *p, uint64_t c)
-{
-    return p->idx_bytes == 8 ? ((const int64_t *)p->topk_idx)[c] : ((const int32_t *)p->topk_idx)[c];
-}
-
 TERN_DEVICE int32_t ll_id(const struct ll_dispatch_args *p, uint64_t c)
 {
-    int64_t id = ll_raw_id(p, c);
+    int64_t id = id_at(p->topk_idx, p->idx_bytes, c);
     return id >= 0 && id < (int64_t)p->num_experts ? (int32_t)id : -1;
 }
 
@@ -72,7 +68,7 @@ TERN_DEVICE int32_t ll_id(const struct ll_dispatch_args *p, uint64_t c)
 TERN_DEVICE void ll_report_id(const struct ll_sender *s, uint64_t c)
 {
     const struct ll_dispatch_args *p = s->p;
-    int64_t id = ll_raw_id(p, c);
+    int64_t id = id_at(p->topk_idx, p->idx_bytes, c);
     if (id < -1 || id >= (int64_t)p->num_experts) {
         /* Pairs with itself in other threads: one of them wins the record. */
         if (atom_cas_acqrel_gpu_u32(&p->lane.state->bad_ids, 0, 1) == 0) {

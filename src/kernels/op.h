@@ -133,15 +133,24 @@ TERN_DEVICE int op_receive(const struct op_frame *f, uint64_t epoch, int peer, c
     }
 }
 
+/* Whether rank s is in the same operation, by its signature. */
+TERN_DEVICE int op_matches(const struct op_frame *f, uint64_t epoch, int s, uint64_t signature)
+{
+    if (signature == f->message.signature) {
+        return 1;
+    }
+    struct op_note note = {OP_STATUS_MISMATCH,   OP_AWAIT_MATCH, s, f->rank, epoch,
+                           f->message.signature, signature,      0, 0,       0};
+    op_fault(f, &note);
+    return 0;
+}
+
 /* Puts value v of rank s's message into the table; 0 if s is in another operation. */
 TERN_DEVICE int op_take(const struct op_frame *f, uint64_t epoch, const struct op_table *t, int s, int v,
                         uint64_t value, char *ep_base, char *user_base)
 {
-    if (v == MESSAGE_SIGNATURE && value != f->message.signature) {
-        struct op_note note = {OP_STATUS_MISMATCH,   OP_AWAIT_MATCH, s, f->rank, epoch,
-                               f->message.signature, value,          0, 0,       0};
-        op_fault(f, &note);
-        return 0;
+    if (v == MESSAGE_SIGNATURE) {
+        return op_matches(f, epoch, s, value);
     }
     if (v == MESSAGE_NUM_ROWS) {
         t->capacities[s] = value;

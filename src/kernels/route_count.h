@@ -10,6 +10,7 @@
 #ifndef TERN_ROUTE_COUNT_H
 #define TERN_ROUTE_COUNT_H
 
+#include "kernels/ids.h"
 #include "kernels/route_words.h"
 
 enum {
@@ -62,11 +63,6 @@ TERN_DEVICE int32_t *id_buffer(const struct route_args *p)
     return (int32_t *)counters(p, nwarps()) + warp() * BUFFER_WORDS;
 }
 
-TERN_DEVICE int64_t raw_id(const struct route_args *p, uint64_t at)
-{
-    return p->idx_bytes == 8 ? ((const int64_t *)p->topk_idx)[at] : ((const int32_t *)p->topk_idx)[at];
-}
-
 TERN_DEVICE int is_id(const struct route_args *p, int64_t id)
 {
     return id >= -1 && id < (int64_t)p->num_experts;
@@ -114,7 +110,7 @@ TERN_DEVICE void report_bad_ids(const struct route_args *p, uint64_t epoch, cons
 {
     for (uint32_t i = (uint32_t)lane(); i < piece->num; i += 32) {
         uint64_t at = piece->at + id_offset(piece, i);
-        int64_t id = raw_id(p, at);
+        int64_t id = id_at(p->topk_idx, p->idx_bytes, at);
         if (!is_id(p, id)) {
             record_bad_id(p, epoch, at, id);
         }

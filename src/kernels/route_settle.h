@@ -97,17 +97,6 @@ TERN_DEVICE int gather(const struct route_args *p, uint64_t epoch)
     return ok;
 }
 
-/* Sum of v over this lane and the lanes before it. All lanes. */
-TERN_DEVICE int32_t scan_warp(int32_t v)
-{
-    TERN_UNROLL
-    for (int step = 1; step < 32; step *= 2) {
-        int32_t other = (int32_t)shfl_u32((uint32_t)v, (lane() - step) & 31);
-        v += lane() >= step ? other : 0;
-    }
-    return v;
-}
-
 /* First row of every source at this rank. One warp. */
 TERN_DEVICE void settle_sources(const struct route_args *p)
 {
@@ -116,7 +105,7 @@ TERN_DEVICE void settle_sources(const struct route_args *p)
     for (int s0 = 0; s0 < num_ranks; s0 += 32) {
         int s = s0 + lane();
         int32_t n = s < num_ranks ? settle_pairs()[s] : 0;
-        int32_t end = carry + scan_warp(n);
+        int32_t end = carry + (int32_t)scan_warp((uint32_t)n);
         if (s < num_ranks) {
             p->host.rank_counts[s] = n;
             p->route.rank_offsets[s] = end - n;
@@ -144,7 +133,7 @@ TERN_DEVICE void settle_rank(const struct route_args *p, int d)
         uint32_t e = (uint32_t)d * local + i;
         int32_t n = i < local ? settle_total(p)[e] : 0;
         int32_t padded = (int32_t)(((uint32_t)n + align - 1) / align * align);
-        int32_t end = carry + scan_warp(padded);
+        int32_t end = carry + (int32_t)scan_warp((uint32_t)padded);
         if (i < local && p->layout == 1) {
             p->route.bases[e] = end - padded + settle_before(p)[e];
         }
