@@ -3,7 +3,9 @@
  * Masks: ranks that stop are left out and the others go on, also those that wait for one who waits himself;
  * the one left out learns of it and comes back; masks are set, told and cleared in a stream and in a graph.
  * And how long each rank was waited for. Random masks are in ll_case.c, rows that are lost on their way in
- * ep_ll_mask_rows_test.c. */
+ * ep_ll_mask_rows_test.c.
+ *
+ * One long file, because all cases share the stage, the culprit and the judgement of what the others see. */
 #include "ll_stage.h"
 #include "ll_words.h"
 
