@@ -21,8 +21,8 @@
  * rank needs streams of its own.
  *
  * Threads. An object may be used by one thread at a time; different objects may be used by different threads
- * at once, also EP objects of one communicator. Opening, resetting and closing EP objects, tern_alloc,
- * tern_free and the host collectives are uses of the communicator. Calls marked COLLECTIVE must be made by
+ * at once, also EP objects of one communicator. Opening, resetting and closing EP objects and teams, tern_alloc,
+ * tern_free, the calls on windows and the host collectives are uses of the communicator. Calls marked COLLECTIVE must be made by
  * every rank, in the same order on one object. No call keeps a lock while it waits for a peer. On cuda a call
  * leaves the thread's current device as it was.
  *
@@ -149,10 +149,14 @@ struct tern_comm_config {
     uint64_t cpu_seed; /* cpu: nonzero fixes the schedule, which then runs only while a host thread waits
                           in Tern, so that one thread driving all ranks (tern_comm_open_all) replays
                           exactly; default: TERN_CPU_SEED, else free running */
+    uint64_t
+        heap_max_bytes; /* what tern_heap_grow may make of heap_bytes; addresses for so much are reserved on
+                                every rank, for its own window and for each peer's. Default: heap_bytes, no
+                                growth. Equal on all ranks */
 };
 #define TERN_COMM_CONFIG_INIT                                                                                \
     {                                                                                                        \
-        sizeof(struct tern_comm_config), 0, 0, 0, 0, 0, 0                                                    \
+        sizeof(struct tern_comm_config), 0, 0, 0, 0, 0, 0, 0                                                 \
     }
 
 /* Makes an id whose root listens on this host; the process that calls this must hold rank 0. `interface`
@@ -209,12 +213,51 @@ enum tern_memory {
     TERN_MEMORY_HOST = 2    /* host memory that copies run fast from and to */
 };
 
-/* Local, blocking. Aligned to 256 bytes, contents undefined. TERN_OUT_OF_MEMORY names what is left. */
+/* Local, blocking. Aligned to 256 bytes, contents undefined. TERN_OUT_OF_MEMORY names what is left and, for a
+ * window, by how much tern_heap_grow could help. */
 TERN_API enum tern_status tern_alloc(struct tern_comm *comm, enum tern_memory kind, size_t bytes,
                                      void **memory);
 /* Device and host memory may make the device wait until running kernels have ended: where ranks share a GPU,
  * not while a peer's operation waits for this rank. Windows do not. */
 TERN_API void tern_free(struct tern_comm *comm, void *memory);
+
+/* COLLECTIVE, blocking. Adds `bytes`, the same on all ranks and rounded up to whole granules (2 MiB on cuda, a
+ * page on cpu), to every rank's window memory, for tern_alloc; heap_max_bytes is the limit. No pointer changes,
+ * neither this rank's nor what tern_peer_pointer gave, and what runs meanwhile goes on. The ranks are judged
+ * together: if one has no memory, all fail with its status and sentence, are as they were, and may call again;
+ * TERN_OUT_OF_MEMORY past heap_max_bytes, TERN_MISMATCH names a rank with other bytes. Memory is never given
+ * back before the communicator closes. On cuda as tern_free of device memory: not while a peer's operation on
+ * the same GPU waits for this rank. */
+TERN_API enum tern_status tern_heap_grow(struct tern_comm *comm, uint64_t bytes);
+/* The same for all ranks of tern_comm_open_all, by one thread. */
+TERN_API enum tern_status tern_heap_grow_all(int num_ranks, struct tern_comm **comms, uint64_t bytes);
+
+/* COLLECTIVE, blocking. Makes memory that the caller allocated a window: the peers of this rank's domain reach
+ * it by tern_peer_pointer. `bytes` is the same on all ranks; addresses need not be. The memory stays the
+ * caller's, who frees it after tern_window_release and, as long as peers may use it, not at all. Judged together
+ * like tern_heap_grow; TERN_UNSUPPORTED says which rank's memory peers cannot address and what to take instead:
+ *
+ *     cpu    ranks in one process: any memory. Else a MAP_SHARED mapping of a memfd, or of a file, of which a
+ *            descriptor for reading and writing is open during this call
+ *     cuda   device memory of this rank's device. Ranks in one process: of cudaMalloc or cuMemCreate. Else of one
+ *            cuMemCreate that asked for CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR. Peers map the whole allocation
+ *
+ * Operations of EP objects treat it as memory in no window: they go through staging. */
+TERN_API enum tern_status tern_window_adopt(struct tern_comm *comm, void *memory, uint64_t bytes);
+/* The same for all ranks of tern_comm_open_all, by one thread: memories[r] is rank r's. */
+TERN_API enum tern_status tern_window_adopt_all(int num_ranks, struct tern_comm **comms,
+                                                void *const *memories, uint64_t bytes);
+/* Local. `memory` is what was adopted; what tern_peer_pointer gave for it is not valid any more on this rank,
+ * and work that uses it must have finished. Peers' pointers to this rank's memory stay valid until they release
+ * theirs, or, inside one process, until the memory is freed. Closing the communicator releases what is left. */
+TERN_API void tern_window_release(struct tern_comm *comm, void *memory);
+/* Local. *pointer: where this rank and its device reach, in the window of rank `peer`, the place that `memory`
+ * has in this rank's; NULL (and TERN_OK) if the peer is in another domain. `memory` may point to any byte of the
+ * window memory of tern_alloc, of which every rank has the same bytes whoever was given them, or of an adopted
+ * window: else TERN_INVALID_ARGUMENT. On this rank itself it is `memory`. */
+TERN_API enum tern_status tern_peer_pointer(const struct tern_comm *comm, const void *memory, int peer,
+                                            void **pointer);
+
 /* Ordered on `stream`; any direction between the kinds above. */
 TERN_API enum tern_status tern_copy(struct tern_comm *comm, void *dst, const void *src, size_t bytes,
                                     struct tern_stream *stream);
