@@ -204,6 +204,51 @@ TERN_API enum tern_status tern_comm_barrier(struct tern_comm *comm);
 TERN_API enum tern_status tern_comm_allgather(struct tern_comm *comm, const void *send, void *recv,
                                               size_t bytes);
 
+/* ---- Teams ------------------------------------------------------------------------------------------- */
+
+/* Some ranks of a communicator, numbered from 0 in ascending order of their numbers there, with collectives of
+ * their own: these neither wait for other ranks nor need an order with calls on the communicator or on other
+ * teams. A team is an object by itself for threads, except while it opens, splits or closes. */
+struct tern_team;
+
+enum tern_team_kind {
+    TERN_TEAM_WORLD = 0,  /* all ranks */
+    TERN_TEAM_DOMAIN = 1, /* those that this rank can address; TERN_DOMAIN_SIZE makes domains smaller */
+    TERN_TEAM_NODE = 2,   /* those on this rank's host */
+    TERN_TEAM_RAIL =
+        3 /* those with this rank's index in their domains: one of each domain that is so large */
+};
+
+/* COLLECTIVE over the communicator, blocking: makes all teams of a kind (enum tern_team_kind) at once, and *team
+ * the one that this rank is in. The ranks are judged together: all fail alike, and may then call again. Between
+ * processes a team holds sockets: its rank 0 one for each of the others, these one each. The communicator cannot
+ * close before its teams. */
+TERN_API enum tern_status tern_team_open(struct tern_comm *comm, int kind, struct tern_team **team);
+/* The same for all ranks of tern_comm_open_all, by one thread. */
+TERN_API enum tern_status tern_team_open_all(int num_ranks, struct tern_comm **comms, int kind,
+                                             struct tern_team **teams);
+/* COLLECTIVE over `parent`, blocking: a team of its ranks start, start + stride, ..., `size` of them, stride at
+ * least 1; the same on all ranks of the parent, else TERN_MISMATCH. *team becomes NULL on a rank that is not
+ * among them. Judged as in tern_team_open. The parent may close before the team. */
+TERN_API enum tern_status tern_team_split(struct tern_team *parent, int start, int stride, int size,
+                                          struct tern_team **team);
+/* The same by one thread for all ranks of one parent, or of several, which are then each split alike: all of
+ * their teams in `parents`. A NULL there stays one. */
+TERN_API enum tern_status tern_team_split_all(int num_parents, struct tern_team **parents, int start,
+                                              int stride, int size, struct tern_team **teams);
+/* Local. A member that waits in a collective of the team fails with TERN_DISCONNECTED. */
+TERN_API void tern_team_close(struct tern_team *team);
+
+TERN_API int tern_team_rank(const struct tern_team *team);
+TERN_API int tern_team_size(const struct tern_team *team);
+/* The number in team `to` of the rank that is `rank` in team `from`, both of one communicator; -1 if it is not
+ * there. NULL stands for the communicator. Any thread. */
+TERN_API int tern_team_translate(const struct tern_team *from, int rank, const struct tern_team *to);
+/* COLLECTIVE over the team, blocking, host only. One thread that drives all ranks needs none. TERN_TIMEOUT, at the
+ * communicator's deadline, names every late rank by its number in the communicator; TERN_DISCONNECTED one that
+ * closed. Either ends the team, not the communicator: close it and open another. */
+TERN_API enum tern_status tern_team_barrier(struct tern_team *team);
+
 /* ---- Memory, streams, events, graphs of the communicator's machine ----------------------------------------
  */
 

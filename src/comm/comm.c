@@ -283,7 +283,7 @@ enum tern_status terni_comm_open(const struct tern_id *id, int rank, int num_ran
     TERN_TRY(terni_id_read(id, &fields, &address));
     TERN_TRY(opening_init(&o, config));
     memcpy(o.comm->cookie, fields.cookie, sizeof o.comm->cookie); /* the id's part of it */
-    status = terni_tcp_open(id, rank, num_ranks, o.comm->timeout_ms, &boot);
+    status = terni_tcp_open(id, rank, num_ranks, NULL, o.comm->timeout_ms, &boot);
     if (status == TERN_OK) {
         status = attach(o.comm, boot);
     }

@@ -14,6 +14,12 @@
 /* ---- Boot: messages between hosts of ranks. tcp.c (between processes) and board.c (inside one) ---- */
 
 struct boot;
+/* Some ranks of a boot that get one of their own. */
+struct boot_group {
+    int rank, num_ranks; /* in the group */
+    int leader;          /* the rank in the old boot of the group's rank 0 */
+    const int *names;    /* [num_ranks] for boot.names */
+};
 struct boot_ops {
     void (*close)(struct boot *b);
     /* Begins allgather number n of this rank; every rank calls post and wait alternately. The data are
@@ -24,26 +30,37 @@ struct boot_ops {
      * sentence, in which "(this one)" marks the caller, and the boot is of no further use: each later call
      * returns that failure as one that came earlier. */
     enum tern_status (*wait)(struct boot *b, void *recv, size_t bytes, uint32_t timeout_ms);
+    /* Groups, around one exchange: the leader invites before its post, the id travels, and each rank of the
+     * group, whose boots then live on their own, joins after its wait. A leader that does not come to join
+     * withdraws. */
+    enum tern_status (*invite)(struct boot *b, struct tern_id *id);
+    void (*withdraw)(struct boot *b, const struct tern_id *id);
+    enum tern_status (*join)(struct boot *b, const struct boot_group *group, const struct tern_id *id,
+                             uint32_t timeout_ms, struct boot **joined);
 };
 struct boot {
     const struct boot_ops *ops;
     int rank, num_ranks;
+    const int *names; /* [num_ranks] what sentences call the ranks, the caller's; NULL: by their numbers */
 };
+static inline int terni_boot_name(const struct boot *b, int r) { return b->names != NULL ? b->names[r] : r; }
 
 enum { TERN_MAX_BOOT_RANKS = 4096, TERN_SENTENCE_BYTES = 256 };
-/* "ranks 3, 5 did not arrive within 2000 ms" for the ranks whose byte in is_late is not zero. */
-void terni_late_print(const unsigned char *is_late, int num_ranks, uint32_t timeout_ms,
+/* "ranks 3, 5 did not arrive within 2000 ms" for the ranks whose byte in is_late is not zero. `names` as in
+ * struct boot. */
+void terni_late_print(const unsigned char *is_late, const int *names, int num_ranks, uint32_t timeout_ms,
                       char sentence[TERN_SENTENCE_BYTES]);
 /* Where such a sentence names rank `self`: "ranks 3 (this one), 5 did not arrive within 2000 ms". */
 void terni_late_mark(char sentence[TERN_SENTENCE_BYTES], int self);
 /* The failure of a call on a boot that an earlier exchange has ended. */
-#define TERN_FAIL_EARLIER(verdict, sentence)                                                                 \
-    TERN_FAIL((verdict), "the communicator failed earlier: %s", (sentence))
+#define TERN_FAIL_EARLIER(boot, verdict, sentence)                                                           \
+    TERN_FAIL((verdict), "the %s failed earlier: %s", (boot)->names != NULL ? "team" : "communicator",       \
+              (sentence))
 
 /* A star of TCP connections through rank 0 (tcp.c). Blocks until all ranks have come. One thread a rank: a
  * rank waits in here for what the others' threads do, so one thread cannot drive two of its ranks. */
-enum tern_status terni_tcp_open(const struct tern_id *id, int rank, int num_ranks, uint32_t timeout_ms,
-                                struct boot **boot);
+enum tern_status terni_tcp_open(const struct tern_id *id, int rank, int num_ranks, const int *names,
+                                uint32_t timeout_ms, struct boot **boot);
 /* num_ranks boots of one process (board.c); any threads, also a single one, may drive them. */
 enum tern_status terni_board_open(int num_ranks, struct boot **boots);
 
@@ -172,6 +189,9 @@ enum tern_status terni_comm_allgather(struct tern_comm *comm, const void *send, 
  * after those that failed by themselves. A rank whose post returned TERN_OK calls wait. */
 enum tern_status terni_comm_judge_post(struct tern_comm *comm, enum tern_status status);
 enum tern_status terni_comm_judge_wait(struct tern_comm *comm);
+/* The same among the ranks of any boot. */
+enum tern_status terni_boot_judge_post(struct boot *boot, enum tern_status status);
+enum tern_status terni_boot_judge_wait(struct boot *boot, uint32_t timeout_ms);
 
 /* ---- Memory handed to the user (carver.c, memory.c) ---- */
 
@@ -208,5 +228,27 @@ void terni_window_release(struct tern_comm *comm, const void *memory);
 void terni_windows_close(struct tern_comm *comm); /* releases what the user left */
 enum tern_status terni_peer_pointer(const struct tern_comm *comm, const void *memory, int peer,
                                     void **pointer);
+
+/* ---- Teams (team.c) ---- */
+
+/* Which ranks: of a kind, or start, start + stride, ... of a parent. */
+struct team_spec {
+    int32_t kind;                /* enum tern_team_kind; -1: a split */
+    int32_t start, stride, size; /* of a split */
+};
+/* COLLECTIVE over the communicator, or over `parent` if that is not NULL: every step on every rank, as long as
+ * none fails, then finish with the outcome; *team is NULL before, and after finish where this rank is in no
+ * team, or on failure. All ranks fail alike. */
+enum { TEAM_OPEN_STEPS = 3 };
+enum tern_status terni_team_open_step(struct tern_comm *comm, const struct tern_team *parent,
+                                      const struct team_spec *spec, int step, struct tern_team **team);
+void terni_team_open_finish(struct tern_team **team, enum tern_status status);
+void terni_team_close(struct tern_team *team);
+enum tern_status terni_team_barrier(struct tern_team *team);
+struct tern_comm *terni_team_comm(const struct tern_team *team);
+int terni_team_rank(const struct tern_team *team);
+int terni_team_size(const struct tern_team *team);
+/* NULL is the communicator; -1: there is no such rank. */
+int terni_team_translate(const struct tern_team *from, int rank, const struct tern_team *to);
 
 #endif
