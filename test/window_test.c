@@ -92,8 +92,6 @@ static int share_words(struct tern_comm **comms, void **memories)
 static int refusals(struct tern_comm **comms, void **memories, char *other)
 {
     void *wrong[num_ranks], *place, *window;
-    memcpy(wrong, memories, sizeof wrong);
-    wrong[2] = (char *)memories[2] + window_bytes - 1;
     REFUSES(tern_window_adopt_all(num_ranks, comms, memories, window_bytes), TERN_INVALID_ARGUMENT,
             "rank 0 cannot adopt a window of 10000 bytes: 10000 bytes at");
     for (int r = 0; r < num_ranks; r++) {
@@ -103,6 +101,9 @@ static int refusals(struct tern_comm **comms, void **memories, char *other)
     REFUSES(tern_window_adopt_all(num_ranks, comms, wrong, 64), TERN_INVALID_ARGUMENT,
             "overlap the adopted window of 10000 at");
     CHECK(strncmp(tern_last_error(), "rank 2", 6) == 0, "\"%s\"", tern_last_error());
+    wrong[2] = (char *)memories[2] + window_bytes - 1;
+    REFUSES(tern_window_adopt_all(num_ranks, comms, wrong, 64), TERN_INVALID_ARGUMENT,
+            "overlap the adopted window of 10000 at");
     wrong[2] = NULL;
     REFUSES(tern_window_adopt_all(num_ranks, comms, wrong, 64), TERN_INVALID_ARGUMENT, "64 bytes at (nil)");
     wrong[2] = other + 128;
@@ -237,24 +238,34 @@ static int outlive(struct tern_comm *comm, char *mapped)
     return 0;
 }
 
+/* One thread of a process counts, and the others wait: counting takes a descriptor. */
+static void count_fds(struct actor *a, int *fds)
+{
+    pthread_barrier_wait(&a->scene->barrier);
+    *fds = a->rank == 0 ? num_fds() : 0;
+    pthread_barrier_wait(&a->scene->barrier);
+}
+
 static int process_actor(struct actor *a)
 {
     struct tern_comm_config config = config_of(20000);
     struct tern_comm *comm;
     char *mapped;
-    int fd, fds, rank = a->rank + a->num_ranks * (int)a->scene->timeout_ms;
+    int fd, before, after, mappings, rank = a->rank + a->num_ranks * (int)a->scene->timeout_ms;
     OK(tern_comm_open(&a->scene->id, rank, num_ranks, &config, &comm));
     PASS(make_file(&fd, &mapped));
-    pthread_barrier_wait(&a->scene->barrier);
-    fds = num_fds();
+    count_fds(a, &before);
+    mappings = num_mappings("memfd:user");
     pthread_barrier_wait(&a->scene->barrier);
     for (int round = 0; round < 3; round++) {
         memset(mapped, 0, file_bytes - skipped_bytes);
         PASS(play(comm, mapped + from_page));
     }
-    OK(tern_comm_barrier(comm));
-    CHECK(num_fds() == fds, "%d descriptors after adopting, %d before", num_fds(), fds);
-    OK(tern_comm_barrier(comm));
+    count_fds(a, &after);
+    CHECK(after == before, "%d descriptors after adopting, %d before", after, before);
+    CHECK(num_mappings("memfd:user") == mappings, "%d mappings of users' memory, %d before",
+          num_mappings("memfd:user"), mappings);
+    pthread_barrier_wait(&a->scene->barrier);
     PASS(a->num_ranks == 1 ? outlive(comm, mapped) : 0);
     OK(tern_comm_barrier(comm));
     close(fd);
