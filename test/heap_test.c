@@ -208,7 +208,7 @@ static int refusals(struct test *t)
 {
     struct tern_comm_config config = growing(20000);
     struct tern_comm *comms[4];
-    char *base;
+    char *base, text[1024];
     int result;
     (void)t;
     config.heap_max_bytes = few - 1;
@@ -219,6 +219,9 @@ static int refusals(struct test *t)
             "heap_max_bytes 18446744073709551615");
     config = growing(20000);
     OK(tern_comm_open_all(4, &config, comms));
+    CHECK(tern_comm_describe(comms[0], text, sizeof text) < (int)sizeof text &&
+              strstr(text, "windows of 65536 bytes a rank that may grow to 1048576, deadline") != NULL,
+          "%s", text);
     base = comms[3]->heap->bases[3];
     result = refusals_of_one_thread(comms);
     for (int r = 0; r < 4; r++) {

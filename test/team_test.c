@@ -168,6 +168,18 @@ static int run_laps(struct tern_team *team, int *laps, int self)
     return 0;
 }
 
+static int run_rest(struct tern_team *team)
+{
+    int rank = tern_team_rank(team), size = tern_team_size(team);
+    struct tern_team *rest = NULL;
+    OK(tern_team_split(team, 1, 1, size - 1, &rest));
+    CHECK(tern_team_rank(rest) == rank - 1 && tern_team_size(rest) == (rank == 0 ? 0 : size - 1),
+          "number %d of %d", tern_team_rank(rest), tern_team_size(rest));
+    OK(rest != NULL ? tern_team_barrier(rest) : TERN_OK);
+    tern_team_close(rest);
+    return 0;
+}
+
 /* Even ranks first run on a team of their own while the odd ones wait in a barrier of theirs, so nobody waits for
  * a rank that is in no team with it. */
 static int race(struct tern_comm *comm, struct track *track)
@@ -179,8 +191,9 @@ static int race(struct tern_comm *comm, struct track *track)
     }
     OK(tern_team_split(teams[TERN_TEAM_WORLD], 0, 2, (n + 1) / 2, &half));
     CHECK((half != NULL) == (self % 2 == 0), "rank %d of the even ones", self);
-    if (half != NULL) {
+    if (half != NULL) { /* and a split of that, without its first rank, whose numbers are others in each */
         PASS(run_laps(half, track->laps[3], self));
+        PASS(n < 4 ? 0 : run_rest(half));
         tern_team_close(half);
     }
     for (int i = 0; i < 3 && result == 0; i++) {
@@ -394,8 +407,9 @@ static int disagreeing_actor(struct actor *a)
 
 static int bad_calls(struct tern_comm **comms)
 {
-    static const int splits[][3] = {{-1, 1, 1}, {0, 0, 1}, {0, -1, 1}, {0, 1, 0},         {0, 1, 5},
-                                    {4, 1, 1},  {1, 2, 3}, {0, 4, 2},  {0, INT32_MAX, 2}, {0, 1, INT32_MAX}};
+    static const int splits[][3] = {{-1, 1, 1},        {0, 0, 1},         {0, -1, 1},       {0, 1, 0},
+                                    {0, 1, 5},         {4, 1, 1},         {1, 2, 3},        {0, 4, 2},
+                                    {0, INT32_MAX, 2}, {0, 1, INT32_MAX}, {0, INT32_MAX, 3}};
     struct tern_team *worlds[4], *teams[4] = {NULL};
     REFUSES(tern_team_open(NULL, 0, teams), TERN_INVALID_ARGUMENT, "comm is NULL");
     REFUSES(tern_team_open_all(4, comms, 0, NULL), TERN_INVALID_ARGUMENT, "teams is NULL");
@@ -472,6 +486,50 @@ static int poor(struct test *t)
     return procs_run(4, -1, 60, poor_body, NULL);
 }
 
+static int exchange(struct boot **boots)
+{
+    for (int r = 0; r < 3; r++) {
+        OK(boots[r]->ops->post(boots[r], NULL, 0));
+    }
+    for (int r = 0; r < 3; r++) {
+        OK(boots[r]->ops->wait(boots[r], NULL, 0, 1000));
+    }
+    return 0;
+}
+
+/* Boots of a group alone: one that never gets complete, then one whose judgement names ranks by their names. */
+static int groups(struct test *t)
+{
+    static const int names[] = {5, 7, 9};
+    struct boot *boots[3], *joined[3];
+    struct boot_group group = {0, 3, 0, names};
+    struct tern_id id;
+    (void)t;
+    OK(terni_board_open(3, boots));
+    OK(boots[0]->ops->invite(boots[0], &id));
+    for (int num_joining = 2; num_joining <= 3; num_joining++) {
+        PASS(exchange(boots));
+        for (group.rank = 0; group.rank < num_joining; group.rank++) {
+            struct boot *b = boots[group.rank];
+            OK(b->ops->join(b, &group, &id, 1000, &joined[group.rank]));
+        }
+        for (int r = 0; r < 3 && num_joining == 3; r++) {
+            OK(terni_boot_judge_post(joined[r], r == 2 ? TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d", 12)
+                                                       : TERN_OK));
+        }
+        for (int r = 0; r < 3 && num_joining == 3; r++) {
+            REFUSES(terni_boot_judge_wait(joined[r], 1000), TERN_OUT_OF_MEMORY, "rank 9: no memory for 12");
+        }
+        for (int r = 0; r < num_joining; r++) {
+            joined[r]->ops->close(joined[r]);
+        }
+    }
+    for (int r = 0; r < 3; r++) {
+        boots[r]->ops->close(boots[r]);
+    }
+    return 0;
+}
+
 static int leaks(struct test *t)
 {
     static int (*const bodies[])(struct test * t) = {refusals, leaving, threads};
@@ -493,6 +551,7 @@ int main(int argc, char **argv)
     test_run(&t, "a late leader", late_leader);
     test_run(&t, "ranks that leave", leaving);
     test_run(&t, "refusals", refusals);
+    test_run(&t, "groups", groups);
     test_run(&t, "leaks", leaks);
     return test_end(&t);
 }

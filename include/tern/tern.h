@@ -42,7 +42,8 @@
  * structures and arrays of structures are read before the call returns.
  *
  * Deadlines. A host collective (opening, resetting, barrier, allgather) that misses its deadline ends the
- * communicator: its later collectives fail with the same sentence; close it and open another. A kernel that
+ * communicator: its later collectives fail with the same sentence; close it and open another. A barrier of a
+ * team, or a split, that does so ends that team only. A kernel that
  * misses its deadline ends its EP object only, which tern_ep_reset makes as new.
  */
 #ifndef TERN_TERN_H
@@ -149,10 +150,10 @@ struct tern_comm_config {
     uint64_t cpu_seed; /* cpu: nonzero fixes the schedule, which then runs only while a host thread waits
                           in Tern, so that one thread driving all ranks (tern_comm_open_all) replays
                           exactly; default: TERN_CPU_SEED, else free running */
-    uint64_t
-        heap_max_bytes; /* what tern_heap_grow may make of heap_bytes; addresses for so much are reserved on
-                                every rank, for its own window and for each peer's. Default: heap_bytes, no
-                                growth. Equal on all ranks */
+    /* What tern_heap_grow may make of heap_bytes; default: heap_bytes, no growth. Addresses for so much are
+     * reserved on every rank, for its own window and for each peer's. With growth both sizes are rounded up to
+     * granules, as tern_heap_grow says. Equal on all ranks. */
+    uint64_t heap_max_bytes;
 };
 #define TERN_COMM_CONFIG_INIT                                                                                \
     {                                                                                                        \
@@ -178,8 +179,8 @@ TERN_API enum tern_status tern_comm_open(const struct tern_id *id, int rank, int
  * TERN_DEVICE_ORDINAL given, all share that device; by default rank r uses GPU r modulo the number of GPUs. A
  * communicator may have more ranks than an EP object, which takes at most TERN_MAX_RANKS.
  * Of the COLLECTIVE calls marked blocking one thread can be in one at a time, and waits there for the other
- * ranks: to drive several ranks use tern_ep_open_all and tern_ep_reset_all. tern_comm_barrier and
- * tern_comm_allgather have no such form; one thread for all ranks needs neither. */
+ * ranks: to drive several ranks use the forms that end in _all. Barriers and tern_comm_allgather have no such
+ * form; one thread for all ranks needs neither. */
 TERN_API enum tern_status tern_comm_open_all(int num_ranks, const struct tern_comm_config *config,
                                              struct tern_comm **comms);
 /* Local. Waits for the streams opened through it; work on any other stream, a GPU's default one among them,
@@ -208,15 +209,14 @@ TERN_API enum tern_status tern_comm_allgather(struct tern_comm *comm, const void
 
 /* Some ranks of a communicator, numbered from 0 in ascending order of their numbers there, with collectives of
  * their own: these neither wait for other ranks nor need an order with calls on the communicator or on other
- * teams. A team is an object by itself for threads, except while it opens, splits or closes. */
+ * teams. For threads a team is an object of its own; opening one uses the communicator, splitting one the parent. */
 struct tern_team;
 
 enum tern_team_kind {
     TERN_TEAM_WORLD = 0,  /* all ranks */
     TERN_TEAM_DOMAIN = 1, /* those that this rank can address; TERN_DOMAIN_SIZE makes domains smaller */
     TERN_TEAM_NODE = 2,   /* those on this rank's host */
-    TERN_TEAM_RAIL =
-        3 /* those with this rank's index in their domains: one of each domain that is so large */
+    TERN_TEAM_RAIL = 3    /* those with this rank's index in their domains */
 };
 
 /* COLLECTIVE over the communicator, blocking: makes all teams of a kind (enum tern_team_kind) at once, and *team
@@ -297,9 +297,10 @@ TERN_API enum tern_status tern_window_adopt_all(int num_ranks, struct tern_comm 
  * theirs, or, inside one process, until the memory is freed. Closing the communicator releases what is left. */
 TERN_API void tern_window_release(struct tern_comm *comm, void *memory);
 /* Local. *pointer: where this rank and its device reach, in the window of rank `peer`, the place that `memory`
- * has in this rank's; NULL (and TERN_OK) if the peer is in another domain. `memory` may point to any byte of the
- * window memory of tern_alloc, of which every rank has the same bytes whoever was given them, or of an adopted
- * window: else TERN_INVALID_ARGUMENT. On this rank itself it is `memory`. */
+ * has in this rank's; NULL (and TERN_OK) if the peer is in another domain; `memory` itself if the peer is this
+ * rank. `memory` may point to any byte of the window memory of tern_alloc or of an adopted window, else
+ * TERN_INVALID_ARGUMENT. tern_alloc is local: ranks have the same things in the same places only if they have
+ * called it alike. */
 TERN_API enum tern_status tern_peer_pointer(const struct tern_comm *comm, const void *memory, int peer,
                                             void **pointer);
 
