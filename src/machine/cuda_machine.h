@@ -88,9 +88,17 @@ void terni_cuda_leave(const struct cuda_caller *caller);
  * runtime's. */
 enum tern_status terni_cuda_fail(const char *file, int line, int error, const char *format, ...)
     TERN_PRINTF(4, 5);
-/* Of a cudaError_t or CUresult: TERN_OK if it is success. */
+/* Of a cudaError_t or CUresult: TERN_OK if it is success. `error` is evaluated once: it is usually a call, which
+ * would be made again. */
 #define TERN_CUDA_STATUS(error, ...)                                                                         \
-    ((int)(error) == 0 ? TERN_OK : terni_cuda_fail(__FILE__, __LINE__, (int)(error), __VA_ARGS__))
+    __extension__({                                                                                          \
+        int cuda_error_ = (int)(error);                                                                      \
+        enum tern_status cuda_status_ = TERN_OK;                                                             \
+        if (cuda_error_ != 0) {                                                                              \
+            cuda_status_ = terni_cuda_fail(__FILE__, __LINE__, cuda_error_, __VA_ARGS__);                    \
+        }                                                                                                    \
+        cuda_status_;                                                                                        \
+    })
 /* For calls that cannot report: logs and goes on. */
 #define TERN_CUDA_WARN(error, ...)                                                                           \
     do {                                                                                                     \
