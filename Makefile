@@ -88,6 +88,8 @@ EXECUTOR    := $(wildcard src/simt/*.c) src/machine/cpu.c
 TEST_MAIN   := $(wildcard test/*_test.c)
 TEST_HELP   := $(filter-out $(TEST_MAIN),$(wildcard test/*.c)) $(wildcard src/ref/*.c)
 BENCH_SRC   := $(filter-out $(WIRE_KERNELS),$(wildcard bench/*.c))
+# Kernels that only tests run: on the cpu machine, and through nvcc to see that it takes them.
+TEST_KERNEL := test/wqe_kernel.c
 TOOL_MAIN   := $(wildcard tools/*.c)
 EXAMPLE_SRC := $(wildcard examples/*.c)
 
@@ -149,7 +151,7 @@ link = $(CC) $(CFLAGS) $(SANITIZE) $(LDFLAGS)
 
 # ---- Rules -------------------------------------------------------------------------------------------------
 
-.PHONY: all lib report check check-programs check-asan check-tsan check-gpu check-memcheck demo bench install uninstall \
+.PHONY: all lib report check check-programs check-asan check-tsan check-gpu check-memcheck fuzz demo bench install uninstall \
     clean help format-check FORCE
 
 all: report $(if $(SANITIZE),,lib) $(STATIC) $(TOOLS) $(BENCH) $(EXAMPLES)
@@ -229,15 +231,18 @@ $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
 .SECONDARY:
 
 # Programs that are wrong on purpose, for test/tsan_awake.sh: real kernels in which all release stores, or one of
-# them alone (ready, done), are relaxed, or the fences before them missing; and kernels of simt_test likewise.
+# them alone (ready, done), are relaxed, or the fences before them missing, or in one of them (dispatch, combine of
+# low latency) the fence between a stage and its bulk copy; and kernels of simt_test likewise.
 ifeq ($(VARIANT),tsan)
 AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done ep_no_fence ll_ready ll_done ll_no_fence \
-    simt_relaxed simt_no_fence)
+    ll_dispatch_proxy ll_combine_proxy simt_relaxed simt_no_fence)
 SIMT_OBJ := $(call c_obj,$(wildcard test/simt_test.c))
 
 $(OBJ)/relaxed/%.o: EXTRA = -DTERN_WEAKEN_RELEASE
 $(OBJ)/ready/%.o: EXTRA = -DTERN_WEAKEN_READY
 $(OBJ)/done/%.o: EXTRA = -DTERN_WEAKEN_DONE
+$(OBJ)/dispatch_proxy/%.o: EXTRA = -DTERN_TEST_NO_LL_DISPATCH_PROXY
+$(OBJ)/combine_proxy/%.o: EXTRA = -DTERN_TEST_NO_LL_COMBINE_PROXY
 $(OBJ)/no_fence/%.o: EXTRA = -DTERN_TEST_NO_PROXY_FENCE -DTERN_TEST_NO_SYSTEM_FENCE
 
 # $(call wrong,name): objects of that name; $(call wrong_ep,name): ep_random_test and ep_ll_random_test with kernels
@@ -254,8 +259,8 @@ $(B)/awake/ll_$(1): $(call c_obj,$(wildcard test/ep_ll_random_test.c)) \
     $(patsubst %.c,$(OBJ)/$(1)/%.o,$(KERNELS)) $(HELP_LIB) $(STATIC)
 	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
 endef
-$(foreach name,relaxed ready done no_fence,$(eval $(call wrong,$(name))))
-$(foreach name,relaxed ready done no_fence,$(eval $(call wrong_ep,$(name))))
+$(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy,$(eval $(call wrong,$(name))))
+$(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy,$(eval $(call wrong_ep,$(name))))
 $(B)/awake/simt_relaxed: $(SIMT_OBJ) $(OBJ)/relaxed/test/simt_kernels.o $(HELP_LIB) $(STATIC)
 	$(call program,$(filter %.o,$^) $(HELP_LIB))
 $(B)/awake/simt_no_fence: $(SIMT_OBJ) $(OBJ)/no_fence/test/simt_kernels.o $(HELP_LIB) $(STATIC)
@@ -276,7 +281,7 @@ test_environment = TERN_TEST_SCALE='$(or $(TERN_TEST_SCALE),$(SCALE_$(VARIANT)))
     CC='$(CC)' CXX='$(CXX)' MAKE='$(MAKE)' TERN_VARIANT='$(VARIANT)' TERN_CUDA='$(HAVE_CUDA)' \
     TERN_CUDA_LIBDIR='$(if $(CUDART),$(patsubst %/,%,$(dir $(CUDART))))'
 
-check: report all $(TESTS)
+check: report all $(TESTS) $(call cu_obj,$(TEST_KERNEL))
 	@$(test_environment) test/run -j $(TEST_JOBS) -t $(TEST_TIMEOUT) $(TESTS) $(SCRIPTS)
 
 check-programs: report $(TESTS) $(TOOLS) $(EXAMPLES) $(AWAKE)
@@ -301,12 +306,29 @@ check-gpu: report all $(TESTS)
 check-memcheck: report $(TOOLS) $(TESTS)
 	@$(test_environment) test/memcheck.sh
 
+# libFuzzer comes with clang. What it finds new goes to build/fuzz/found; test/fuzz/decode is only read.
+FUZZ_SRC := test/fuzz/decode_fuzz.c test/wqe_bytes.c src/net/nic_refusal.c
+SECONDS  ?= 60
+
+build/fuzz/decode: $(FUZZ_SRC) $(wildcard src/net/*.h src/simt/*.h test/wqe_bytes.h)
+	$(call say,FUZZ,$@)
+	@mkdir -p $(@D)/found
+	$(Q)clang -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude -Isrc \
+	    $(FUZZ_SRC) -o $@
+
+fuzz:
+	@command -v clang > /dev/null || { echo 'make $@: there is no clang' >&2; exit 2; }
+	@$(MAKE) --no-print-directory build/fuzz/decode
+	build/fuzz/decode -max_total_time=$(SECONDS) -timeout=10 -max_len=1024 -artifact_prefix=build/fuzz/ \
+	    build/fuzz/found test/fuzz/decode
+
 demo: report $(BENCH)
 	@$(B)/bin/tern-bench demo
 
 bench: report $(BENCH)
 	@$(B)/bin/tern-bench wire
 	@$(B)/bin/tern-bench ep
+	@$(B)/bin/tern-bench ll
 
 # ---- Installation ------------------------------------------------------------------------------------------
 
@@ -367,7 +389,8 @@ help:
 	'make check-tsan     the test programs under ThreadSanitizer, and a proof that it is awake' \
 	'make check-gpu      the test programs on the GPUs of this machine' \
 	'make check-memcheck two of them under compute-sanitizer' \
-	'make bench          limits of the machine, then dispatch and combine beside them' \
+	'make fuzz           the decoder of work queue entries under libFuzzer, for SECONDS=60' \
+	'make bench          limits of the machine, then both modes of dispatch and combine beside them' \
 	'make install        into $$(DESTDIR)$$(PREFIX); make uninstall removes it' \
 	'make format-check   what clang-format would change' \
 	'make clean' \

@@ -16,7 +16,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { DEFAULT_SMS = 24 };
 
@@ -66,10 +65,6 @@ enum tern_status ep_settle(struct options *o, const struct party *party)
     o->hidden = o->hidden != 0 ? o->hidden : cpu ? 512 : 7168;
     o->iters = o->iters != 0 ? o->iters : cpu ? 5 : 50;
     o->warmup = o->warmup != 0 ? o->warmup : cpu ? 1 : 5;
-    if (o->corrupt != CORRUPT_NONE && !o->check) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--corrupt %s with --check 0",
-                         options_word("--corrupt", o->corrupt));
-    }
     if (o->align > 1 && o->layout != TERN_LAYOUT_EXPERT) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--align %u needs --layout expert", o->align);
     }
@@ -81,13 +76,7 @@ enum tern_status ep_settle(struct options *o, const struct party *party)
 
 enum tern_status ep_sms(const struct options *o, const struct party *party, uint32_t *sms)
 {
-    uint32_t limit = (uint32_t)tern_comm_num_sms(party->comms[0]);
-    uint32_t asked = o->sms != 0 ? o->sms : DEFAULT_SMS;
-    if (o->sms > limit) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--sms %u: a rank may use %u", o->sms, limit);
-    }
-    *sms = asked < limit ? asked : limit;
-    return TERN_OK;
+    return party_sms(party, o->sms, DEFAULT_SMS, sms);
 }
 
 enum tern_status ep_heap_bytes(const struct options *o, const struct party *party, uint64_t *bytes)
@@ -129,19 +118,6 @@ static struct traffic traffic_of(const struct routing *g)
     return t;
 }
 
-/* The last part of a path, without its extension, and the layer. */
-static void name_routing(const struct options *o, char *text)
-{
-    const char *name = o->routing != NULL ? strrchr(o->routing, '/') : NULL;
-    if (o->routing == NULL) {
-        snprintf(text, REPORT_TEXT, o->skew > 100 ? "skew%u" : "uniform", o->skew);
-        return;
-    }
-    name = name != NULL ? name + 1 : o->routing;
-    snprintf(text, REPORT_TEXT, "%.*s.%u", (int)(strcspn(name, "._") < 7 ? strcspn(name, "._") : 7), name,
-             o->layer % 100000);
-}
-
 static void name_row(const struct shape *s, struct cell *row, int op)
 {
     static const char *const names[] = {"route", "dispatch", "combine", "chain"};
@@ -152,9 +128,9 @@ static void name_row(const struct shape *s, struct cell *row, int op)
     row[COL_EXPERTS].number = s->routing.experts;
     row[COL_RANKS].number = s->routing.num_ranks;
     row[COL_SMS].number = s->sms;
-    snprintf(row[COL_DTYPE].text, REPORT_TEXT, "%s", options_word("--dtype", o->dtype));
-    snprintf(row[COL_LAYOUT].text, REPORT_TEXT, "%s", options_word("--layout", o->layout));
-    name_routing(o, row[COL_ROUTING].text);
+    snprintf(row[COL_DTYPE].text, REPORT_TEXT, "%s", options_word(COMMAND_EP, "--dtype", o->dtype));
+    snprintf(row[COL_LAYOUT].text, REPORT_TEXT, "%s", options_word(COMMAND_EP, "--layout", o->layout));
+    routing_name(o, row[COL_ROUTING].text, REPORT_TEXT);
     snprintf(row[COL_OP].text, REPORT_TEXT, "%s", names[op]);
 }
 
@@ -239,12 +215,12 @@ enum tern_status ep_rows(const struct options *o, struct report *report, struct 
 static enum tern_status note_shape(struct report *report, const struct options *o, const struct party *party,
                                    double wire)
 {
-    TERN_TRY(report_note(report, "routing", "%s, layer %u, seed %u, skew %u",
-                         o->routing != NULL ? o->routing : "drawn", o->layer, o->seed, o->skew));
-    TERN_TRY(report_note(
-        report, "options", "out %s, meta %s, align %u, transfer %s, combine %s, %u iterations after %u",
-        o->tensor ? "tensor" : "window", o->meta ? "1" : "0", o->align,
-        options_word("--transfer", o->transfer), o->combine ? "engine" : "pull", o->iters, o->warmup));
+    TERN_TRY(routing_note(report, o));
+    TERN_TRY(report_note(report, "options",
+                         "out %s, meta %s, align %u, transfer %s, combine %s, %u iterations after %u",
+                         o->tensor ? "tensor" : "window", o->meta ? "1" : "0", o->align,
+                         options_word(COMMAND_EP, "--transfer", o->transfer), o->combine ? "engine" : "pull",
+                         o->iters, o->warmup));
     TERN_TRY(report_note(report, "time",
                          "device events around one operation, slowest rank; the chain is route, dispatch, "
                          "combine with no host in between"));
@@ -252,9 +228,7 @@ static enum tern_status note_shape(struct report *report, const struct options *
         report_note(report, "in-a-row", "many of one operation between two events, divided by their number"));
     TERN_TRY(report_note(report, "GB/s",
                          "bytes of rows over p50, mean of the ranks; remote: without rows that stay"));
-    return report_note(report, "wire", "%.3f GB/s a rank: best all-to-all %s of this run%s", wire,
-                       party->comms[0]->machine->info.has_bulk ? "bulk push" : "store",
-                       party->machine == TERN_MACHINE_CPU ? " (cpu machine: memory copies by fibers)" : "");
+    return wire_note(report, party, wire);
 }
 
 static enum tern_status run_open(const struct options *o, struct report *report, struct party *party,

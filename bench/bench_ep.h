@@ -5,11 +5,10 @@
 #ifndef TERN_BENCH_EP_H
 #define TERN_BENCH_EP_H
 
-#include "party.h"
-#include "progress.h"
+#include "pieces.h"
 #include "report.h"
+#include "rounds.h"
 #include "routing.h"
-#include "stats.h"
 
 /* Device memory of one rank. Those in the window are written or read by peers (unless --out tensor). */
 enum buffer {
@@ -29,10 +28,6 @@ enum buffer {
 };
 
 enum operation { OP_ROUTE, OP_DISPATCH, OP_COMBINE, NUM_OPERATIONS };
-/* Host memory that a rank copies through, at a time; no row is longer. */
-enum { BENCH_PIECE_BYTES = 4 << 20 };
-/* Rounds of a chain at most, and the events between its operations. */
-enum { CHAIN_ROUNDS = 6, MAX_EVENTS = CHAIN_ROUNDS * NUM_OPERATIONS + 1 };
 
 struct shape {
     const struct options *options;
@@ -51,7 +46,6 @@ struct seat {
     int rank;
     uint64_t num_rows; /* that dispatch writes */
     void *buffers[NUM_BUFFERS];
-    struct tern_event *events[MAX_EVENTS];
     struct tern_rows in[2], out[2];
     struct tern_route_args route_args;
     struct tern_dispatch_args dispatch;
@@ -109,7 +103,7 @@ enum tern_status ep_run(const struct options *options, struct report *report, st
 void ep_columns(struct report *report);
 /* Fills in what the options leave to the machine. */
 enum tern_status ep_settle(struct options *options, const struct party *party);
-/* Processors that an operation takes; refuses --sms above what a rank of the open party may use. */
+/* Processors that an operation takes. */
 enum tern_status ep_sms(const struct options *options, const struct party *party, uint32_t *sms);
 /* Window memory for every shape of the options. */
 enum tern_status ep_heap_bytes(const struct options *options, const struct party *party, uint64_t *bytes);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A token shuffles as much of a deck of experts as it draws. For skew, a card of another rank than 0 is laid
- * back with some chance and another one drawn. How large the chance must be is found by bisection on a sample,
- * because rows count once a (token, rank), which has no handy formula. */
+ * back with some chance and another one drawn. How large the chance must be is found by bisection on a
+ * sample, because rows count once a (token, rank), which has no handy formula. */
 #include "draw.h"
 
 #include "fill.h"
@@ -81,9 +81,11 @@ static enum tern_status find_keep(const struct draw *d, int64_t *deck, int64_t *
         }
     }
     if (fabs(nearest - d->skew) > TOLERANCE) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT,
-                         "--skew %u: %u of %u experts a token on %u ranks can come to %.0f", d->skew, d->topk,
-                         d->experts, d->num_ranks, nearest);
+        return TERN_FAIL(
+            TERN_INVALID_ARGUMENT,
+            "--skew %u: rank 0 cannot have %u per cent of the mean; %u of %u experts a token on %u "
+            "ranks allow at most about %.0f",
+            d->skew, d->skew, d->topk, d->experts, d->num_ranks, nearest);
     }
     return TERN_OK;
 }

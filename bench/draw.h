@@ -9,7 +9,7 @@
 
 struct draw {
     uint32_t seed, num_ranks, tokens, topk, experts;
-    uint32_t skew; /* rows that rank 0 receives, in per cent of the mean; 100: as the others */
+    uint32_t skew; /* rows that rank 0 receives in rank layout, in per cent of the mean; 100: as the others */
 };
 
 /* ids: [num_ranks, tokens, topk]. TERN_INVALID_ARGUMENT if no draw gives that skew. */

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { POISON = 0xa5, CORRUPT_BIT = 0x10 };
+enum { POISON = 0xa5 };
 
 struct check {
     struct bench *b;
@@ -20,10 +20,11 @@ struct check {
 
 /* Working memory of one rank's thread. */
 struct scratch {
-    void *seen;       /* host memory of the machine, BENCH_PIECE_BYTES */
-    void *wanted;     /* one row of any buffer */
-    uint16_t *expert; /* one row of BUF_EXPERTS */
-    float *sum;       /* [hidden] */
+    const struct check *check;
+    int rank;
+    enum buffer buffer; /* whose rows are made */
+    uint16_t *expert;   /* one row of BUF_EXPERTS */
+    float *sum;         /* [hidden] */
 };
 
 /* ---- What should be there ---- */
@@ -130,23 +131,25 @@ static void make_sum_weights(const struct shape *s, int rank, uint32_t token, fl
     }
 }
 
-static void make_row(const struct check *c, struct scratch *x, int rank, enum buffer b, uint64_t row)
+static void make_row(void *user, uint64_t row, void *at)
 {
-    const struct shape *s = &c->b->shape;
-    const struct ref_row *from = b <= BUF_EXPERTS ? &s->routing.routes[rank].rows[row] : NULL;
+    struct scratch *x = (struct scratch *)user;
+    const struct shape *s = &x->check->b->shape;
+    enum buffer b = x->buffer;
+    const struct ref_row *from = b <= BUF_EXPERTS ? &s->routing.routes[x->rank].rows[row] : NULL;
     if (b == BUF_SUMS) {
-        make_sum(s, x, rank, (uint32_t)row, (uint16_t *)x->wanted);
+        make_sum(s, x, x->rank, (uint32_t)row, (uint16_t *)at);
     } else if (b == BUF_SUM_WEIGHTS) {
-        make_sum_weights(s, rank, (uint32_t)row, (float *)x->wanted);
+        make_sum_weights(s, x->rank, (uint32_t)row, (float *)at);
     } else if (b == BUF_SOURCES) {
-        ((int32_t *)x->wanted)[0] = from->rank;
-        ((int32_t *)x->wanted)[1] = from->token;
+        ((int32_t *)at)[0] = from->rank;
+        ((int32_t *)at)[1] = from->token;
     } else if (from->rank < 0) { /* padding */
-        memset(x->wanted, 0, shape_row_bytes(s, b));
+        memset(at, 0, shape_row_bytes(s, b));
     } else if (b == BUF_ROWS || b == BUF_ROW_SCALES) {
-        make_token(c, b, from, x->wanted);
+        make_token(x->check, b, from, at);
     } else {
-        make_meta(s, rank, b, from, x->wanted);
+        make_meta(s, x->rank, b, from, at);
     }
 }
 
@@ -170,38 +173,17 @@ static uint32_t element_bytes(const struct shape *s, enum buffer b)
                               : 4;
 }
 
-static uint64_t count_wrong(const char *seen, const char *wanted, uint32_t bytes, uint32_t element)
-{
-    uint64_t wrong = 0;
-    uint32_t i;
-    if (memcmp(seen, wanted, bytes) == 0) {
-        return 0;
-    }
-    for (i = 0; i < bytes; i += element) {
-        wrong += memcmp(seen + i, wanted + i, element) != 0;
-    }
-    return wrong;
-}
-
-static enum tern_status compare_buffer(struct check *c, struct scratch *x, int i, enum buffer b,
-                                       struct tally *tally)
+static enum tern_status compare_buffers(struct check *c, struct scratch *x, struct pieces *p, int i)
 {
     struct seat *seat = &c->b->seats[i];
     const struct shape *s = &c->b->shape;
-    uint32_t bytes = shape_row_bytes(s, b);
-    uint64_t num_rows = shape_rows(s, seat->rank, b), begin, k;
-    uint64_t each = bytes != 0 ? BENCH_PIECE_BYTES / bytes : 0;
-    for (begin = 0; each != 0 && begin < num_rows; begin += each) {
-        uint64_t num = num_rows - begin < each ? num_rows - begin : each;
-        TERN_TRY(tern_copy(seat->comm, x->seen, (char *)seat->buffers[b] + begin * bytes, num * bytes,
-                           seat->stream));
-        TERN_TRY(tern_stream_synchronize(seat->comm, seat->stream));
-        for (k = 0; k < num; k++) {
-            make_row(c, x, seat->rank, b, begin + k);
-            tally->wrong +=
-                count_wrong((char *)x->seen + k * bytes, (char *)x->wanted, bytes, element_bytes(s, b));
-            tally->compared += bytes / element_bytes(s, b);
-        }
+    int k;
+    for (k = 0; k < (int)NUM_OUTPUTS; k++) {
+        enum buffer b = outputs[k].buffer;
+        struct piece_rows rows = {seat->buffers[b], shape_row_bytes(s, b), 0, shape_rows(s, seat->rank, b)};
+        x->buffer = b;
+        TERN_TRY(
+            pieces_compare(p, &rows, element_bytes(s, b), make_row, x, &c->tallies[i][outputs[k].operation]));
     }
     return TERN_OK;
 }
@@ -209,25 +191,20 @@ static enum tern_status compare_buffer(struct check *c, struct scratch *x, int i
 static enum tern_status compare_rank(void *user, int i)
 {
     struct check *c = (struct check *)user;
-    struct tern_comm *comm = c->b->seats[i].comm;
+    struct seat *seat = &c->b->seats[i];
     uint32_t hidden = c->b->shape.hidden;
-    struct scratch x = {NULL, NULL, NULL, NULL};
+    struct scratch x = {c, seat->rank, BUF_ROWS, NULL, NULL};
+    struct pieces p;
     enum tern_status status;
-    int k;
-    TERN_TRY(tern_alloc(comm, TERN_MEMORY_HOST, BENCH_PIECE_BYTES, &x.seen));
-    x.wanted = malloc(4 * (size_t)hidden + TERN_MAX_TOPK * sizeof(int64_t));
+    TERN_TRY(pieces_open(&p, seat->comm, seat->stream));
     x.expert = (uint16_t *)malloc(2 * (size_t)hidden);
     x.sum = (float *)malloc(hidden * sizeof(float));
-    status = x.wanted != NULL && x.expert != NULL && x.sum != NULL
-                 ? TERN_OK
+    status = x.expert != NULL && x.sum != NULL
+                 ? compare_buffers(c, &x, &p, i)
                  : TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for rows of %u channels", hidden);
-    for (k = 0; status == TERN_OK && k < (int)NUM_OUTPUTS; k++) {
-        status = compare_buffer(c, &x, i, outputs[k].buffer, &c->tallies[i][outputs[k].operation]);
-    }
     free(x.sum);
     free(x.expert);
-    free(x.wanted);
-    tern_free(comm, x.seen);
+    pieces_close(&p);
     return status;
 }
 
@@ -236,11 +213,10 @@ static void check_counts(const struct ref_route *r, const struct tern_route_coun
 {
     uint64_t wrong = (seen->num_rows != r->num_rows) + (seen->num_tokens != r->num_tokens);
     tally->compared += 2 + ranks + experts;
-    wrong += count_wrong((const char *)seen->rank_counts, (const char *)r->rank_counts, 4 * ranks, 4);
-    wrong += count_wrong((const char *)seen->expert_counts, (const char *)r->expert_counts, 4 * experts, 4);
+    wrong += pieces_count_wrong(seen->rank_counts, r->rank_counts, 4 * ranks, 4);
+    wrong += pieces_count_wrong(seen->expert_counts, r->expert_counts, 4 * experts, 4);
     if (r->expert_offsets != NULL) {
-        wrong += count_wrong((const char *)seen->expert_offsets, (const char *)r->expert_offsets,
-                             4 * experts + 4, 4);
+        wrong += pieces_count_wrong(seen->expert_offsets, r->expert_offsets, 4 * experts + 4, 4);
         tally->compared += experts + 1;
     }
     tally->wrong += wrong;
@@ -300,24 +276,17 @@ static enum tern_status corrupt(struct bench *b)
     static const enum buffer targets[] = {BUF_ROWS, BUF_ROWS, BUF_SUMS};
     enum buffer target = targets[b->shape.options->corrupt];
     struct seat *seat = &b->seats[0];
-    unsigned char byte = 0;
     if (b->shape.options->corrupt == CORRUPT_NONE || seat->rank != 0) {
         return TERN_OK;
     }
     if (shape_rows(&b->shape, 0, target) == 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--corrupt: rank 0 has no row to corrupt");
     }
-    TERN_TRY(tern_copy(seat->comm, &byte, seat->buffers[target], 1, seat->stream));
-    TERN_TRY(tern_stream_synchronize(seat->comm, seat->stream));
-    byte ^= CORRUPT_BIT;
-    TERN_TRY(tern_copy(seat->comm, seat->buffers[target], &byte, 1, seat->stream));
-    return tern_stream_synchronize(seat->comm, seat->stream);
+    return pieces_flip(seat->comm, seat->stream, seat->buffers[target]);
 }
 
 static enum tern_status check_all(struct check *c, struct tally tallies[NUM_OPERATIONS])
 {
-    struct tally all[TERN_MAX_RANKS][NUM_OPERATIONS];
-    int r, op;
     TERN_TRY(poison(c->b));
     TERN_TRY(compare_counts(c));
     TERN_TRY(run_once(c->b));
@@ -326,15 +295,7 @@ static enum tern_status check_all(struct check *c, struct tally tallies[NUM_OPER
         TERN_TRY(party_each(c->b->party->num_ranks, cast_rank, c));
     }
     TERN_TRY(party_each(c->b->party->num_local, compare_rank, c));
-    TERN_TRY(party_gather(c->b->party, c->tallies, all, sizeof(all[0])));
-    for (op = 0; op < NUM_OPERATIONS; op++) {
-        memset(&tallies[op], 0, sizeof(tallies[op]));
-        for (r = 0; r < c->b->party->num_ranks; r++) {
-            tallies[op].wrong += all[r][op].wrong;
-            tallies[op].compared += all[r][op].compared;
-        }
-    }
-    return TERN_OK;
+    return party_tally(c->b->party, c->tallies[0], NUM_OPERATIONS, tallies);
 }
 
 enum tern_status bench_check(struct bench *b, struct tally tallies[NUM_OPERATIONS])

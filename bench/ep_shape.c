@@ -134,11 +134,7 @@ static enum tern_status open_eps(struct bench *b)
         config.staging_bytes =
             (s->options->tensor ? config.staging_bytes : 0) + rows * config.max_row_bytes + SLACK_BYTES;
     }
-    if (b->party->in_process) {
-        TERN_TRY(tern_ep_open_all(b->party->num_ranks, b->party->comms, &config, eps));
-    } else {
-        TERN_TRY(tern_ep_open(b->party->comms[0], &config, &eps[0]));
-    }
+    TERN_TRY(party_open_eps(b->party, &config, eps));
     for (i = 0; i < b->party->num_local; i++) {
         b->seats[i].ep = eps[i];
     }
@@ -222,21 +218,24 @@ void shape_fill_row(const struct shape *s, int rank, enum buffer b, uint64_t row
     }
 }
 
-/* Makes the rows of one buffer in host memory, a piece at a time, and copies them. */
-static enum tern_status fill_buffer(const struct shape *s, struct seat *seat, enum buffer b, char *piece)
+/* One buffer of one rank, as what makes its rows sees it. */
+struct filled {
+    const struct shape *shape;
+    int rank;
+    enum buffer buffer;
+};
+
+static void make_row(void *user, uint64_t row, void *at)
 {
-    uint64_t bytes = shape_row_bytes(s, b), num_rows = shape_rows(s, seat->rank, b);
-    uint64_t begin, each = bytes != 0 ? BENCH_PIECE_BYTES / bytes : 0, i;
-    for (begin = 0; each != 0 && begin < num_rows; begin += each) {
-        uint64_t num = num_rows - begin < each ? num_rows - begin : each;
-        for (i = 0; i < num; i++) {
-            shape_fill_row(s, seat->rank, b, begin + i, piece + i * bytes);
-        }
-        TERN_TRY(tern_copy(seat->comm, (char *)seat->buffers[b] + begin * bytes, piece, num * bytes,
-                           seat->stream));
-        TERN_TRY(tern_stream_synchronize(seat->comm, seat->stream));
-    }
-    return TERN_OK;
+    const struct filled *f = (const struct filled *)user;
+    shape_fill_row(f->shape, f->rank, f->buffer, row, at);
+}
+
+static enum tern_status fill_buffer(struct pieces *p, const struct shape *s, struct seat *seat, enum buffer b)
+{
+    struct filled filled = {s, seat->rank, b};
+    struct piece_rows rows = {seat->buffers[b], shape_row_bytes(s, b), 0, shape_rows(s, seat->rank, b)};
+    return pieces_fill(p, &rows, make_row, &filled);
 }
 
 static enum tern_status fill_inputs(void *user, int i)
@@ -246,7 +245,7 @@ static enum tern_status fill_inputs(void *user, int i)
     struct seat *seat = &b->seats[i];
     uint64_t first = (uint64_t)seat->rank * s->routing.tokens * s->routing.topk;
     enum tern_status status = TERN_OK;
-    void *piece = NULL;
+    struct pieces pieces;
     if (s->routing.tokens != 0) {
         TERN_TRY(tern_copy(seat->comm, seat->buffers[BUF_IDS], s->routing.ids + first,
                            buffer_bytes(s, seat->rank, BUF_IDS), seat->stream));
@@ -254,15 +253,15 @@ static enum tern_status fill_inputs(void *user, int i)
                            buffer_bytes(s, seat->rank, BUF_WEIGHTS), seat->stream));
         TERN_TRY(tern_stream_synchronize(seat->comm, seat->stream));
     }
-    TERN_TRY(tern_alloc(seat->comm, TERN_MEMORY_HOST, BENCH_PIECE_BYTES, &piece));
-    status = fill_buffer(s, seat, BUF_TOKENS, (char *)piece);
+    TERN_TRY(pieces_open(&pieces, seat->comm, seat->stream));
+    status = fill_buffer(&pieces, s, seat, BUF_TOKENS);
     if (status == TERN_OK) {
-        status = fill_buffer(s, seat, BUF_SCALES, (char *)piece);
+        status = fill_buffer(&pieces, s, seat, BUF_SCALES);
     }
     if (status == TERN_OK) {
-        status = fill_buffer(s, seat, BUF_EXPERTS, (char *)piece);
+        status = fill_buffer(&pieces, s, seat, BUF_EXPERTS);
     }
-    tern_free(seat->comm, piece);
+    pieces_close(&pieces);
     return status;
 }
 
@@ -289,16 +288,12 @@ static enum tern_status open_routes(struct bench *b)
 static enum tern_status open_seat(struct bench *b, int i)
 {
     struct seat *seat = &b->seats[i];
-    int k;
     seat->comm = b->party->comms[i];
     seat->stream = b->party->streams[i];
     seat->rank = b->party->first + i;
     seat->num_rows = b->shape.routing.routes[seat->rank].num_rows;
     TERN_TRY(take_buffers(b, seat));
     fill_args(&b->shape, seat);
-    for (k = 0; k < MAX_EVENTS; k++) {
-        TERN_TRY(tern_event_open(seat->comm, &seat->events[k]));
-    }
     return TERN_OK;
 }
 
@@ -332,9 +327,6 @@ void bench_close(struct bench *b)
         struct seat *seat = &b->seats[i];
         tern_route_close(seat->route);
         tern_ep_close(seat->ep);
-        for (k = 0; k < MAX_EVENTS && seat->events[k] != NULL; k++) {
-            tern_event_close(seat->comm, seat->events[k]);
-        }
         for (k = 0; k < NUM_BUFFERS; k++) {
             if (seat->buffers[k] != NULL) {
                 tern_free(seat->comm, seat->buffers[k]);

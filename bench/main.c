@@ -4,6 +4,7 @@
  * as a column. Exit status 0: done and right; 1: an element is wrong; 2: something failed. */
 #include "demo.h"
 #include "bench_ep.h"
+#include "bench_ll.h"
 #include "options.h"
 #include "report.h"
 #include "wire.h"
@@ -20,6 +21,7 @@ static const struct subcommand {
     enum tern_status (*run)(const struct options *options, struct report *report, struct tally *tally);
 } subcommands[] = {
     {"ep", COMMAND_EP, ep_run},
+    {"ll", COMMAND_LL, ll_run_command},
     {"wire", COMMAND_WIRE, wire_run},
     {"demo", COMMAND_DEMO, demo_run},
 };
@@ -47,7 +49,7 @@ static int is_help(const char *word)
 static int answer(const struct subcommand *sub, int num_words, char **words)
 {
     int i;
-    for (i = 0; i < num_words; i += 2) {
+    for (i = 0; i < num_words; i += options_num_words(sub->command, words[i])) {
         if (is_help(words[i])) {
             options_help(sub->command);
             return 1;
@@ -109,6 +111,6 @@ int main(int argc, char **argv)
     if (strcmp(name, "--version") == 0) {
         return print_version();
     }
-    fprintf(stderr, "tern-bench: no subcommand '%s'; there are ep, wire, demo and help\n", name);
+    fprintf(stderr, "tern-bench: no subcommand '%s'; there are ep, ll, wire, demo and help\n", name);
     return EXIT_FAILED;
 }

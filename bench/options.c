@@ -2,11 +2,13 @@
  *
  * The option table, its parser and its help text. */
 #include "options.h"
+#include "kernels/ll_args.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum kind { NUMBER, SWEEP, CHOICE, TEXT };
+/* A flag takes no value, every other option one. */
+enum kind { NUMBER, SWEEP, CHOICE, TEXT, FLAG };
 
 struct row {
     const char *name;
@@ -22,53 +24,79 @@ struct row {
 #define AT(field) offsetof(struct options, field)
 /* Rows of BF16 to 1 MiB, the longest that an EP object takes. */
 enum { MAX_HIDDEN = 1 << 19 };
-enum { EP = COMMAND_EP, WIRE = COMMAND_WIRE, DEMO = COMMAND_DEMO, ALL = COMMAND_ALL };
+enum { EP = COMMAND_EP, WIRE = COMMAND_WIRE, DEMO = COMMAND_DEMO, LL = COMMAND_LL, ALL = COMMAND_ALL };
 
 static const struct row rows[] = {
     {"--machine", CHOICE, ALL, AT(machine), 0, 0, 0, "auto|cpu|cuda",
      "auto: TERN_MACHINE, else cuda if a GPU is there"},
     {"--ranks", NUMBER, ALL, AT(ranks), 1, TERN_MAX_RANKS, 0, "N", "default 8; under tern-run what it says"},
     {"--tokens", SWEEP, EP, AT(tokens), 0, 1u << 20, 0, "N[,N..]", "tokens a rank; default 4096, cpu 64"},
-    {"--hidden", NUMBER, EP, AT(hidden), 8, MAX_HIDDEN, 0, "N", "channels a token; default 7168, cpu 512"},
+    {"--tokens", SWEEP, LL, AT(tokens), 0, 1u << 13, 0, "N[,N..]",
+     "tokens a rank; default 1,8,32,128,512,1024, cpu 16"},
+    {"--hidden", NUMBER, EP | LL, AT(hidden), 8, MAX_HIDDEN, 0, "N",
+     "channels a token; default 7168, cpu 512"},
     {"--topk", NUMBER, EP, AT(topk), 1, TERN_MAX_TOPK, 0, "N", "experts a token; default 8, or the file's"},
+    {"--topk", NUMBER, LL, AT(topk), 1, LL_MAX_TOPK, 0, "N", "experts a token; default 8, or the file's"},
     {"--experts", NUMBER, EP, AT(experts), 1, MAX_EXPERTS, 0, "N",
      "of all ranks; default 256, or the file's"},
+    {"--experts", NUMBER, LL, AT(experts), 1, MAX_EXPERTS, 0, "N",
+     "of all ranks; default 288, or the file's"},
     {"--sms", NUMBER, EP | DEMO, AT(sms), 1, 1024, 0, "N",
      "processors an operation takes; default 24, or what a rank may use"},
+    {"--sms", NUMBER, LL, AT(sms), 1, 1024, 0, "N",
+     "processors an operation takes; default what a rank may use"},
     {"--dtype", CHOICE, EP, AT(dtype), 0, 0, DTYPE_BF16, "bf16|fp8|cast",
      "rows of dispatch: bf16, fp8 with FP32 scales, bf16 cast to fp8 on the way"},
     {"--layout", CHOICE, EP, AT(layout), 0, 0, TERN_LAYOUT_RANK, "rank|expert", "order of the rows received"},
     {"--align", NUMBER, EP, AT(align), 1, 4096, 1, "N",
      "expert layout: rows that an expert's begin is a multiple of"},
-    {"--routing", TEXT, EP, AT(routing), 0, 0, 0, "uniform|FILE.npy",
-     "drawn without replacement, or an array [layer, token, choice]"},
+    {"--cast", CHOICE, LL, AT(ll.cast), 0, 0, TERN_CAST_FP8, "none|fp8|pow2|ue8m0",
+     "rows of dispatch: BF16, or cast to E4M3 with one of three kinds of scales"},
+    {"--weights", CHOICE, LL, AT(ll.weights), 0, 0, NOT_CHOSEN, "combine|dispatch",
+     "where weights are given: a row a choice comes home, or a sum a rank; default combine, by rank "
+     "dispatch"},
+    {"--layout", CHOICE, LL, AT(ll.layout), 0, 0, TERN_LL_BY_EXPERT, "expert|rank",
+     "rows received: one a (token, expert), or one a (token, rank)"},
+    {"--compression", CHOICE, LL, AT(ll.compression), 0, 0, TERN_LL_PLAIN, "none|fp8|log10",
+     "rows of combine on their way: BF16, E4M3 with FP32 scales, or 10-bit logarithms"},
+    {"--hook", FLAG, LL, AT(ll.hook), 0, 0, 0, "", "send and receive as two calls, timed apart too"},
+    {"--lanes", NUMBER, LL, AT(ll.lanes), 1, 64, 1, "N",
+     "batches that go together; figures are of one; with --hook all send, then receive"},
+    {"--mask", NUMBER, LL, AT(ll.mask), 0, TERN_MAX_RANKS - 1, NO_MASK, "RANK",
+     "masked on all others, it takes no part; default none"},
+    {"--statistics", FLAG, LL, AT(ll.statistics), 0, 0, 0, "",
+     "counts added up and time waited, asked of every operation"},
+    {"--graph", FLAG, LL, AT(ll.graph), 0, 0, 0, "", "replay operations from captured graphs"},
+    {"--routing", TEXT, EP | LL, AT(routing), 0, 0, 0, "uniform|FILE.npy",
+     "drawn without replacement, or an array [layer, token, choice]; default uniform"},
     {"--weights", TEXT, EP, AT(weights), 0, 0, 0, "FILE.npy",
      "top-k weights for a routing file; default: drawn"},
-    {"--layer", NUMBER, EP, AT(layer), 0, 1u << 16, 0, "N", "of the routing file; default 0"},
-    {"--skew", NUMBER, EP, AT(skew), 100, 100 * TERN_MAX_RANKS, 100, "N",
-     "drawn so that rank 0 receives N per cent of the mean; default 100"},
-    {"--seed", NUMBER, EP | WIRE | DEMO, AT(seed), 0, UINT32_MAX, 1, "N", "of routing and rows; default 1"},
-    {"--iters", NUMBER, EP, AT(iters), 1, 100000, 0, "N", "timed iterations; default 50, cpu 5"},
+    {"--layer", NUMBER, EP | LL, AT(layer), 0, 1u << 16, 0, "N", "of the routing file; default 0"},
+    {"--skew", NUMBER, EP | LL, AT(skew), 100, 100 * TERN_MAX_RANKS, 100, "N",
+     "drawn so that rank 0 has N per cent of the mean of rows of rank layout: a (token, rank) once"},
+    {"--seed", NUMBER, ALL, AT(seed), 0, UINT32_MAX, 1, "N", "of routing and rows"},
+    {"--iters", NUMBER, EP | LL, AT(iters), 1, 100000, 0, "N", "timed iterations; default 50, cpu 5"},
     {"--iters", NUMBER, DEMO, AT(iters), 1, 100000, 0, "N", "timed iterations; default 20, cpu 2"},
     {"--iters", NUMBER, WIRE, AT(iters), 1, WIRE_MAX_SAMPLES, 0, "N", "samples a test; default 10, cpu 3"},
-    {"--warmup", NUMBER, EP, AT(warmup), 1, 1000, 0, "N", "iterations before; default 5, cpu 1"},
+    {"--warmup", NUMBER, EP | LL, AT(warmup), 1, 1000, 0, "N", "iterations before; default 5, cpu 1"},
     {"--out", CHOICE, EP, AT(tensor), 0, 0, 0, "window|tensor",
      "where outputs lie: where peers write, or one more copy away"},
-    {"--meta", CHOICE, EP, AT(meta), 0, 0, 1, "0|1",
-     "dispatch also carries top-k ids, weights and sources; default 1"},
-    {"--transfer", CHOICE, EP, AT(transfer), 0, 0, 0, "auto|bulk|plain", "bulk copies, or loads and stores"},
+    {"--meta", CHOICE, EP, AT(meta), 0, 0, 1, "0|1", "dispatch also carries top-k ids, weights and sources"},
+    {"--meta", CHOICE, LL, AT(meta), 0, 0, 1, "0|1", "dispatch also gives ranges and sources"},
+    {"--transfer", CHOICE, EP | LL, AT(transfer), 0, 0, 0, "auto|bulk|plain",
+     "bulk copies, or loads and stores"},
     {"--combine", CHOICE, EP, AT(combine), 0, 0, 0, "pull|engine",
      "who brings combine's rows: the kernel, or the copy engine"},
-    {"--check", CHOICE, EP | WIRE, AT(check), 0, 0, 1, "0|1",
-     "compare every element with the reference; default 1"},
-    {"--corrupt", CHOICE, EP | DEMO, AT(corrupt), 0, 0, 0, "none|dispatch|combine",
+    {"--check", CHOICE, EP | LL | WIRE, AT(check), 0, 0, 1, "0|1",
+     "compare every element with the reference"},
+    {"--corrupt", CHOICE, EP | LL | DEMO, AT(corrupt), 0, 0, 0, "none|dispatch|combine",
      "flip one bit of that output, to see that the check sees it"},
     {"--json", TEXT, ALL, AT(json), 0, 0, 0, "FILE", "write the same as JSON"},
     {"--data", TEXT, DEMO, AT(data), 0, 0, 0, "DIR",
      "folder of the routing files; default data, else the installed one"},
 };
 
-enum { NUM_ROWS = sizeof(rows) / sizeof(rows[0]) };
+enum { NUM_ROWS = sizeof(rows) / sizeof(rows[0]), WORDS_AT_ONCE = 8 };
 
 /* Digits only: no sign, no space. `given` is the whole word, of which text is a part. */
 static enum tern_status read_number(const struct row *row, const char *given, const char *text, size_t length,
@@ -148,6 +176,9 @@ static enum tern_status read_value(const struct row *row, const char *text, stru
     case TEXT:
         *(const char **)field = text;
         break;
+    case FLAG:
+        *(uint32_t *)field = 1;
+        break;
     }
     return TERN_OK;
 }
@@ -164,37 +195,67 @@ static const struct row *find(const char *name, unsigned commands)
     return NULL;
 }
 
+int options_num_words(enum command command, const char *word)
+{
+    const struct row *row = find(word, command);
+    return row != NULL && row->kind == FLAG ? 1 : 2;
+}
+
+static void set_defaults(enum command command, struct options *o)
+{
+    int i;
+    memset(o, 0, sizeof(*o));
+    o->command = command;
+    for (i = 0; i < (int)NUM_ROWS; i++) {
+        if (rows[i].kind == NUMBER || rows[i].kind == CHOICE) {
+            *(uint32_t *)(void *)((char *)o + rows[i].offset) = rows[i].value;
+        }
+    }
+}
+
 enum tern_status options_parse(enum command command, int num_words, char **words, struct options *options)
 {
     struct options o;
     int i;
-    memset(&o, 0, sizeof(o));
-    o.command = command;
-    for (i = 0; i < (int)NUM_ROWS; i++) {
-        if (rows[i].kind == NUMBER || rows[i].kind == CHOICE) {
-            *(uint32_t *)(void *)((char *)&o + rows[i].offset) = rows[i].value;
-        }
-    }
-    for (i = 0; i < num_words; i += 2) {
+    set_defaults(command, &o);
+    for (i = 0; i < num_words; i += options_num_words(command, words[i])) {
         const struct row *row = find(words[i], command);
         if (row == NULL && words[i][0] != '-') {
             return TERN_FAIL(TERN_INVALID_ARGUMENT,
-                             "'%s' is no option; every option takes one value; see tern-bench help",
+                             "'%s' is no option; flags take no value, other options one; see tern-bench help",
                              words[i]);
         }
         if (row == NULL) {
             return TERN_FAIL(TERN_INVALID_ARGUMENT, "no option %s here; see tern-bench help", words[i]);
         }
-        if (i + 1 == num_words) {
+        if (row->kind != FLAG && i + 1 == num_words) {
             return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s needs a value: %s", row->name, row->words);
         }
-        TERN_TRY(read_value(row, words[i + 1], &o));
+        TERN_TRY(read_value(row, row->kind != FLAG ? words[i + 1] : "", &o));
     }
     if (o.routing != NULL && strcmp(o.routing, "uniform") == 0) {
         o.routing = NULL;
     }
+    if (o.corrupt != CORRUPT_NONE && find("--check", command) != NULL && !o.check) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--corrupt %s with --check 0",
+                         options_word(command, "--corrupt", o.corrupt));
+    }
     *options = o;
     return TERN_OK;
+}
+
+/* One option, with the default that the table knows; where it depends on more, the help says it. */
+static void print_row(const struct row *row)
+{
+    size_t length = 0;
+    const char *word = row->kind == CHOICE ? word_at(row->words, row->value, &length) : NULL;
+    printf("  %-13s %-23s %s", row->name, row->words, row->help);
+    if (word != NULL) {
+        printf("; default %.*s", (int)length, word);
+    } else if (row->kind == NUMBER && row->value >= row->min && row->value <= row->max && row->value != 0) {
+        printf("; default %u", row->value);
+    }
+    printf("\n");
 }
 
 void options_help(enum command command)
@@ -204,6 +265,7 @@ void options_help(enum command command)
         const char *usage;
     } parts[] = {
         {COMMAND_EP, "tern-bench ep [OPTION VALUE]...    time and check route, dispatch and combine"},
+        {COMMAND_LL, "tern-bench ll [OPTION VALUE]...    time and check low-latency dispatch and combine"},
         {COMMAND_WIRE, "tern-bench wire [OPTION VALUE]...  what this machine's memory and links can do"},
         {COMMAND_DEMO, "tern-bench demo [OPTION VALUE]...  real routing through eight ranks, checked"},
     };
@@ -215,22 +277,24 @@ void options_help(enum command command)
         printf("%s\n", parts[p].usage);
         for (i = 0; i < (int)NUM_ROWS; i++) {
             if ((rows[i].commands & parts[p].command) != 0) {
-                printf("  %-10s %-21s %s\n", rows[i].name, rows[i].words, rows[i].help);
+                print_row(&rows[i]);
             }
         }
         printf("\n");
     }
-    printf("tern-bench [ep|wire|demo] --help   this text\n"
-           "tern-bench --version               the version\n\n"
+    printf("tern-bench [ep|ll|wire|demo] --help   this text\n"
+           "tern-bench --version                  the version\n\n"
            "One process drives all ranks; under `tern-run -n N tern-bench ...` each process is one rank.\n"
            "The exit status is 1 if an element is wrong and 2 if something failed.\n");
 }
 
-const char *options_word(const char *option, uint32_t value)
+const char *options_word(enum command command, const char *option, uint32_t value)
 {
-    static _Thread_local char text[24];
+    static _Thread_local char texts[WORDS_AT_ONCE][24];
+    static _Thread_local unsigned calls;
+    char *text = texts[calls++ % WORDS_AT_ONCE];
     size_t length;
-    const char *word = word_at(find(option, COMMAND_ALL)->words, value, &length);
-    snprintf(text, sizeof(text), "%.*s", (int)length, word != NULL ? word : "");
+    const char *word = word_at(find(option, command)->words, value, &length);
+    snprintf(text, sizeof(texts[0]), "%.*s", (int)length, word != NULL ? word : "");
     return text;
 }

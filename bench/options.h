@@ -11,11 +11,13 @@ enum command {
     COMMAND_EP = 1,
     COMMAND_WIRE = 2,
     COMMAND_DEMO = 4,
-    COMMAND_ALL = COMMAND_EP | COMMAND_WIRE | COMMAND_DEMO
+    COMMAND_LL = 8,
+    COMMAND_ALL = COMMAND_EP | COMMAND_WIRE | COMMAND_DEMO | COMMAND_LL
 };
 enum dtype { DTYPE_BF16, DTYPE_FP8, DTYPE_CAST };
 enum corrupt { CORRUPT_NONE, CORRUPT_DISPATCH, CORRUPT_COMBINE };
-enum { MAX_SWEEP = 16, MAX_EXPERTS = 1 << 14, WIRE_MAX_SAMPLES = 1000 };
+enum { MAX_SWEEP = 16, MAX_EXPERTS = 1 << 14, WIRE_MAX_SAMPLES = 1000, NO_MASK = 1 << 16 };
+enum { NOT_CHOSEN = 1 << 16 }; /* of a choice whose default is another option's */
 
 struct sweep {
     uint32_t num;
@@ -37,7 +39,7 @@ struct options {
     const char *routing; /* NULL: uniform */
     const char *weights;
     uint32_t layer;
-    uint32_t skew; /* rows of rank 0, in per cent of the mean */
+    uint32_t skew; /* rows of rank 0 in rank layout, in per cent of the mean */
     uint32_t seed;
     uint32_t iters;
     uint32_t warmup;
@@ -49,13 +51,24 @@ struct options {
     uint32_t corrupt; /* enum corrupt */
     const char *json;
     const char *data; /* folder of the demo's routing */
+    struct {
+        uint32_t cast;        /* enum tern_cast */
+        uint32_t weights;     /* enum tern_ll_weights, or NOT_CHOSEN */
+        uint32_t layout;      /* enum tern_ll_layout */
+        uint32_t compression; /* enum tern_ll_compression */
+        uint32_t lanes;
+        uint32_t hook, graph, statistics;
+        uint32_t mask; /* a rank, or NO_MASK */
+    } ll;
 };
 
 /* Reads the words after the subcommand. TERN_INVALID_ARGUMENT names the option and the value. */
 enum tern_status options_parse(enum command command, int num_words, char **words, struct options *options);
 /* Prints usage and every option of the subcommand, or of all. */
 void options_help(enum command command);
-/* The word for a value of a choice option, as the header and the JSON give it. */
-const char *options_word(const char *option, uint32_t value);
+/* Words that the option at this word takes, itself included; 2 for one that there is not. */
+int options_num_words(enum command command, const char *word);
+/* The word for a value of a choice option, as the header and the JSON give it; good for seven more calls. */
+const char *options_word(enum command command, const char *option, uint32_t value);
 
 #endif

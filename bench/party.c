@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { DEFAULT_RANKS = 8 };
@@ -84,6 +85,41 @@ enum tern_status party_gather(struct party *p, const void *local, void *all, siz
         return TERN_OK;
     }
     return tern_comm_allgather(p->comms[0], local, all, bytes);
+}
+
+enum tern_status party_tally(struct party *p, const struct tally *local, int num, struct tally *sums)
+{
+    struct tally *all = (struct tally *)calloc((size_t)p->num_ranks * (size_t)num, sizeof(*all));
+    enum tern_status status;
+    int i;
+    if (all == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for the results of %d ranks", p->num_ranks);
+    }
+    status = party_gather(p, local, all, (size_t)num * sizeof(*all));
+    memset(sums, 0, (size_t)num * sizeof(*sums));
+    for (i = 0; status == TERN_OK && i < p->num_ranks * num; i++) {
+        sums[i % num].wrong += all[i].wrong;
+        sums[i % num].compared += all[i].compared;
+    }
+    free(all);
+    return status;
+}
+
+enum tern_status party_open_eps(struct party *p, const struct tern_ep_config *config, struct tern_ep **eps)
+{
+    return p->in_process ? tern_ep_open_all(p->num_ranks, p->comms, config, eps)
+                         : tern_ep_open(p->comms[0], config, &eps[0]);
+}
+
+enum tern_status party_sms(const struct party *p, uint32_t asked, uint32_t or_else, uint32_t *sms)
+{
+    uint32_t limit = (uint32_t)tern_comm_num_sms(p->comms[0]);
+    uint32_t wanted = asked != 0 ? asked : or_else;
+    if (asked > limit) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--sms %u: a rank may use %u", asked, limit);
+    }
+    *sms = wanted < limit ? wanted : limit;
+    return TERN_OK;
 }
 
 enum tern_status party_barrier(struct party *p)

@@ -8,6 +8,7 @@
 
 #include "comm/comm.h"
 #include "options.h"
+#include "report.h"
 
 struct party {
     int num_ranks;
@@ -28,6 +29,14 @@ void party_close(struct party *p);
 
 /* COLLECTIVE. all[r] becomes rank r's `bytes` bytes; `local` holds those of the local ranks in order. */
 enum tern_status party_gather(struct party *p, const void *local, void *all, size_t bytes);
+/* COLLECTIVE. sums[k] becomes the sum over all ranks of tally k; local[i * num + k] is that of local rank
+ * i. */
+enum tern_status party_tally(struct party *p, const struct tally *local, int num, struct tally *sums);
+/* COLLECTIVE. An EP object on every local rank. */
+enum tern_status party_open_eps(struct party *p, const struct tern_ep_config *config, struct tern_ep **eps);
+/* Processors that an operation takes: `asked`, refused above what a rank of the open party may use; if that
+ * is 0, `or_else` or what a rank may use. */
+enum tern_status party_sms(const struct party *p, uint32_t asked, uint32_t or_else, uint32_t *sms);
 /* COLLECTIVE. Until every process is here. */
 enum tern_status party_barrier(struct party *p);
 /* Until all that was issued on the local ranks' streams has run. */

@@ -7,13 +7,13 @@
 
 #include "core/core.h"
 
-enum { REPORT_MAX_NOTES = 40, REPORT_MAX_ROWS = 256, REPORT_MAX_COLUMNS = 24, REPORT_TEXT = 16 };
+enum { REPORT_MAX_NOTES = 40, REPORT_MAX_ROWS = 256, REPORT_MAX_COLUMNS = 32, REPORT_TEXT = 16 };
 
 struct column {
     const char *name; /* table head and JSON key */
     const char *unit; /* second line of the head; "" if none */
-    int width;
-    int decimals; /* -1: a text column */
+    int width;        /* 0: in the JSON only */
+    int decimals;     /* -1: a text column */
 };
 
 /* A cell of a text column holds text, of any other a number; NaN is "not measured". */
@@ -28,10 +28,11 @@ struct tally {
 };
 
 struct report {
-    const char *kind; /* "ep", "wire", "demo" */
+    const char *kind; /* "ep", "ll", "wire", "demo" */
     int quiet;        /* keep everything, print nothing: ranks other than 0 */
     const struct column *columns;
     int num_columns;
+    uint32_t left_out; /* bit c: this run has nothing in column c, which is then in the JSON only */
     int num_notes, num_rows;
     struct {
         char key[24];

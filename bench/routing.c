@@ -7,6 +7,7 @@
 #include "draw.h"
 #include "fill.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -228,6 +229,24 @@ void routing_close(struct routing *g)
     free(g->weights);
     free(g->ids);
     memset(g, 0, sizeof(*g));
+}
+
+void routing_name(const struct options *o, char *text, size_t text_bytes)
+{
+    const char *name = o->routing != NULL ? strrchr(o->routing, '/') : NULL;
+    if (o->routing == NULL) {
+        snprintf(text, text_bytes, o->skew > 100 ? "skew%u" : "uniform", o->skew);
+        return;
+    }
+    name = name != NULL ? name + 1 : o->routing;
+    snprintf(text, text_bytes, "%.*s.%u", (int)(strcspn(name, "._") < 7 ? strcspn(name, "._") : 7), name,
+             o->layer % 100000);
+}
+
+enum tern_status routing_note(struct report *report, const struct options *o)
+{
+    return report_note(report, "routing", "%s, layer %u, seed %u, skew %u",
+                       o->routing != NULL ? o->routing : "drawn", o->layer, o->seed, o->skew);
 }
 
 static uint64_t count_rows(const struct ref_route *route, int from)

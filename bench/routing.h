@@ -8,6 +8,7 @@
 #include "npy.h"
 #include "options.h"
 #include "ref/ref.h"
+#include "report.h"
 
 struct routing {
     int num_ranks;
@@ -27,6 +28,11 @@ enum tern_status routing_settle(struct options *options, int num_ranks);
 enum tern_status routing_open(const struct options *options, int num_ranks, uint32_t tokens,
                               struct routing *routing);
 void routing_close(struct routing *routing);
+
+/* How the ids were drawn, or the last part of the file's path without its extension, and the layer. */
+void routing_name(const struct options *options, char *text, size_t text_bytes);
+/* The note "routing". */
+enum tern_status routing_note(struct report *report, const struct options *options);
 
 /* Rows that rank r receives, padding apart, and how many of them come from r itself. */
 uint64_t routing_rows(const struct routing *routing, int rank);

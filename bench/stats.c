@@ -22,7 +22,9 @@ struct stats stats_of(double *values, size_t num)
 {
     struct stats s;
     qsort(values, num, sizeof(*values), compare);
+    s.p10 = quantile(values, num, 10);
     s.p50 = quantile(values, num, 50);
+    s.p90 = quantile(values, num, 90);
     s.p99 = quantile(values, num, 99);
     s.best = values[0];
     s.worst = values[num - 1];

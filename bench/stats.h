@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 struct stats {
-    double p50, p99; /* by nearest rank: always one of the values */
+    double p10, p50, p90, p99; /* by nearest rank: always one of the values */
     double best, worst;
     double spread; /* (worst - best) / p50 */
 };

@@ -43,20 +43,32 @@ enum tern_status report_note(struct report *r, const char *key, const char *form
     return TERN_OK;
 }
 
+static int is_shown(const struct report *r, int column)
+{
+    return r->columns[column].width > 0 && (r->left_out >> column & 1) == 0;
+}
+
+/* One line of the head; the '#' takes the place of the first column's blank. */
+static void print_head(const struct report *r, int units)
+{
+    const char *before = "\n#";
+    int i;
+    for (i = 0; i < r->num_columns; i++) {
+        const struct column *c = &r->columns[i];
+        if (is_shown(r, i)) {
+            printf("%s%*s", before, c->width, units ? c->unit : c->name);
+            before = " ";
+        }
+    }
+}
+
 void report_head(const struct report *r)
 {
-    int i;
-    if (r->quiet) {
-        return;
+    if (!r->quiet) {
+        print_head(r, 0);
+        print_head(r, 1);
+        printf("\n");
     }
-    for (i = 0; i < r->num_columns; i++) {
-        /* The '#' takes the place of the first column's blank. */
-        printf("%s%*s", i == 0 ? "\n#" : " ", r->columns[i].width, r->columns[i].name);
-    }
-    for (i = 0; i < r->num_columns; i++) {
-        printf("%s%*s", i == 0 ? "\n#" : " ", r->columns[i].width, r->columns[i].unit);
-    }
-    printf("\n");
 }
 
 struct cell *report_row(struct report *r)
@@ -83,6 +95,9 @@ void report_print_row(const struct report *r)
     }
     for (i = 0; i < r->num_columns; i++) {
         const struct column *c = &r->columns[i];
+        if (!is_shown(r, i)) {
+            continue;
+        }
         if (c->decimals < 0 || isnan(row[i].number)) {
             printf(" %*s", c->width, row[i].text[0] != 0 ? row[i].text : "-");
         } else {

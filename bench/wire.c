@@ -109,6 +109,13 @@ static enum tern_status run_ping(struct run *run)
     return TERN_OK;
 }
 
+enum tern_status wire_note(struct report *report, const struct party *party, double gb_s)
+{
+    return report_note(report, "wire", "%.3f GB/s a rank: best all-to-all %s of this run%s", gb_s,
+                       party->comms[0]->machine->info.has_bulk ? "bulk push" : "store",
+                       party->machine == TERN_MACHINE_CPU ? " (cpu machine: memory copies by fibers)" : "");
+}
+
 static enum tern_status run_all(struct run *run)
 {
     static const struct probe engine = {MOVE_ENGINE, 0, 0}, local = {MOVE_LOCAL, 0, 0};

@@ -64,6 +64,9 @@ enum tern_status wire_best(struct wire *w, double *gb_s);
 /* COLLECTIVE. wire_open, wire_best, wire_close. */
 enum tern_status wire_measure(struct party *party, uint32_t seed, double *gb_s);
 
+/* The note "wire", for those who put their figures beside it. */
+enum tern_status wire_note(struct report *report, const struct party *party, double gb_s);
+
 /* The subcommand. */
 enum tern_status wire_run(const struct options *options, struct report *report, struct tally *tally);
 

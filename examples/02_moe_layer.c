@@ -116,11 +116,11 @@ static int compare(struct rank *r)
 int main(void)
 {
     void (*const steps[5])(struct rank *) = {prepare, route, dispatch, run_experts, combine};
-    struct tern_ep_config conf = {sizeof(conf), EXPERTS, TOPK, TOKENS, ROW_BYTES, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    struct tern_ep_config config = ep_config(EXPERTS, TOPK, TOKENS, ROW_BYTES);
     struct tern_comm *comms[RANKS];
     struct tern_ep *eps[RANKS];
     static struct rank ranks[RANKS]; /* zeroed */
-    int wrong = 0, each[RANKS], first, here = open_ranks(RANKS, &conf, comms, eps, &first);
+    int wrong = 0, each[RANKS], first, here = open_ranks(RANKS, &config, comms, eps, &first);
     for (int i = 0; i < here; i++) {
         ranks[i].me = first + i;
         ranks[i].comm = comms[i];

@@ -107,15 +107,15 @@ static int compare(struct rank *r, int step, int *num_rows)
 
 int main(void)
 {
-    struct tern_ep_config conf = {sizeof(conf), EXPERTS, TOPK, TOKENS, ROW_BYTES, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    struct tern_ep_config config = ep_config(EXPERTS, TOPK, TOKENS, ROW_BYTES);
     struct tern_comm *comms[RANKS];
     struct tern_ep *eps[RANKS];
     struct rank ranks[RANKS];
     uint64_t max_rows = 0;
     int wrong = 0, num_rows = 0;
-    must(tern_ep_max_rows(&conf, RANKS, TERN_LAYOUT_RANK, 1, &max_rows));
+    must(tern_ep_max_rows(&config, RANKS, TERN_LAYOUT_RANK, 1, &max_rows));
     must(tern_comm_open_all(RANKS, NULL, comms));
-    must(tern_ep_open_all(RANKS, comms, &conf, eps));
+    must(tern_ep_open_all(RANKS, comms, &config, eps));
     memset(ranks, 0, sizeof(ranks));
     for (int r = 0; r < RANKS; r++) {
         ranks[r].me = r;

@@ -19,6 +19,17 @@ static inline void must(enum tern_status status)
     }
 }
 
+static inline struct tern_ep_config ep_config(uint32_t experts, uint32_t topk, uint32_t tokens,
+                                              uint32_t row_bytes)
+{
+    struct tern_ep_config config = TERN_EP_CONFIG_INIT;
+    config.num_experts = experts;
+    config.max_topk = topk;
+    config.max_tokens = tokens;
+    config.max_row_bytes = row_bytes;
+    return config;
+}
+
 /* Opens num_ranks ranks with an EP object each. Returns how many this process drives: all of them, or under
  * tern-run one, rank *first. Another number of ranks than the example's is refused by rank 0 for all. */
 static inline int open_ranks(int num_ranks, const struct tern_ep_config *config, struct tern_comm **comms,

@@ -29,33 +29,73 @@ run()
 # sum_wrong: of the last column of all rows; "none" if no row has a number there
 sum_wrong() { awk '/^[^#]/ && $NF ~ /^[0-9]+$/ { n += $NF; seen = 1 } END { print seen ? n : "none" }' "$scratch/out"; }
 
-# right NAME OPTION...: a run of `tern-bench ep` with nothing wrong
+# right COMMAND NAME OPTION...: a run of `tern-bench ep` or `tern-bench ll` with nothing wrong
 right()
 {
-    name=$1
-    shift
-    if run 0 "$bench" ep --ranks 4 --experts 16 --topk 3 --tokens 24 --hidden 128 --iters 2 "$@" && [ "$(sum_wrong)" = 0 ]; then
-        ok "ep is right: $name"
+    command=$1
+    name="$1 is right: $2"
+    shift 2
+    if run 0 "$bench" "$command" --ranks 4 --experts 16 --topk 3 --tokens 24 --hidden 128 --iters 2 "$@" && [ "$(sum_wrong)" = 0 ]; then
+        ok "$name"
     else
-        not_ok "ep is right: $name (#wrong $(sum_wrong))"
+        not_ok "$name (#wrong $(sum_wrong))"
     fi
 }
-right "defaults"
-right "several sizes, one of them 0" --tokens 0,1,7
-right "by expert, padded" --layout expert --align 8
-right "combine by copy engine" --combine engine
-right "fp8 rows with scales" --dtype fp8
-right "cast to fp8, by expert" --dtype cast --layout expert
-right "outputs outside the window" --out tensor
-right "rows alone" --meta 0
-right "loads and stores" --transfer plain --dtype fp8
-right "one rank" --ranks 1
+right ep "defaults"
+right ep "several sizes, one of them 0" --tokens 0,1,7
+right ep "by expert, padded" --layout expert --align 8
+right ep "combine by copy engine" --combine engine
+right ep "fp8 rows with scales" --dtype fp8
+right ep "cast to fp8, by expert" --dtype cast --layout expert
+right ep "outputs outside the window" --out tensor
+right ep "rows alone" --meta 0
+right ep "loads and stores" --transfer plain --dtype fp8
+right ep "one rank" --ranks 1
+
+right ll "defaults"
+right ll "several numbers of tokens, one of them 0" --tokens 0,1,7
+right ll "in two phases" --hook
+right ll "in two phases, three batches in flight" --hook --lanes 3 --tokens 5
+right ll "replayed graphs" --graph
+right ll "replayed graphs, two phases, two lanes" --graph --hook --lanes 2 --tokens 5
+right ll "weights at dispatch, BF16" --weights dispatch --cast none
+right ll "scales as exponents" --cast ue8m0 --weights dispatch --hidden 640
+right ll "scales rounded up" --cast pow2
+right ll "combine compressed to 10-bit logarithms" --compression log10
+right ll "sums compressed to FP8" --compression fp8 --weights dispatch --hidden 640
+right ll "loads and stores, slabs and counts alone" --transfer plain --meta 0
+right ll "by rank, with weights at dispatch unless asked" --layout rank --tokens 0,1,9
+if grep -q 'weights at dispatch, by rank' "$scratch/out" && ! grep -q waited "$scratch/out"; then
+    ok "ll says so, and shows no waiting that was not measured"
+else
+    not_ok "ll says so, and shows no waiting that was not measured"
+fi
+right ll "by rank, scales as exponents, two lanes" --layout rank --weights dispatch --cast ue8m0 --hidden 640 --lanes 2
+right ll "with statistics" --statistics --lanes 2
+if awk '/^#tokens/ { for (i = 1; i <= NF; i++) at = $i == "waited" ? i : at } / dispatch / && at && $at > 0 { seen = 1 } END { exit !seen }' "$scratch/out"; then
+    ok "ll shows that ranks waited for each other"
+else
+    not_ok "ll shows that ranks waited for each other"
+fi
+right ll "with statistics, by rank, in a graph" --statistics --layout rank --weights dispatch --graph
+right ll "rank 2 masked" --mask 2
+right ll "rank 0 masked, by rank, in two phases" --mask 0 --layout rank --weights dispatch --hook
+right ll "rank 3 masked, in a graph" --mask 3 --graph --compression log10
+right ll "one rank" --ranks 1
+right ll "one rank is named more often" --skew 150
 
 if run 0 "$bench" ep --ranks 4 --tokens 32 --hidden 128 --iters 1 --routing $ids --weights data/routing_topk_weights.npy --layer 1 &&
     [ "$(sum_wrong)" = 0 ] && grep -q 'routing\.1' "$scratch/out"; then
     ok "ep reads recorded routing"
 else
     not_ok "ep reads recorded routing"
+fi
+
+if run 0 "$bench" ll --ranks 4 --tokens 32 --hidden 128 --iters 1 --routing $ids --layer 1 &&
+    [ "$(sum_wrong)" = 0 ] && grep -q 'top-8 of 256 experts' "$scratch/out"; then
+    ok "ll reads recorded routing"
+else
+    not_ok "ll reads recorded routing"
 fi
 
 if run 0 "$bench" ep --ranks 4 --tokens 256 --hidden 64 --iters 1 --skew 130 &&
@@ -66,11 +106,36 @@ else
     not_ok "one rank receives 1.3 times the mean"
 fi
 
+# Low latency counts what it was given: a (token, rank) by rank, where --skew counts too, a (token, expert) by expert.
+for layout in rank expert; do
+    if run 0 "$bench" ll --ranks 4 --experts 16 --topk 3 --tokens 256 --hidden 64 --iters 1 --skew 130 --layout $layout &&
+        awk -v by=$layout '/^#tokens/ { for (i = 1; i <= NF; i++) at = $i == "skew" ? i : at }
+            / (dispatch|combine) / && at && (by == "rank" ? $at > 1.26 && $at < 1.34 : $at > 1.36) { n++ }
+            END { exit n != 2 }' "$scratch/out"; then
+        ok "ll shows the skew of rows by $layout"
+    else
+        sed 's/^/# /' "$scratch/out"
+        not_ok "ll shows the skew of rows by $layout"
+    fi
+done
+
 if run 0 "$build/bin/tern-run" -n 3 "$bench" ep --experts 12 --topk 2 --tokens 16 --hidden 64 --iters 2 &&
     [ "$(sum_wrong)" = 0 ] && [ "$(grep -c dispatch "$scratch/out")" = 2 ] && grep -q 'a process each' "$scratch/out"; then
     ok "under tern-run one rank prints for all" # one row, and the word in a note
 else
     not_ok "under tern-run one rank prints for all"
+fi
+if run 0 "$build/bin/tern-run" -n 3 "$bench" ll --experts 12 --topk 2 --tokens 16 --hidden 64 --iters 2 --mask 1 &&
+    [ "$(sum_wrong)" = 0 ] && grep -q 'rank 1 takes no part' "$scratch/out"; then
+    ok "ll under tern-run with a masked process"
+else
+    not_ok "ll under tern-run with a masked process"
+fi
+if run 0 "$build/bin/tern-run" -n 3 "$bench" ll --experts 12 --topk 2 --tokens 16 --hidden 64 --iters 2 --hook --graph &&
+    [ "$(sum_wrong)" = 0 ] && [ "$(grep -cE '^ +16 ' "$scratch/out")" = 7 ] && grep -q 'a process each' "$scratch/out"; then
+    ok "ll under tern-run: a row an operation and a phase, from one rank"
+else
+    not_ok "ll under tern-run: a row an operation and a phase, from one rank"
 fi
 
 if grep -qE '^# result +0 of [1-9][0-9]* elements wrong: ok$' "$scratch/out"; then
@@ -80,13 +145,16 @@ else
 fi
 
 # A check that cannot fail proves nothing.
-for operation in dispatch combine; do
-    if run 1 "$bench" ep --ranks 2 --experts 4 --topk 2 --tokens 8 --hidden 64 --iters 1 --corrupt $operation &&
-        [ "$(sum_wrong)" = 1 ] && grep -E "^[^#]* $operation .* 1\$" "$scratch/out" > /dev/null; then
-        ok "one flipped bit of $operation is one wrong element and exit status 1"
-    else
-        not_ok "one flipped bit of $operation is one wrong element and exit status 1 (#wrong $(sum_wrong))"
-    fi
+for command in ep ll; do
+    for operation in dispatch combine; do
+        name="$command: one flipped bit of $operation is one wrong element and exit status 1"
+        if run 1 "$bench" $command --ranks 2 --experts 4 --topk 2 --tokens 8 --hidden 64 --iters 1 --corrupt $operation &&
+            [ "$(sum_wrong)" = 1 ] && grep -E "^[^#]* $operation .* 1\$" "$scratch/out" > /dev/null; then
+            ok "$name"
+        else
+            not_ok "$name (#wrong $(sum_wrong))"
+        fi
+    done
 done
 
 if run 0 "$bench" wire --ranks 2 --iters 2 --json "$scratch/wire.json" && [ "$(sum_wrong)" = 0 ] &&
@@ -96,20 +164,35 @@ else
     not_ok "wire measures every mover and moves right"
 fi
 
+run 0 "$bench" ll --ranks 2 --experts 4 --topk 4 --tokens 1,8 --hidden 64 --iters 1 --hook --json "$scratch/ll.json"
+ll_rows=$(grep -cE '^ +[0-9]' "$scratch/out")
 run 0 "$bench" ep --ranks 2 --experts 4 --topk 2 --tokens 8 --hidden 64 --iters 1 --json "$scratch/ep.json"
 rows=$(grep -cE '^ +[0-9]' "$scratch/out")
 if have python3; then
-    python3 - "$scratch/ep.json" "$scratch/wire.json" "$rows" > "$scratch/errors" 2>&1 <<'END'
+    python3 - "$scratch" "$rows" "$ll_rows" > "$scratch/errors" 2>&1 <<'END'
 import json, sys
-for path, kind in ((sys.argv[1], "ep"), (sys.argv[2], "wire")):
+num_rows = {"ep": int(sys.argv[2]), "ll": int(sys.argv[3])}
+# Every token goes to all 4 experts on 2 ranks: a row of 64 bytes with a scale, and on the wire a header of 64 and
+# 16 bytes for the scale; two rows of 64 channels home from the other rank.
+moved = {"dispatch": (64 + 64 + 16, 4 * (64 + 4)), "combine": (2 * 128, 4 * 128)}
+for kind in ("ep", "ll", "wire"):
+    path = sys.argv[1] + "/" + kind + ".json"
     report = json.load(open(path))
     if report["format"] != 1 or report["kind"] != kind or not report["notes"]["tern"]:
         print(path, "format", report["format"], "kind", report["kind"])
     for row in report["rows"]:
         if set(row) != set(report["units"]):
             print(path, "columns of", row)
-    if kind == "ep" and len(report["rows"]) != int(sys.argv[3]):
-        print(path, len(report["rows"]), "rows, the table has", sys.argv[3])
+    if len(report["rows"]) != num_rows.get(kind, len(report["rows"])):
+        print(path, len(report["rows"]), "rows, the table has", num_rows[kind])
+    for row in report["rows"] if kind == "ll" else []:
+        if (row["cast"], row["weights"], row["experts"], row["hook"], row["lanes"]) != ("fp8", "combine", 4, 1, 1):
+            print(path, "settings of", row)
+        if not row["p10"] <= row["p50"] <= row["p90"]:
+            print(path, "order of", row)
+        for name, bytes in zip(("remote", "logical"), moved.get(row["op"], ())):
+            if abs(row[name] - row["tokens"] * bytes / 1e3) > 1e-6:
+                print(path, name, "bytes of", row)
 END
     check "the JSON is what the table says" "$scratch/errors"
 else
@@ -134,6 +217,22 @@ refused()
     fi
 }
 refused "'fast'" fast
+refused "--bogus" ll --bogus 1
+refused "'1' is no option" ll --hook 1
+refused "--hook" ep --hook
+refused "--lanes 65: 65 is outside" ll --lanes 65
+refused "--cast fp4" ll --cast fp4
+refused "--weights never" ll --weights never
+refused "--layout rank needs --weights dispatch" ll --layout rank --weights combine
+refused "--compression log8" ll --compression log8
+refused "--mask 4: ranks are 0 to 3" ll --ranks 4 --mask 4
+refused "--mask 0: the only rank" ll --ranks 1 --mask 0
+refused "--hidden 24 is not a multiple of 16, with --cast fp8" ll --ranks 2 --hidden 24
+refused "--tokens 9000: 9000 is outside" ll --tokens 9000
+refused "--topk 33: 33 is outside 1 to 32" ll --ranks 2 --topk 33
+refused "--experts 10" ll --ranks 4 --experts 10
+refused "--corrupt combine" ll --corrupt combine --check 0
+refused "no/such/x.json" ll --json no/such/x.json
 refused "--bogus" ep --bogus 1
 refused "--data" ep --data x
 refused "--iters needs a value" ep --iters
@@ -150,7 +249,7 @@ refused "--combine engine needs --layout rank" ep --combine engine --layout expe
 refused "--layer 1 without a routing file" ep --layer 1
 refused "--skew 99: 99 is outside" ep --skew 99
 refused "--skew 130: the ids come from" ep --routing $ids --skew 130
-refused "--skew 500: 8 of 8 experts a token on 4 ranks can come to 100" ep --ranks 4 --tokens 8 \
+refused "per cent of the mean; 8 of 8 experts a token on 4 ranks allow at most about 100" ep --ranks 4 --tokens 8 \
     --topk 8 --experts 8 --skew 500
 refused "--seed 99999999999999999999" ep --seed 99999999999999999999
 refused "--dtype fp4" ep --dtype fp4
@@ -165,7 +264,7 @@ refused "32776" ep --routing $ids --ranks 8 --tokens 4097
 refused "no/such.npy" ep --routing no/such.npy
 refused "float16" ep --routing data/routing_topk_weights.npy
 refused "uint8" ep --routing $ids --weights $ids
-for command in ep demo; do
+for command in ep ll demo; do
     refused "--sms 1000: a rank may use" $command --ranks 4 --sms 1000
     [ -s "$scratch/out" ] && not_ok "$command measures before it refuses --sms 1000" || ok "and nothing was measured"
 done
@@ -192,9 +291,13 @@ answers()
 }
 answers "default 50, cpu 5" ep --help
 answers "default 10, cpu 3" wire --help
+answers "default 288" ll --hook --help
 answers "default 20, cpu 2" demo --help
 answers "--data" help
-for command in "" ep wire demo; do
+answers "the copy engine; default pull" ep --help
+answers "three kinds of scales; default fp8" ll --help
+answers "a (token, rank) once; default 100" ll --help
+for command in "" ep ll wire demo; do
     answers "tern-bench $(sed -n 's/^#define TERN_VERSION_[MP][A-Z]* *//p' include/tern/tern.h | paste -sd.)" $command --version
 done
 

@@ -51,7 +51,8 @@ int num_fds(void);
 int num_windows(void);
 /* Mappings of files of this name. */
 int num_mappings(const char *name);
-/* Runs the first body once, then all: afterwards there are as many descriptors and windows as before these. */
+/* Runs the first body once, then all: afterwards there are as many descriptors and windows as before
+ * these. */
 int leaves_nothing(struct test *t, int (*const bodies[])(struct test *t), int num_bodies);
 
 #endif

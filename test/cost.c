@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counters of the executor that no schedule, compiler or processor changes. A barrier counts once for the warp
- * or block, a copy once, a fence or a wait once a thread. */
+ * Counters of the executor that no schedule, compiler or processor changes. A barrier counts once for the
+ * warp or block, a copy once, a fence or a wait once a thread. */
 #include "cost.h"
 #include "simt/executor.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What kernels have asked of the cpu machine's executor, by name. Apart from cost_test.c, because the executor's
- * own header cannot be read beside world.h. */
+ * What kernels have asked of the cpu machine's executor, by name. Apart from cost_test.c, because the
+ * executor's own header cannot be read beside world.h. */
 #ifndef TERN_TEST_COST_H
 #define TERN_TEST_COST_H
 

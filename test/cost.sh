@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Route, dispatch and combine cost no more than test/cost.expected says, on the cpu machine and without a clock:
+# Route, dispatch and combine, those of low latency too, cost no more than test/cost.expected says, on the cpu
+# machine and without a clock:
 #
 #   counts        what their kernels ask of the executor: barriers, votes, copies and their bytes. No compiler,
 #                 processor or schedule changes these; they must be equal
@@ -72,20 +73,37 @@ callgrind()
         }' "$scratch/callgrind" > "$scratch/functions"
 }
 
+# calls CASE NAME...: instructions of one call of each.
+calls()
+{
+    callgrind "$1" 20 || return 1
+    shift
+    for name; do
+        awk -v name="$name" '$1 == name && $3 { print "host", name, int($4 / $3) }' "$scratch/functions"
+    done
+}
+
+# kernels CASE NAME...: instructions of each in two rounds.
+kernels()
+{
+    callgrind "$1" 2 || return 1
+    shift
+    for name; do
+        awk -v name="$name" '$1 == "tern_cpu_" name || $1 == name "_body" { sum += $2 }
+            END { if (sum) printf "kernel %s %d\n", name, sum }' "$scratch/functions"
+    done
+}
+
 # instructions FILE: "host NAME COUNT", a call; "kernel NAME COUNT", in all of a run.
 instructions()
 {
-    callgrind rank-1 20 || return 1
-    for name in tern_route_update tern_dispatch tern_combine; do
-        awk -v name=$name '$1 == name && $3 { print "host", name, int($4 / $3) }' "$scratch/functions"
-    done > "$1"
-    callgrind rank-256 2 || return 1
-    for name in route dispatch_bulk combine_bulk; do
-        awk -v name=$name '$1 == "tern_cpu_" name || $1 == name "_body" { sum += $2 }
-            END { if (sum) printf "kernel %s %d\n", name, sum }' "$scratch/functions"
-    done >> "$1"
-    [ "$(wc -l < "$1")" -eq 6 ] || { echo "functions are missing:"; cat "$1"; } >> "$scratch/log"
-    [ "$(wc -l < "$1")" -eq 6 ]
+    : > "$1"
+    calls rank-1 tern_route_update tern_dispatch tern_combine >> "$1" || return 1
+    kernels rank-256 route dispatch_bulk combine_bulk >> "$1" || return 1
+    calls ll-expert-1 tern_ll_dispatch tern_ll_combine >> "$1" || return 1
+    kernels ll-summed-32 ll_dispatch_bulk ll_combine_bulk >> "$1" || return 1
+    [ "$(wc -l < "$1")" -eq 10 ] || { echo "functions are missing:"; cat "$1"; } >> "$scratch/log"
+    [ "$(wc -l < "$1")" -eq 10 ]
 }
 
 record()
@@ -135,7 +153,7 @@ compare_instructions()
     limit=200
     if [ "$(sed -n 's/^compiler //p' "$expected")" = "$(compiler)" ]; then
         limit=110
-        case $2 in dispatch_* | combine_*) limit=120 ;; esac
+        case $2 in dispatch_* | combine_* | ll_*) limit=120 ;; esac
     fi
     recorded=$(sed -n "s/^instructions $1 $2 //p" "$expected")
     text="instructions of $1 $2: $3, recorded ${recorded:-none}"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What route, dispatch and combine cost on the cpu machine, in units that no clock measures. test/cost.sh
- * compares the figures with test/cost.expected; it runs this program in two other ways:
+ * What route, dispatch and combine cost on the cpu machine, those of low latency too, in units that no clock
+ * measures. test/cost.sh compares the figures with test/cost.expected; it runs this program in two other
+ * ways:
  *
  *     cost_test --counts           a line for every case and operation, with the executor's counters
  *     cost_test --rounds CASE N    N rounds of one case and nothing else, for callgrind
@@ -9,6 +10,7 @@
  * On its own the program shows that the figures mean something: results are right while they are taken, and
  * every schedule gives the same ones, so that they can be compared exactly. */
 #include "cost.h"
+#include "ll_batch.h"
 #include "scene.h"
 
 #include <inttypes.h>
@@ -24,13 +26,19 @@ static const char *const op_names[NUM_OPS] = {"route", "dispatch", "combine"};
 struct cost_case {
     const char *name;
     uint32_t layout, tokens;
+    uint32_t low_latency; /* `layout` is then an enum tern_ll_layout, and there is no route */
+    uint32_t cast, weights;
 };
 
 static const struct cost_case cases[] = {
-    {"rank-256", TERN_LAYOUT_RANK, 256},
-    {"rank-1", TERN_LAYOUT_RANK, 1},
-    {"expert-256", TERN_LAYOUT_EXPERT, 256},
-    {"expert-1", TERN_LAYOUT_EXPERT, 1},
+    {"rank-256", TERN_LAYOUT_RANK, 256, 0, 0, 0},
+    {"rank-1", TERN_LAYOUT_RANK, 1, 0, 0, 0},
+    {"expert-256", TERN_LAYOUT_EXPERT, 256, 0, 0, 0},
+    {"expert-1", TERN_LAYOUT_EXPERT, 1, 0, 0, 0},
+    {"ll-expert-32", TERN_LL_BY_EXPERT, 32, 1, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE},
+    {"ll-expert-1", TERN_LL_BY_EXPERT, 1, 1, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE},
+    {"ll-summed-32", TERN_LL_BY_EXPERT, 32, 1, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH},
+    {"ll-rank-32", TERN_LL_BY_RANK, 32, 1, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH},
 };
 
 enum { NUM_CASES = sizeof cases / sizeof *cases };
@@ -39,13 +47,39 @@ struct costs {
     uint64_t counts[NUM_OPS][COST_COUNTERS];
 };
 
+/* What a case takes: a scene with a batch, or for low latency with none, and this one. */
+struct stage {
+    struct scene scene;
+    struct ll_batch ll;
+};
+
+static void stage_low_latency(struct stage *x, const struct cost_case *c, const struct batch_shape *shape)
+{
+    struct ll_shape ll;
+    int r;
+
+    memset(&ll, 0, sizeof ll);
+    ll.batch = *shape;
+    ll.hidden = ROW_BYTES / 2;
+    ll.layout = c->layout;
+    ll.cast = c->cast;
+    ll.weights = c->weights;
+    ll_batch_init(&x->ll, &x->scene.world, x->scene.eps, &ll, &x->scene.rng);
+    for (r = 0; r < RANKS; r++) {
+        x->ll.ranks[r].num_sms = SMS;
+    }
+    ll_config_add(&x->scene.config, &ll, 1);
+    x->scene.rng.state = 257; /* whatever has been drawn so far */
+    ll_batch_redraw_ids(&x->ll, ROUTING_UNIFORM, &x->scene.rng);
+}
+
 /* The ids are the same for every schedule. */
-static void stage(struct scene *s, const struct cost_case *c, uint32_t tokens, uint64_t schedule)
+static void stage(struct stage *x, const struct cost_case *c, uint32_t tokens, uint64_t schedule)
 {
     struct batch_shape shape = {EXPERTS, TOPK, 8, 0, 0, 0, 1, ROUTING_UNIFORM};
+    struct scene *s = &x->scene;
 
-    shape.layout = c->layout;
-    shape.alignment = c->layout == TERN_LAYOUT_EXPERT ? 8 : 0;
+    memset(x, 0, sizeof *x);
     shape.max_tokens = tokens;
     scene_init(s, RANKS, 256);
     s->config.num_experts = EXPERTS;
@@ -54,7 +88,13 @@ static void stage(struct scene *s, const struct cost_case *c, uint32_t tokens, u
     s->config.max_row_bytes = ROW_BYTES;
     s->config.num_sms = SMS;
     s->row_bytes = ROW_BYTES;
-    scene_add(s, &shape, 0);
+    if (c->low_latency) {
+        stage_low_latency(x, c, &shape);
+    } else {
+        shape.layout = c->layout;
+        shape.alignment = c->layout == TERN_LAYOUT_EXPERT ? 8 : 0;
+        scene_add(s, &shape, 0);
+    }
     s->rng.state = schedule;
 }
 
@@ -90,8 +130,38 @@ static int measure(struct scene *s, struct costs *costs)
     return 0;
 }
 
-static int run(struct scene *s, int rounds, struct costs *costs)
+static int measure_low_latency(struct stage *x, struct costs *costs)
 {
+    struct scene *s = &x->scene;
+    uint64_t counts[COST_COUNTERS];
+
+    PASS(world_upload(&s->world));
+    cost_read(s->world.members[0].lanes[0], counts);
+    PASS(ll_dispatch_issue(&x->ll, TERN_LL_BOTH, 0));
+    PASS(world_ep_synchronize(&s->world, s->eps));
+    take(s, counts, costs->counts[OP_DISPATCH]);
+    PASS(ll_combine_issue(&x->ll, TERN_LL_BOTH, 0));
+    PASS(world_ep_synchronize(&s->world, s->eps));
+    take(s, counts, costs->counts[OP_COMBINE]);
+    ll_expect_dispatch(&x->ll); /* every time, for the sums */
+    return 0;
+}
+
+static int run_low_latency(struct stage *x, int rounds, struct costs *costs)
+{
+    int i;
+
+    PASS(scene_open(&x->scene));
+    for (i = 0; i < rounds; i++) {
+        PASS(measure_low_latency(x, costs));
+    }
+    ll_expect_combine(&x->ll);
+    return world_verify(&x->scene.world, "the measured round");
+}
+
+static int run(struct stage *x, int rounds, struct costs *costs)
+{
+    struct scene *s = &x->scene;
     int i;
 
     PASS(scene_open(s));
@@ -109,12 +179,14 @@ static int run(struct scene *s, int rounds, struct costs *costs)
 static int cost_of(const struct cost_case *c, uint32_t tokens, uint64_t schedule, int rounds,
                    struct costs *costs)
 {
-    struct scene s;
+    struct stage x;
     int result;
 
-    stage(&s, c, tokens, schedule);
-    result = run(&s, rounds, costs);
-    scene_fini(&s);
+    memset(costs, 0, sizeof *costs);
+    stage(&x, c, tokens, schedule);
+    result = c->low_latency ? run_low_latency(&x, rounds, costs) : run(&x, rounds, costs);
+    ll_batch_fini(&x.ll);
+    scene_fini(&x.scene);
     return result;
 }
 
@@ -129,7 +201,7 @@ static int print_counts(void)
         if (cost_of(&cases[i], cases[i].tokens, FIRST_SCHEDULE, 1, &costs)) {
             return 1;
         }
-        for (op = 0; op < NUM_OPS; op++) {
+        for (op = cases[i].low_latency ? OP_DISPATCH : OP_ROUTE; op < NUM_OPS; op++) {
             printf("%s %s", cases[i].name, op_names[op]);
             for (n = 0; n < COST_COUNTERS; n++) {
                 if (costs.counts[op][n]) {
@@ -180,8 +252,8 @@ static int schedules(struct test *t)
     for (i = 0; i < NUM_CASES; i++) {
         uint32_t tokens = (uint32_t)test_scaled(t, (int)cases[i].tokens);
         PASS(cost_of(&cases[i], tokens, FIRST_SCHEDULE, 1, &first));
-        CHECK(first.counts[OP_ROUTE][0] == RANKS, "%s: route has started %" PRIu64 " grids on %d ranks",
-              cases[i].name, first.counts[OP_ROUTE][0], RANKS);
+        CHECK(first.counts[OP_DISPATCH][0] == RANKS, "%s: dispatch has started %" PRIu64 " grids on %d ranks",
+              cases[i].name, first.counts[OP_DISPATCH][0], RANKS);
         for (n = 1; n < SCHEDULES; n++) {
             PASS(cost_of(&cases[i], tokens, FIRST_SCHEDULE + (uint64_t)n, 1, &other));
             PASS(same_counts(&cases[i], &first, &other));

@@ -168,7 +168,8 @@ static int again(struct edge *e)
     return 0;
 }
 
-/* -1 in *failed: the route did not even get so far. The last rank enters within two milliseconds of the deadline. Whoever reports success has all its rows. */
+/* -1 in *failed: the route did not even get so far. The last rank enters within two milliseconds of the
+ * deadline. Whoever reports success has all its rows. */
 static int one_late_round(struct edge *e, int round, int *failed)
 {
     int outcomes[RANKS], busy = 0;

@@ -2,7 +2,8 @@
  *
  * Ranks that never come, come late, do something else, or die: every other rank ends with a status and a
  * record within the deadline, and a reset makes the object as new. Rank 3 of 4 is the culprit, or the last of
- * many. One long file, because all cases share the culprit's scene and the check of what the others report. */
+ * many. One long file, because all cases share the culprit's scene and the check of what the others
+ * report. */
 #include "procs.h"
 #include "scene.h"
 

@@ -44,9 +44,47 @@ static int four(struct test *t) { return run_cases(t, 4, 20); }
 
 enum { RANKS = 4, VICTIM = 2 };
 
+/* What the victim has sent is received; in the combine it is missed, masked, and left out, and so in all that
+ * follows, without another wait. */
+static int go_on_without(struct ll_batch *b, const struct tern_ep_config *config, int rank, struct rng *r)
+{
+    static const unsigned char masked[TERN_MAX_RANKS] = {0, 0, 1};
+    struct world *w = b->batch.world;
+    struct tern_fault f = TERN_FAULT_INIT;
+    uint64_t seen[2];
+    double begin;
+
+    PASS(ll_combine_issue(b, TERN_LL_BOTH, 0));
+    PASS(world_ep_synchronize(w, b->eps));
+    ll_expect_masks(b, masked, 1);
+    ll_expect_combine(b);
+    PASS(world_verify(w, "a combine without one who died"));
+    OK(tern_ll_mask_peek(b->eps[rank], seen));
+    CHECK(seen[0] == 1u << VICTIM, "rank %d sees 0x%llx", rank, (unsigned long long)seen[0]);
+    OK(tern_ll_mask_fault(b->eps[rank], VICTIM, &f));
+    CHECK(f.peer == VICTIM && f.operation == TERN_OP_LL_COMBINE, "rank %d: operation %d, peer %d", rank,
+          f.operation, f.peer);
+    begin = test_seconds();
+    for (int round = 0; round < 4; round++) {
+        ll_batch_redraw_ids(b, ROUTING_UNIFORM, r);
+        ll_expect_masks(b, masked, 0);
+        PASS(world_upload(w));
+        PASS(ll_dispatch_issue(b, TERN_LL_BOTH, 0));
+        PASS(ll_combine_issue(b, TERN_LL_BOTH, 0));
+        ll_expect_dispatch(b);
+        ll_expect_combine(b);
+        PASS(world_ep_synchronize(w, b->eps));
+        PASS(world_verify(w, "a round without one who died"));
+    }
+    /* Each would take a deadline at least. */
+    CHECK(test_seconds() - begin < config->timeout_ms * 3e-3, "four rounds take %.1f s",
+          test_seconds() - begin);
+    return 0;
+}
+
 /* What the victim has sent is received; in the combine it is missed, and named. */
 static int live_or_die(struct ll_batch *b, const struct tern_ep_config *config, int rank,
-                       struct procs_page *page)
+                       struct procs_page *page, struct rng *r)
 {
     struct tern_comm_config comm = TERN_COMM_CONFIG_INIT;
     struct world *w = b->batch.world;
@@ -65,6 +103,9 @@ static int live_or_die(struct ll_batch *b, const struct tern_ep_config *config, 
     PASS(world_ep_synchronize(w, b->eps));
     ll_expect_dispatch(b);
     PASS(world_verify(w, "a dispatch from one who died"));
+    if (config->ll_mask) {
+        return go_on_without(b, config, rank, r);
+    }
     PASS(ll_combine_issue(b, TERN_LL_BOTH, 0));
     REFUSES(tern_ep_synchronize(b->eps[rank]), TERN_TIMEOUT, "rank 2");
     CHECK(test_seconds() - begin < config->timeout_ms * 1e-3 + 6.0, "rank %d ends after %.1f s", rank,
@@ -72,9 +113,14 @@ static int live_or_die(struct ll_batch *b, const struct tern_ep_config *config, 
     return 0;
 }
 
+struct death {
+    const struct test *t;
+    uint32_t ll_mask;
+};
+
 static int mortal(int rank, struct procs_page *page, void *user)
 {
-    const struct test *t = (const struct test *)user;
+    const struct death *death = (const struct death *)user;
     struct tern_ep_config config = TERN_EP_CONFIG_INIT;
     struct tern_ep *eps[RANKS] = {NULL};
     struct rng r = {71};
@@ -91,19 +137,28 @@ static int mortal(int rank, struct procs_page *page, void *user)
     config.max_topk = shape.batch.topk;
     config.max_tokens = 1;
     config.max_row_bytes = 16;
-    config.timeout_ms = t->scale < 100 ? 4000 : 1200;
+    config.timeout_ms = death->t->scale < 100 ? 4000 : 1200;
+    config.ll_mask = death->ll_mask;
     ll_config_add(&config, &shape, 1);
     world_init(&w, RANKS, rank);
     ll_batch_init(&b, &w, eps, &shape, &r);
     ll_batch_redraw_ids(&b, ROUTING_UNIFORM, &r);
-    result = live_or_die(&b, &config, rank, page);
+    result = live_or_die(&b, &config, rank, page, &r);
     ll_batch_fini(&b);
     world_ep_close(&w, eps);
     world_fini(&w);
     return result;
 }
 
-static int killed(struct test *t) { return procs_run(RANKS, VICTIM, 60, mortal, t); }
+static int die(struct test *t, uint32_t ll_mask)
+{
+    struct death death = {t, ll_mask};
+
+    return procs_run(RANKS, VICTIM, 60, mortal, &death);
+}
+
+static int killed(struct test *t) { return die(t, 0); }
+static int masked(struct test *t) { return die(t, 1); }
 
 int main(int argc, char **argv)
 {
@@ -111,6 +166,7 @@ int main(int argc, char **argv)
 
     test_begin(&t, argc, argv);
     test_run(&t, "a rank killed between send and receive is named", killed);
+    test_run(&t, "a rank killed between send and receive is masked, and the others go on", masked);
     test_run(&t, "random cases, ranks in 2 processes", two);
     test_run(&t, "random cases, ranks in 4 processes", four);
     return test_end(&t);

@@ -60,7 +60,8 @@ static int limit_memory(struct rlimit *before)
     return 0;
 }
 
-/* An object opens everywhere or nowhere, and the reason reaches everybody; the communicator stays as it was. */
+/* An object opens everywhere or nowhere, and the reason reaches everybody; the communicator stays as it
+ * was. */
 static int poor_body(int rank, struct procs_page *page, void *user)
 {
     struct tern_comm_config machine = TERN_COMM_CONFIG_INIT;

@@ -3,8 +3,8 @@
  * Many ranks in one process: dispatch and combine over 64 ranks and over the most there may be, against the
  * reference, within a time. The time covers opening, route, dispatch and combine, not the reference.
  *
- * Past 64 ranks a set of ranks has a second word; with 64 choices and 128 ranks a token has more targets than a
- * warp has lanes. */
+ * Past 64 ranks a set of ranks has a second word; with 64 choices and 128 ranks a token has more targets than
+ * a warp has lanes. */
 #include "scene.h"
 
 enum { HIDDEN = 256, EXPERTS = 256, SECONDS = 30 };

@@ -30,7 +30,7 @@ alone g++ c++17 cc
 alone clang++ c++17 cc
 
 # Every structure can be initialised as documented, in both languages.
-for name in $(sed -n 's/^#define \(TERN_[A-Z_]*\)_INIT .*/\1/p' include/tern/tern.h); do
+for name in $(sed -n 's/^#define \(TERN_[A-Z_]*\)_INIT .*/\1/p' include/tern/*.h); do
     echo "struct $(echo "$name" | tr 'A-Z' 'a-z') v_$name = ${name}_INIT;"
 done > "$scratch/init.body"
 { echo '#include "tern/tern.h"'; cat "$scratch/init.body"; } > "$scratch/init.c"

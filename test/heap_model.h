@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A random history of a growing heap, and what must hold at every step: blocks do not overlap and keep their
- * bytes, addresses never change, peers see the same bytes in old and in new memory, and when all is free again
- * the window is one block.
+ * bytes, addresses never change, peers see the same bytes in old and in new memory, and when all is free
+ * again the window is one block.
  *
  * A model holds all ranks of a communicator, driven by one thread, or one of them. Growths are drawn from the
  * seed alone, allocation and freeing from seed and rank. */
@@ -41,8 +41,8 @@ int heap_model_open(struct heap_model *m, int num_ranks, int self, const struct 
 int heap_model_run(struct heap_model *m, int num_rounds);
 void heap_model_close(struct heap_model *m);
 
-/* How this process may use the memory at p: "rw-s" and the like, of /proc/self/maps; "none" if it is not mapped.
- * Valid until the thread's next call. */
+/* How this process may use the memory at p: "rw-s" and the like, of /proc/self/maps; "none" if it is not
+ * mapped. Valid until the thread's next call. */
 const char *access_of(const void *p);
 
 #endif

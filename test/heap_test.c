@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Growing heaps: random histories of allocating, freeing and growing against a model, with ranks as threads, as
- * processes and driven by one thread; pointers of before a growth after it; growths that fail, after which all is as
- * before. heap_model.h has the model, ep_heap_test.c operations in grown memory. */
+ * Growing heaps: random histories of allocating, freeing and growing against a model, with ranks as threads,
+ * as processes and driven by one thread; pointers of before a growth after it; growths that fail, after which
+ * all is as before. heap_model.h has the model, ep_heap_test.c operations in grown memory. */
 #include "comm_scene.h"
 #include "heap_model.h"
 #include "procs.h"

@@ -13,6 +13,7 @@ rules='
 core: core/
 simt: simt/ machine/machine.h core/
 machine: machine/ simt/executor.h kernels/kernels.h kernels/table_ core/
+net: net/ simt/simt.h core/
 kernels: kernels/ simt/simt.h
 comm: comm/ machine/machine.h core/
 ep: ep/ kernels/ comm/comm.h machine/machine.h core/
@@ -57,8 +58,11 @@ grep -nE '\b(asm|__asm|__asm__)\b *(volatile|__volatile__|goto)? *\(|^\s*(asm|__
     grep -vE '^src/simt/(ptx\.h|context_switch\.[ch]):' > "$scratch/errors"
 check "assembly is in simt/ptx.h and simt/context_switch only" "$scratch/errors"
 
-grep -nE '^ *# *include *"' examples/*.c examples/*.h /dev/null | grep -vE '"(tern/[a-z_]+\.h|example\.h)"' > "$scratch/errors"
-check "examples use the public headers only" "$scratch/errors"
+grep -nE '^ *# *include *"' examples/*.c examples/*.h /dev/null | grep -vE '"(tern/[a-z_]+|[a-z_]+)\.h"' > "$scratch/errors"
+grep -nE '^ *# *include *"[a-z_]+\.h"' examples/*.c examples/*.h | sed 's/.*"\(.*\)"/\1/' | sort -u | while read -r header; do
+    [ -f "examples/$header" ] || echo "$header is not a header of the examples"
+done >> "$scratch/errors"
+check "examples use the public headers, and their own, only" "$scratch/errors"
 
 grep -nE '\bgetenv *\(' src/*/*.[ch] | grep -vE '^src/core/config\.c:' > "$scratch/errors"
 check "the environment is read in core/config.c only" "$scratch/errors"

@@ -6,14 +6,45 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What a caller may leave out, by chance. */
+static void take_optional(struct ll_batch *b, int rank, size_t rows, struct rng *r)
+{
+    struct world *w = b->batch.world;
+    struct ll_member *m = &b->ranks[rank];
+    size_t share = b->shape.batch.num_experts / (uint32_t)w->num_ranks;
+    size_t topk = b->shape.batch.topk;
+
+    if (!rng_one_in(r, 3)) {
+        m->source = world_take(w, rank, ARENA_DEVICE, rows * sizeof(int32_t), "out_source");
+    }
+    if (rng_one_in(r, 2)) {
+        m->sums = world_take(w, rank, ARENA_DEVICE, share * sizeof(int64_t), "sum_counts");
+    }
+    if (b->shape.layout == TERN_LL_BY_EXPERT) {
+        if (!rng_one_in(r, 3)) {
+            m->ranges = world_take(w, rank, ARENA_DEVICE, share * (size_t)w->num_ranks * sizeof(int64_t),
+                                   "out_ranges");
+        }
+        return;
+    }
+    m->weighted = !rng_one_in(r, 3);
+    if (!rng_one_in(r, 3)) {
+        m->local = world_take(w, rank, ARENA_DEVICE, rows * topk * sizeof(int32_t), "out_topk_idx");
+    }
+    if (!rng_one_in(r, 3)) {
+        m->local_weights = world_take(w, rank, ARENA_DEVICE, rows * topk * sizeof(float), "out_topk_weights");
+    }
+}
+
 static void take_member(struct ll_batch *b, int rank, struct rng *r)
 {
+    int by_rank = b->shape.layout == TERN_LL_BY_RANK;
     const struct ll_shape *s = &b->shape;
     struct world *w = b->batch.world;
     struct ll_member *m = &b->ranks[rank];
     size_t tokens = s->batch.max_tokens;
     size_t share = s->batch.num_experts / (uint32_t)w->num_ranks;
-    size_t rows = share * (size_t)w->num_ranks * tokens;
+    size_t rows = (by_rank ? 1 : share) * (size_t)w->num_ranks * tokens;
     int64_t row = 2 * (int64_t)s->hidden;
 
     m->in_stride = s->strided ? row + 16 * (int64_t)rng_below(r, 4) : 0;
@@ -25,14 +56,10 @@ static void take_member(struct ll_batch *b, int rank, struct rng *r)
         m->scales =
             world_take(w, rank, ARENA_DEVICE, rows * terni_ref_scale_bytes(s->cast, s->hidden), "out_scales");
     }
-    m->counts = world_take(w, rank, ARENA_DEVICE, share * sizeof(int32_t), "out_counts");
-    if (!rng_one_in(r, 3)) {
-        m->ranges =
-            world_take(w, rank, ARENA_DEVICE, share * (size_t)w->num_ranks * sizeof(int64_t), "out_ranges");
-    }
-    if (!rng_one_in(r, 3)) {
-        m->source = world_take(w, rank, ARENA_DEVICE, rows * sizeof(int32_t), "out_source");
-    }
+    m->counts = world_take(w, rank, ARENA_DEVICE, (by_rank ? (size_t)w->num_ranks : share) * sizeof(int32_t),
+                           "out_counts");
+    take_optional(b, rank, rows, r);
+    m->mask = world_take(w, rank, ARENA_DEVICE, (size_t)w->num_ranks * sizeof(int32_t), "masks");
     m->made = world_take(w, rank, rng_one_in(r, 3) ? ARENA_WINDOW : ARENA_DEVICE, rows * 2 * s->hidden,
                          "combine in");
     m->home = world_take(w, rank, ARENA_DEVICE, tokens * (size_t)(m->home_stride ? m->home_stride : row),
@@ -69,7 +96,10 @@ void ll_batch_redraw_ids(struct ll_batch *b, int routing, struct rng *r)
         world_poison(w, m->counts);
         world_poison(w, m->ranges);
         world_poison(w, m->source);
+        world_poison(w, m->local);
+        world_poison(w, m->local_weights);
         world_poison(w, m->home);
+        world_poison(w, m->mask);
     }
 }
 
@@ -108,7 +138,8 @@ struct tern_ll_dispatch_args ll_dispatch_args(const struct ll_batch *b, int rank
     a.in = tokens ? at(b, m->in, device) : NULL;
     a.in_stride = m->in_stride;
     a.topk_idx = tokens ? at(b, b->batch.idx[rank], device) : NULL;
-    if (b->shape.weights == TERN_LL_WEIGHTS_AT_DISPATCH && tokens) {
+    if (b->shape.weights == TERN_LL_WEIGHTS_AT_DISPATCH && tokens &&
+        (b->shape.layout == TERN_LL_BY_EXPERT || m->weighted)) {
         a.topk_weights = (const float *)at(b, b->batch.weights[rank], device);
     }
     a.idx_bytes = b->shape.batch.idx_bytes;
@@ -124,6 +155,10 @@ struct tern_ll_dispatch_args ll_dispatch_args(const struct ll_batch *b, int rank
     a.out_counts = (int32_t *)at(b, m->counts, device);
     a.out_ranges = (int64_t *)at(b, m->ranges, device);
     a.out_source = (int32_t *)at(b, m->source, device);
+    a.layout = b->shape.layout;
+    a.out_topk_idx = (int32_t *)at(b, m->local, device);
+    a.out_topk_weights = (float *)at(b, m->local_weights, device);
+    a.sum_counts = (int64_t *)at(b, m->sums, device);
     return a;
 }
 
@@ -139,6 +174,7 @@ struct tern_ll_combine_args ll_combine_args(const struct ll_batch *b, int rank, 
     }
     a.out = at(b, m->home, device);
     a.out_stride = m->home_stride;
+    a.compression = b->shape.compression;
     a.num_sms = m->num_sms;
     return a;
 }
@@ -164,11 +200,42 @@ int ll_combine_issue(struct ll_batch *b, uint32_t phase, int lane)
     for (int s = 0; s < w->num_ranks; s++) {
         struct tern_ll_combine_args a = ll_combine_args(b, s, world_local(w, s));
         a.phase = phase;
+        a.compression = phase == TERN_LL_RECEIVE ? 99 : a.compression; /* it is ignored there */
         if (world_local(w, s)) {
             OK(tern_ll_combine(b->eps[s], &a, w->members[s].lanes[lane]));
         }
     }
     return 0;
+}
+
+int ll_mask_issue(struct ll_batch *b, const unsigned char *masked, int lane)
+{
+    struct world *w = b->batch.world;
+
+    for (int s = 0; s < w->num_ranks; s++) {
+        int32_t *told = (int32_t *)world_image(w, b->ranks[s].mask);
+        for (int r = 0; r < w->num_ranks; r++) {
+            told[r] = masked[r];
+            if (world_local(w, s)) {
+                OK(tern_ll_mask_set(b->eps[s], r, masked[r], w->members[s].lanes[lane]));
+            }
+        }
+        if (world_local(w, s)) {
+            OK(tern_ll_mask_get(b->eps[s], (int32_t *)world_device(w, b->ranks[s].mask),
+                                w->members[s].lanes[lane]));
+        }
+    }
+    return 0;
+}
+
+void ll_expect_masks(struct ll_batch *b, const unsigned char *masked, int combine)
+{
+    memcpy(b->masked, masked, sizeof b->masked);
+    if (!combine) {
+        terni_ref_ll_mask(&b->ref, b->masked);
+    } else {
+        b->ref.masked = b->masked;
+    }
 }
 
 void ll_expect_dispatch(struct ll_batch *b)

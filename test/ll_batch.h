@@ -9,12 +9,14 @@
 
 struct ll_shape {
     struct batch_shape batch; /* layout and alignment stay 0; equal_tokens 1: ranks then draw fewer */
-    uint32_t lane, hidden, cast, weights;
+    uint32_t lane, hidden, cast, weights, compression;
+    uint32_t layout; /* enum tern_ll_layout; by rank, some ranks give weights and some do not */
     int strided, wild;
 };
 
 struct ll_member {
-    struct place in, out, scales, counts, ranges, source, made, home;
+    struct place in, out, scales, counts, ranges, source, local, local_weights, sums, made, home, mask;
+    int weighted; /* by rank: gives weights */
     int64_t in_stride, home_stride;
     uint32_t num_sms;
 };
@@ -25,6 +27,7 @@ struct ll_batch {
     struct tern_ep **eps;
     struct ref_ll ref;
     struct ll_member *ranks;
+    unsigned char masked[TERN_MAX_RANKS];
 };
 
 /* `eps` may still be closed. */
@@ -40,6 +43,11 @@ struct tern_ll_combine_args ll_combine_args(const struct ll_batch *b, int rank, 
 /* On all local ranks, on that lane of the world; `phase` is an enum tern_ll_phase. */
 int ll_dispatch_issue(struct ll_batch *b, uint32_t phase, int lane);
 int ll_combine_issue(struct ll_batch *b, uint32_t phase, int lane);
+/* Masks these ranks on all ranks, or takes them in again, in stream order; then the ranks tell whom they have
+ * masked, which goes into the images. What is expected of a dispatch changes with ll_expect_masks. */
+int ll_mask_issue(struct ll_batch *b, const unsigned char *masked, int lane);
+/* The reference leaves them out too, from the dispatch on or, `combine`, from the combine on. */
+void ll_expect_masks(struct ll_batch *b, const unsigned char *masked, int combine);
 /* Outputs into the images. */
 void ll_expect_dispatch(struct ll_batch *b);
 void ll_expect_combine(struct ll_batch *b);

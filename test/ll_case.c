@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Draws and runs a random case of low latency. A case whose slabs would be too large loses tokens and channels
- * until it fits. */
+ * Draws and runs a random case of low latency. A case whose slabs would be too large loses tokens and
+ * channels until it fits. */
 #include "ll_case.h"
 
 #include <stdlib.h>
@@ -34,6 +34,8 @@ static void draw_shape(struct ll_case *c, int num_ranks, int small, struct rng *
     s->batch.routing = rng_one_in(r, 3) ? (int)rng_below(r, NUM_ROUTINGS) : (int)rng_below(r, 2);
     s->cast = rng_below(r, 4);
     s->weights = rng_below(r, 2);
+    s->layout = s->weights == TERN_LL_WEIGHTS_AT_DISPATCH ? rng_below(r, 2) : TERN_LL_BY_EXPERT;
+    s->compression = rng_below(r, 3);
     s->strided = rng_one_in(r, 2);
     s->wild = rng_one_in(r, 2);
     step = s->cast == TERN_CAST_NONE ? 8 : 16;
@@ -69,6 +71,7 @@ void ll_case_draw(struct ll_case *c, uint64_t seed, int num_ranks, int small)
     c->config.transfer = rng_one_in(&r, 3) ? TERN_TRANSFER_PLAIN : TERN_TRANSFER_AUTO;
     ll_config_add(&c->config, &c->shape, rng_below(&r, 4));
     c->shape.lane = rng_below(&r, c->config.ll_lanes ? c->config.ll_lanes : 2);
+    c->config.ll_mask = rng_below(&r, 2);
     c->config.max_topk += rng_one_in(&r, 4) && c->config.max_topk < 30 ? rng_below(&r, 3) : 0;
     c->config.ll_tokens += rng_one_in(&r, 4) ? rng_below(&r, 5) : 0;
     c->config.ll_hidden += rng_one_in(&r, 4) ? 8 * rng_below(&r, 9) : 0;
@@ -83,6 +86,56 @@ static int operation(struct ll_batch *b, int (*issue)(struct ll_batch *, uint32_
     return issue(b, TERN_LL_RECEIVE, 0);
 }
 
+/* Nobody is in an operation. */
+static int rest(struct ll_batch *b)
+{
+    struct world *w = b->batch.world;
+
+    PASS(world_ep_synchronize(w, b->eps));
+    if (w->self >= 0) {
+        OK(tern_comm_barrier(w->members[w->self].comm));
+    }
+    return 0;
+}
+
+static void draw_masks(unsigned char *masked, int num_ranks, struct rng *r)
+{
+    memset(masked, 0, TERN_MAX_RANKS);
+    for (int i = 0; i < num_ranks; i++) {
+        masked[i] = (unsigned char)rng_one_in(r, num_ranks > 4 ? 4 : 3);
+    }
+}
+
+/* Takes all ranks in again, and masks some before the dispatch in every other round. */
+static int mask_round(struct ll_batch *b, struct rng *r)
+{
+    unsigned char masked[TERN_MAX_RANKS] = {0};
+
+    PASS(rest(b));
+    PASS(ll_mask_issue(b, masked, 0));
+    PASS(rest(b));
+    if (rng_one_in(r, 2)) {
+        draw_masks(masked, b->batch.world->num_ranks, r);
+        PASS(ll_mask_issue(b, masked, 0));
+    }
+    ll_expect_masks(b, masked, 0);
+    return 0;
+}
+
+/* Between a dispatch and its combine some more ranks are lost. */
+static int mask_more(struct ll_batch *b, struct rng *r)
+{
+    unsigned char masked[TERN_MAX_RANKS];
+
+    draw_masks(masked, b->batch.world->num_ranks, r);
+    for (int i = 0; i < TERN_MAX_RANKS; i++) {
+        masked[i] |= b->masked[i];
+    }
+    PASS(ll_mask_issue(b, masked, 0));
+    ll_expect_masks(b, masked, 1);
+    return 0;
+}
+
 /* `combines`: 0 to 2. */
 static int one_round(const struct ll_case *c, struct ll_batch *b, int routing, int combines, struct rng *r)
 {
@@ -90,11 +143,17 @@ static int one_round(const struct ll_case *c, struct ll_batch *b, int routing, i
 
     ll_batch_redraw(b, routing, r);
     PASS(world_upload(w));
+    if (c->config.ll_mask) {
+        PASS(mask_round(b, r));
+    }
     PASS(operation(b, ll_dispatch_issue, r));
+    ll_expect_dispatch(b);
     for (int i = 0; i < combines; i++) {
+        if (c->config.ll_mask && rng_one_in(r, 3)) {
+            PASS(mask_more(b, r));
+        }
         PASS(operation(b, ll_combine_issue, r));
     }
-    ll_expect_dispatch(b);
     if (combines) {
         ll_expect_combine(b);
     }
@@ -135,11 +194,12 @@ int ll_case_run(const struct ll_case *c, int self, const struct tern_id *id)
         test_note(
             __FILE__, __LINE__,
             "seed %llu: %d ranks, %u experts, top-%u int%u, %u of %u tokens, %u of %u channels, cast %u, "
-            "weights %u, lane %u of %u, routing %d, transfer %u, %d rounds",
+            "weights %u, layout %u, compression %u, lane %u of %u, routing %d, transfer %u, masks %u, %d "
+            "rounds",
             (unsigned long long)c->seed, c->num_ranks, s->batch.num_experts, s->batch.topk,
             8 * s->batch.idx_bytes, s->batch.max_tokens, c->config.ll_tokens, s->hidden, c->config.ll_hidden,
-            s->cast, s->weights, s->lane, c->config.ll_lanes, s->batch.routing, c->config.transfer,
-            c->rounds);
+            s->cast, s->weights, s->layout, s->compression, s->lane, c->config.ll_lanes, s->batch.routing,
+            c->config.transfer, c->config.ll_mask, c->rounds);
     }
     ll_batch_fini(&b);
     world_ep_close(&w, eps);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A random case of low latency: one to three rounds on one object with other tokens each time, whole or cut in
- * two, sometimes with the combine left out or done twice. Everything is drawn from one seed, which also seeds
- * the scheduler of the cpu machine, so ranks that run apart draw the same world. */
+ * A random case of low latency: one to three rounds on one object with other tokens each time, whole or cut
+ * in two, sometimes with the combine left out or done twice. Everything is drawn from one seed, which also
+ * seeds the scheduler of the cpu machine, so ranks that run apart draw the same world. */
 #ifndef TERN_TEST_LL_CASE_H
 #define TERN_TEST_LL_CASE_H
 

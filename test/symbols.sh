@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# The shared library exports what tern.h declares and nothing else, and needs nothing but the C library.
+# The shared library exports what the headers declare and nothing else, and needs nothing but the C library.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 . test/house.inc
@@ -13,11 +13,11 @@ if ! have nm || ! have readelf; then
 fi
 
 nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort > "$scratch/exported"
-tr '\n' ' ' < include/tern/tern.h | sed -e 's/TERN_API/\n&/g' |
+cat include/tern/*.h | tr '\n' ' ' | sed -e 's/TERN_API/\n&/g' |
     sed -nE 's/^TERN_API [^(;]*[ *](tern_[a-z_0-9]+)\(.*/\1/p' | sort > "$scratch/declared"
 
 comm -23 "$scratch/declared" "$scratch/exported" > "$scratch/errors"
-check "all $(grep -c . "$scratch/declared") functions of tern.h are exported" "$scratch/errors"
+check "all $(grep -c . "$scratch/declared") functions of the headers are exported" "$scratch/errors"
 comm -13 "$scratch/declared" "$scratch/exported" > "$scratch/errors"
 check "nothing else is exported" "$scratch/errors"
 

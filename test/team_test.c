@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Teams: who is in them and by which number, for random communicators, domains and splits; barriers that hold
- * back their own members and nobody else, between threads and between processes; late ranks, ranks that leave,
- * ranks that cannot open. */
+ * back their own members and nobody else, between threads and between processes; late ranks, ranks that
+ * leave, ranks that cannot open. */
 #include "comm_scene.h"
 #include "procs.h"
 
@@ -180,8 +180,8 @@ static int run_rest(struct tern_team *team)
     return 0;
 }
 
-/* Even ranks first run on a team of their own while the odd ones wait in a barrier of theirs, so nobody waits for
- * a rank that is in no team with it. */
+/* Even ranks first run on a team of their own while the odd ones wait in a barrier of theirs, so nobody waits
+ * for a rank that is in no team with it. */
 static int race(struct tern_comm *comm, struct track *track)
 {
     struct tern_team *teams[4] = {NULL}, *half = NULL;
@@ -497,7 +497,8 @@ static int exchange(struct boot **boots)
     return 0;
 }
 
-/* Boots of a group alone: one that never gets complete, then one whose judgement names ranks by their names. */
+/* Boots of a group alone: one that never gets complete, then one whose judgement names ranks by their
+ * names. */
 static int groups(struct test *t)
 {
     static const int names[] = {5, 7, 9};

@@ -28,6 +28,18 @@ ends 0 "all ranks exit with 0" "$run" -n 3 true
 ends 7 "the status of the rank that fails" "$run" -n 3 sh -c '[ $TERN_RANK -ne 1 ] || exit 7'
 ends 143 "a rank that dies of a signal" "$run" -n 2 sh -c '[ $TERN_RANK -ne 1 ] || kill -s TERM $$'
 ends 124 "a run that takes too long" "$run" -n 2 --timeout 0.2 sleep 20
+
+# The survivor outlives the grace of 2 s, after which it would be ended.
+lost='[ $TERN_RANK -ne 1 ] || exit 7; sleep 3; echo survived; [ $TERN_RANK -ne 2 ] || exit 9'
+ends 7 "with --keep-going the status is still that of the rank that failed first" "$run" -n 3 --keep-going sh -c "$lost"
+if [ "$(grep -c '^survived$' "$scratch/out")" -eq 2 ] && [ "$(grep -cE 'rank (1.*7|2.*9)$' "$scratch/out")" -eq 2 ]; then
+    ok "and the others run to their end, and what fails is told"
+else
+    sed 's/^/# /' "$scratch/out"
+    not_ok "and the others run to their end, and what fails is told"
+fi
+ends 124 "--keep-going is no reason to outlast --timeout" "$run" -n 2 --keep-going --timeout 0.3 \
+    sh -c '[ $TERN_RANK -ne 1 ] || exit 7; exec sleep 20'
 ends 2 "no number of ranks" "$run" true
 ends 127 "no such program" "$run" -n 6 no-such-program
 if [ "$(grep -c 'cannot run no-such-program: ' "$scratch/out")" -eq 1 ]; then

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Windows of memory that the user allocated, and peer pointers: one rank writes by them and another reads, with
- * ranks driven by one thread, as threads and as processes; memory that cannot be adopted; domains that cannot
- * address each other; nothing left behind. */
+ * Windows of memory that the user allocated, and peer pointers: one rank writes by them and another reads,
+ * with ranks driven by one thread, as threads and as processes; memory that cannot be adopted; domains that
+ * cannot address each other; nothing left behind. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* memfd_create */
 #endif

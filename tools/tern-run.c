@@ -10,6 +10,8 @@
  *
  *     running -> a rank failed: grace for the others to report -> SIGTERM -> SIGKILL
  *
+ * With --keep-going a failure ends no phase: survivors of a lost rank, which they may mask, run to their end.
+ *
  * One long file, because the loop, its phases and the ranks' pipes are one state. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* pipe2, strsignal */
@@ -40,6 +42,7 @@ static const char manual[] =
     "  -p             begin each line of output with its rank: [3]\n"
     "  -v             tell what is started and how each rank ends\n"
     "  --timeout S    end the run after S seconds, with exit status 124\n"
+    "  --keep-going   when a rank fails, let the others run to their end, as ranks that mask a lost one do\n"
     "  --help         this text\n"
     "  --version      the version\n"
     "\n"
@@ -47,12 +50,10 @@ static const char manual[] =
     "reads\n"
     "them; ranks meet at the address TERN_INTERFACE. Rank 0 keeps standard input unless it is a terminal.\n"
     "\n"
-    "When a rank exits with a status other than 0, or dies of a signal, the others have 2 seconds to end, "
-    "then\n"
-    "get SIGTERM, and SIGKILL 2 seconds later; so do processes that ranks started and left. SIGINT, SIGTERM "
-    "and\n"
-    "SIGHUP are passed on. The exit status is that of the first rank that failed, 128 + n for signal n; 0 if "
-    "all\n"
+    "When a rank exits with a status other than 0, or dies of a signal, the others have 2 seconds to end,\n"
+    "then get SIGTERM, and SIGKILL 2 seconds later, unless --keep-going was given. Processes that ranks\n"
+    "started and left are killed when the run ends. SIGINT, SIGTERM and SIGHUP are passed on. The exit\n"
+    "status is that of the first rank that failed, 128 + n for signal n, also with --keep-going; 0 if all\n"
     "ranks exited with 0; 2 if the run could not be started.\n";
 
 enum { grace_seconds = 2, exit_usage = 2, exit_timeout = 124, line_bytes = 8192 };
@@ -73,7 +74,7 @@ struct rank {
 enum phase { phase_running, phase_grace, phase_terminated, phase_killed };
 
 struct run {
-    int num_ranks, has_prefix, is_verbose;
+    int num_ranks, has_prefix, is_verbose, keeps_going;
     double timeout_seconds; /* 0: none */
     char **argv;            /* of the program */
     struct rank *ranks;
@@ -140,6 +141,8 @@ static int parse(struct run *run, int argc, char **argv)
             run->has_prefix = 1;
         } else if (strcmp(a, "-v") == 0) {
             run->is_verbose = 1;
+        } else if (strcmp(a, "--keep-going") == 0) {
+            run->keeps_going = 1;
         } else if (strcmp(a, "--help") == 0 || strcmp(a, "-h") == 0) {
             fputs(manual, stdout);
             return 0;
@@ -370,16 +373,18 @@ static void rank_ended(struct run *run, int rank, const siginfo_t *end)
     int is_signal = end->si_code != CLD_EXITED;
     int status = is_signal ? 128 + end->si_status : end->si_status;
     int is_first = status != 0 && run->exit_status == 0;
+    /* Where all are to end, the first failure brings the others, and is what needs telling. */
+    int is_told = is_first || run->is_verbose || (status != 0 && run->keeps_going);
     run->ranks[rank].is_running = 0;
     run->num_running--;
-    if ((is_first || run->is_verbose) && is_signal) {
+    if (is_told && is_signal) {
         say("rank %d died of signal %d (%s)", rank, end->si_status, strsignal(end->si_status));
-    } else if (is_first || run->is_verbose) {
+    } else if (is_told) {
         say("rank %d exited with status %d", rank, status);
     }
     if (is_first) {
         run->exit_status = status;
-        if (run->phase == phase_running) {
+        if (run->phase == phase_running && !run->keeps_going) {
             enter(run, phase_grace);
         }
     }

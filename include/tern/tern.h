@@ -21,10 +21,10 @@
  * rank needs streams of its own.
  *
  * Threads. An object may be used by one thread at a time; different objects may be used by different threads
- * at once, also EP objects of one communicator. Opening, resetting and closing EP objects and teams, tern_alloc,
- * tern_free, the calls on windows and the host collectives are uses of the communicator. Calls marked COLLECTIVE must be made by
- * every rank, in the same order on one object. No call keeps a lock while it waits for a peer. On cuda a call
- * leaves the thread's current device as it was.
+ * at once, also EP objects of one communicator. Opening, resetting and closing EP objects and teams,
+ * tern_alloc, tern_free, the calls on windows and the host collectives are uses of the communicator. Calls
+ * marked COLLECTIVE must be made by every rank, in the same order on one object. No call keeps a lock while
+ * it waits for a peer. On cuda a call leaves the thread's current device as it was.
  *
  * Errors. Every call that can fail returns an enum tern_status: 0 is success. On failure outputs are
  * untouched unless the call says otherwise, and tern_last_error() gives one sentence with the offending
@@ -151,8 +151,8 @@ struct tern_comm_config {
                           in Tern, so that one thread driving all ranks (tern_comm_open_all) replays
                           exactly; default: TERN_CPU_SEED, else free running */
     /* What tern_heap_grow may make of heap_bytes; default: heap_bytes, no growth. Addresses for so much are
-     * reserved on every rank, for its own window and for each peer's. With growth both sizes are rounded up to
-     * granules, as tern_heap_grow says. Equal on all ranks. */
+     * reserved on every rank, for its own window and for each peer's. With growth both sizes are rounded up
+     * to granules, as tern_heap_grow says. Equal on all ranks. */
     uint64_t heap_max_bytes;
 };
 #define TERN_COMM_CONFIG_INIT                                                                                \
@@ -207,9 +207,10 @@ TERN_API enum tern_status tern_comm_allgather(struct tern_comm *comm, const void
 
 /* ---- Teams ------------------------------------------------------------------------------------------- */
 
-/* Some ranks of a communicator, numbered from 0 in ascending order of their numbers there, with collectives of
- * their own: these neither wait for other ranks nor need an order with calls on the communicator or on other
- * teams. For threads a team is an object of its own; opening one uses the communicator, splitting one the parent. */
+/* Some ranks of a communicator, numbered from 0 in ascending order of their numbers there, with collectives
+ * of their own: these neither wait for other ranks nor need an order with calls on the communicator or on
+ * other teams. For threads a team is an object of its own; opening one uses the communicator, splitting one
+ * the parent. */
 struct tern_team;
 
 enum tern_team_kind {
@@ -219,17 +220,17 @@ enum tern_team_kind {
     TERN_TEAM_RAIL = 3    /* those with this rank's index in their domains */
 };
 
-/* COLLECTIVE over the communicator, blocking: makes all teams of a kind (enum tern_team_kind) at once, and *team
- * the one that this rank is in. The ranks are judged together: all fail alike, and may then call again. Between
- * processes a team holds sockets: its rank 0 one for each of the others, these one each. The communicator cannot
- * close before its teams. */
+/* COLLECTIVE over the communicator, blocking: makes all teams of a kind (enum tern_team_kind) at once, and
+ * *team the one that this rank is in. The ranks are judged together: all fail alike, and may then call again.
+ * Between processes a team holds sockets: its rank 0 one for each of the others, these one each. The
+ * communicator cannot close before its teams. */
 TERN_API enum tern_status tern_team_open(struct tern_comm *comm, int kind, struct tern_team **team);
 /* The same for all ranks of tern_comm_open_all, by one thread. */
 TERN_API enum tern_status tern_team_open_all(int num_ranks, struct tern_comm **comms, int kind,
                                              struct tern_team **teams);
-/* COLLECTIVE over `parent`, blocking: a team of its ranks start, start + stride, ..., `size` of them, stride at
- * least 1; the same on all ranks of the parent, else TERN_MISMATCH. *team becomes NULL on a rank that is not
- * among them. Judged as in tern_team_open. The parent may close before the team. */
+/* COLLECTIVE over `parent`, blocking: a team of its ranks start, start + stride, ..., `size` of them, stride
+ * at least 1; the same on all ranks of the parent, else TERN_MISMATCH. *team becomes NULL on a rank that is
+ * not among them. Judged as in tern_team_open. The parent may close before the team. */
 TERN_API enum tern_status tern_team_split(struct tern_team *parent, int start, int stride, int size,
                                           struct tern_team **team);
 /* The same by one thread for all ranks of one parent, or of several, which are then each split alike: all of
@@ -241,12 +242,12 @@ TERN_API void tern_team_close(struct tern_team *team);
 
 TERN_API int tern_team_rank(const struct tern_team *team);
 TERN_API int tern_team_size(const struct tern_team *team);
-/* The number in team `to` of the rank that is `rank` in team `from`, both of one communicator; -1 if it is not
- * there. NULL stands for the communicator. Any thread. */
+/* The number in team `to` of the rank that is `rank` in team `from`, both of one communicator; -1 if it is
+ * not there. NULL stands for the communicator. Any thread. */
 TERN_API int tern_team_translate(const struct tern_team *from, int rank, const struct tern_team *to);
-/* COLLECTIVE over the team, blocking, host only. One thread that drives all ranks needs none. TERN_TIMEOUT, at the
- * communicator's deadline, names every late rank by its number in the communicator; TERN_DISCONNECTED one that
- * closed. Either ends the team, not the communicator: close it and open another. */
+/* COLLECTIVE over the team, blocking, host only. One thread that drives all ranks needs none. TERN_TIMEOUT,
+ * at the communicator's deadline, names every late rank by its number in the communicator; TERN_DISCONNECTED
+ * one that closed. Either ends the team, not the communicator: close it and open another. */
 TERN_API enum tern_status tern_team_barrier(struct tern_team *team);
 
 /* ---- Memory, streams, events, graphs of the communicator's machine ----------------------------------------
@@ -266,21 +267,22 @@ TERN_API enum tern_status tern_alloc(struct tern_comm *comm, enum tern_memory ki
  * not while a peer's operation waits for this rank. Windows do not. */
 TERN_API void tern_free(struct tern_comm *comm, void *memory);
 
-/* COLLECTIVE, blocking. Adds `bytes`, the same on all ranks and rounded up to whole granules (2 MiB on cuda, a
- * page on cpu), to every rank's window memory, for tern_alloc; heap_max_bytes is the limit. No pointer changes,
- * neither this rank's nor what tern_peer_pointer gave, and what runs meanwhile goes on. The ranks are judged
- * together: if one has no memory, all fail with its status and sentence, are as they were, and may call again;
- * TERN_OUT_OF_MEMORY past heap_max_bytes, TERN_MISMATCH names a rank with other bytes. Memory is never given
- * back before the communicator closes. On cuda as tern_free of device memory: not while a peer's operation on
- * the same GPU waits for this rank. */
+/* COLLECTIVE, blocking. Adds `bytes`, the same on all ranks and rounded up to whole granules (2 MiB on cuda,
+ * a page on cpu), to every rank's window memory, for tern_alloc; heap_max_bytes is the limit. No pointer
+ * changes, neither this rank's nor what tern_peer_pointer gave, and what runs meanwhile goes on. The ranks
+ * are judged together: if one has no memory, all fail with its status and sentence, are as they were, and may
+ * call again; TERN_OUT_OF_MEMORY past heap_max_bytes, TERN_MISMATCH names a rank with other bytes. Memory is
+ * never given back before the communicator closes. On cuda as tern_free of device memory: not while a peer's
+ * operation on the same GPU waits for this rank. */
 TERN_API enum tern_status tern_heap_grow(struct tern_comm *comm, uint64_t bytes);
 /* The same for all ranks of tern_comm_open_all, by one thread. */
 TERN_API enum tern_status tern_heap_grow_all(int num_ranks, struct tern_comm **comms, uint64_t bytes);
 
-/* COLLECTIVE, blocking. Makes memory that the caller allocated a window: the peers of this rank's domain reach
- * it by tern_peer_pointer. `bytes` is the same on all ranks; addresses need not be. The memory stays the
- * caller's, who frees it after tern_window_release and, as long as peers may use it, not at all. Judged together
- * like tern_heap_grow; TERN_UNSUPPORTED says which rank's memory peers cannot address and what to take instead:
+/* COLLECTIVE, blocking. Makes memory that the caller allocated a window: the peers of this rank's domain
+ * reach it by tern_peer_pointer. `bytes` is the same on all ranks; addresses need not be. The memory stays
+ * the caller's, who frees it after tern_window_release and, as long as peers may use it, not at all. Judged
+ * together like tern_heap_grow; TERN_UNSUPPORTED says which rank's memory peers cannot address and what to
+ * take instead:
  *
  *     cpu    ranks in one process: any memory. Else a MAP_SHARED mapping of a memfd, or of a file, of which a
  *            descriptor for reading and writing is open during this call
@@ -293,26 +295,28 @@ TERN_API enum tern_status tern_window_adopt(struct tern_comm *comm, void *memory
 TERN_API enum tern_status tern_window_adopt_all(int num_ranks, struct tern_comm **comms,
                                                 void *const *memories, uint64_t bytes);
 /* Local. `memory` is what was adopted; what tern_peer_pointer gave for it is not valid any more on this rank,
- * and work that uses it must have finished. Peers' pointers to this rank's memory stay valid until they release
- * theirs, or, inside one process, until the memory is freed. Closing the communicator releases what is left. */
+ * and work that uses it must have finished. Peers' pointers to this rank's memory stay valid until they
+ * release theirs, or, inside one process, until the memory is freed. Closing the communicator releases what
+ * is left. */
 TERN_API void tern_window_release(struct tern_comm *comm, void *memory);
-/* Local. *pointer: where this rank and its device reach, in the window of rank `peer`, the place that `memory`
- * has in this rank's; NULL (and TERN_OK) if the peer is in another domain; `memory` itself if the peer is this
- * rank. `memory` may point to any byte of the window memory of tern_alloc or of an adopted window, else
- * TERN_INVALID_ARGUMENT. tern_alloc is local: ranks have the same things in the same places only if they have
- * called it alike. */
+/* Local. *pointer: where this rank and its device reach, in the window of rank `peer`, the place that
+ * `memory` has in this rank's; NULL (and TERN_OK) if the peer is in another domain; `memory` itself if the
+ * peer is this rank. `memory` may point to any byte of the window memory of tern_alloc or of an adopted
+ * window, else TERN_INVALID_ARGUMENT. tern_alloc is local: ranks have the same things in the same places only
+ * if they have called it alike. */
 TERN_API enum tern_status tern_peer_pointer(const struct tern_comm *comm, const void *memory, int peer,
                                             void **pointer);
 
-/* Ordered on `stream`; any direction between the kinds above. */
+/* Ordered on `stream`; any direction between the kinds above and ordinary host memory, which must stay as it
+ * is until the copy has run (tern_stream_synchronize). */
 TERN_API enum tern_status tern_copy(struct tern_comm *comm, void *dst, const void *src, size_t bytes,
                                     struct tern_stream *stream);
 TERN_API enum tern_status tern_fill(struct tern_comm *comm, void *dst, int byte, size_t bytes,
                                     struct tern_stream *stream);
 
-/* On cuda, runs an empty kernel there and waits for it: the first kernel on a new stream can wait for all that
- * run on the device. Where ranks share a GPU, open streams, or run something on streams of your own, before
- * any rank begins an operation. */
+/* On cuda, runs an empty kernel there and waits for it: the first kernel on a new stream can wait for all
+ * that run on the device. Where ranks share a GPU, open streams, or run something on streams of your own,
+ * before any rank begins an operation. */
 TERN_API enum tern_status tern_stream_open(struct tern_comm *comm, struct tern_stream **stream);
 TERN_API void tern_stream_close(struct tern_comm *comm, struct tern_stream *stream);
 /* Blocks until everything issued on `stream` has run. Says nothing of faults: see tern_ep_synchronize. */
@@ -369,7 +373,8 @@ struct tern_ep_config {
     uint32_t num_experts; /* of all ranks, to 16384; a multiple of their number. Rank r owns the r-th share */
     uint32_t max_topk;    /* ids a token, 1 to TERN_MAX_TOPK */
     uint32_t max_tokens;  /* tokens a rank gives to one route, to 2^24; num_ranks * max_tokens * max_topk is
-                             below 2^31 */
+                             below 2^31. With ll_tokens, this and the next two may be 0: the object then has
+                             low-latency operations alone, no routes and no staging */
     uint32_t max_row_bytes; /* payload bytes of one row, all columns together, of dispatch or combine; bulk
                                copies take rows to about 100 KiB on sm_90, plain ones to about 200 */
     uint32_t max_routes;    /* routes open at once; default 4 */
@@ -388,12 +393,15 @@ struct tern_ep_config {
     uint32_t copy_engine;   /* 1: combine may use the copy engine, on a stream of the object's own */
     uint32_t ll_tokens;     /* most tokens a rank gives to one low-latency dispatch, to 8192; default 0: the
                            object has no low-latency operations */
-    uint32_t ll_hidden;     /* most channels of a token there */
+    uint32_t ll_hidden;     /* most channels of a token there, 8 to 2^19, a multiple of 8 */
     uint32_t ll_lanes;      /* low-latency batches in flight at once, to 64; default 2 */
+    uint32_t ll_mask;       /* 1: a rank that misses the deadline of a low-latency operation is masked there,
+                               which goes on without it; default 0: it ends the object's operations */
+    uint32_t reserved;
 };
 #define TERN_EP_CONFIG_INIT                                                                                  \
     {                                                                                                        \
-        sizeof(struct tern_ep_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                 \
+        sizeof(struct tern_ep_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                           \
     }
 
 /* What tern_ep_open takes on every rank. */
@@ -429,7 +437,8 @@ TERN_API enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **com
 /* Local. Waits for what this rank issued; closes routes left open. Gives memory back as tern_comm_close does:
  * not while a peer's operation, on any object, waits for this rank. */
 TERN_API void tern_ep_close(struct tern_ep *ep);
-/* Blocks until all that was issued on this object, outside graphs, has run. Returns the object's fault, if
+/* Blocks until all that was issued on this object, outside graphs, has run; if the latest was a low-latency
+ * operation, until all that its stream holds has. Returns the object's fault, if
  * any, every time; an expert id out of range, which ends nothing (it counts as -1), once, and not if
  * tern_route_wait has told of it. The route is as good as any other: go on with it, or update it.
  * On cuda, call this before you destroy a stream of your own on which the object's latest operation was
@@ -656,112 +665,17 @@ struct tern_combine_args {
  * and in_weights in no window go through staging, as in dispatch.
  *
  * With copy_engine, in rank layout only, the copy engine brings every rank's rows to the tokens' ranks, into
- * staging, and the kernel only adds; the bits are the same. It needs an object opened with copy_engine,
- * dense rows (`in` need then be in no window), staging_bytes of num_ranks * max_tokens * in.row_bytes, and
- * more if in_weights is in no window (TERN_NO_SPACE), and the counts on the host: tern_route_wait after the route's latest run
- * (TERN_BAD_STATE). Not in a graph (TERN_UNSUPPORTED). If the machine fails while the operation is being
- * issued, that is the object's fault from then on: see tern_ep_reset. */
+ * staging, and the kernel only adds; the bits are the same. It needs an object opened with copy_engine, dense
+ * rows (`in` need then be in no window), staging_bytes of num_ranks * max_tokens * in.row_bytes, and more if
+ * in_weights is in no window (TERN_NO_SPACE), and the counts on the host: tern_route_wait after the route's
+ * latest run (TERN_BAD_STATE). Not in a graph (TERN_UNSUPPORTED). If the machine fails while the operation is
+ * being issued, that is the object's fault from then on: see tern_ep_reset. */
 TERN_API enum tern_status tern_combine(struct tern_route *route, const struct tern_combine_args *args,
                                        struct tern_stream *stream);
-
-/* ---- Low latency ------------------------------------------------------------------------------------- */
-
-/* Dispatch and combine for batches of few tokens: one kernel each, no route before it and no host between.
- * Tokens arrive packed by expert, in slabs of a fixed shape, so that all of it can be captured in a graph and
- * replayed with other ids. Inputs and outputs may be any device memory: no window, no staging.
- *
- * A lane holds one batch from its dispatch to its last combine, and the buffers it takes. Lanes are numbered
- * from 0 to ll_lanes - 1, and batches in different lanes know nothing of each other. In one lane comes a
- * dispatch, then any number of combines, then another dispatch, each complete before the next begins.
- *
- * An operation may be cut in two: the send phase starts what this rank gives and returns its processors; the
- * receive phase, a call of its own, waits for what the peers gave and completes the outputs. In between,
- * anything may run, other lanes' operations too; in the same lane the receive phase is next. */
-enum tern_ll_phase {
-    TERN_LL_BOTH = 0,   /* one kernel */
-    TERN_LL_SEND = 1,   /* reads the inputs; fields of outputs are ignored */
-    TERN_LL_RECEIVE = 2 /* writes the outputs; shape and inputs are those of the send phase, the fields are
-                           ignored */
-};
-
-enum tern_ll_weights {
-    TERN_LL_WEIGHTS_AT_COMBINE = 0, /* one row a choice comes home and is weighted there */
-    TERN_LL_WEIGHTS_AT_DISPATCH = 1 /* a rank weights and adds its experts' rows; one row a rank comes home */
-};
-
-/* R ranks, L local experts, T max_tokens, H hidden. A slab has R * T rows an expert, of which the first
- * out_counts[e] are written: by source rank, then token. A token that names an expert twice has one row
- * there. */
-struct tern_ll_dispatch_args {
-    size_t size;
-    uint32_t lane;
-    uint32_t phase;            /* enum tern_ll_phase */
-    const void *in;            /* device, BF16 [num_tokens, H], 16-byte aligned */
-    int64_t in_stride;         /* bytes between its rows, a multiple of 16; default dense */
-    const void *topk_idx;      /* device, [num_tokens, topk] dense; -1: no expert */
-    const float *topk_weights; /* device, [num_tokens, topk] dense, with TERN_LL_WEIGHTS_AT_DISPATCH */
-    uint32_t idx_bytes;        /* 4 or 8 (the default) */
-    uint32_t num_tokens;       /* of this rank, to max_tokens; 0 is normal; ranks may differ */
-    uint32_t topk;             /* 1 to max_topk of the object, which is at most 32; equal on all ranks */
-    uint32_t max_tokens;       /* T; default ll_tokens, the most; equal on all ranks */
-    uint32_t hidden;           /* H, to ll_hidden; a multiple of 8, with a cast of 16; equal on all ranks */
-    uint32_t cast;             /* enum tern_cast; equal on all ranks */
-    uint32_t weights;          /* enum tern_ll_weights; equal on all ranks */
-    uint32_t num_sms;    /* default: tern_comm_num_sms, capped at 256. Operations that may run at once, also
-                             the model's own, must together fit the device */
-    void *out;           /* device, [L, R * T, H] BF16, or E4M3 with a cast; 16-byte aligned */
-    void *out_scales;    /* with a cast: 4-byte words [L, W, R * T], the rows of a word together, as grouped
-                             GEMM reads them. Word w is the FP32 scale of channels 128 w on, W = H / 128 rounded
-                             up; TERN_CAST_FP8_UE8M0: four exponent bytes, of channels 512 w on, a quarter of
-                             the words, rounded up */
-    int32_t *out_counts; /* [L] rows */
-    int64_t *out_ranges; /* [L, R] rows from each source: first row << 32 | number; or NULL */
-    int32_t *out_source; /* [L, R * T] token at its source; or NULL */
-    struct tern_event *after;  /* start no sooner than this event; may be NULL */
-    struct tern_event *record; /* record this event when done; may be NULL */
-};
-#define TERN_LL_DISPATCH_ARGS_INIT                                                                           \
-    {                                                                                                        \
-        sizeof(struct tern_ll_dispatch_args), 0, 0, NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, \
-            NULL, NULL, NULL, NULL, NULL                                                                     \
-    }
-
-/* COLLECTIVE, asynchronous on `stream`; operations of one object, high-throughput ones too, run in the order
- * they are issued. An id out of range counts as -1; tern_ep_synchronize tells of the first one in each lane
- * since the object was opened or reset. Counts are exact, and written in the order of the stream. */
-TERN_API enum tern_status tern_ll_dispatch(struct tern_ep *ep, const struct tern_ll_dispatch_args *args,
-                                           struct tern_stream *stream);
-
-struct tern_ll_combine_args {
-    size_t size;
-    uint32_t lane;
-    uint32_t phase; /* enum tern_ll_phase */
-    const void *in; /* device, BF16 [L, R * T, H], rows as dispatch laid them out; 16-byte aligned. Read where
-                       it lies, by the send phase */
-    const float *topk_weights; /* device, [num_tokens, topk] dense, with TERN_LL_WEIGHTS_AT_COMBINE. Belongs
-                                  to the receive phase */
-    void *out;                 /* device, BF16 [num_tokens, H]; 16-byte aligned */
-    int64_t out_stride;        /* bytes between its rows, a multiple of 16; default dense */
-    uint32_t num_sms;          /* as in dispatch */
-    uint32_t reserved;
-    struct tern_event *after;
-    struct tern_event *record;
-};
-#define TERN_LL_COMBINE_ARGS_INIT                                                                            \
-    {                                                                                                        \
-        sizeof(struct tern_ll_combine_args), 0, 0, NULL, NULL, NULL, 0, 0, 0, NULL, NULL                     \
-    }
-
-/* COLLECTIVE, asynchronous on `stream`. Sizes are those of the lane's latest dispatch. In FP32, from 0,
- * every product and every sum rounded by itself:
- * weights at combine: out[t] = the sum of w[t][k] * y[t][k], choices ascending, rounded once to BF16;
- * weights at dispatch: each rank's sum of w[t][k] * y[t][k] over its choices, ascending, rounded to BF16; and
- * out[t] = the sum of these, ranks in the order of their first choice, rounded to BF16.
- * A token without experts gets zeros. */
-TERN_API enum tern_status tern_ll_combine(struct tern_ep *ep, const struct tern_ll_combine_args *args,
-                                          struct tern_stream *stream);
 
 #ifdef __cplusplus
 }
 #endif
+
+#include "tern/tern_ll.h"
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The public calls of tern.h on windows: arguments checked, then the steps of a collective, each on every rank
- * that this thread drives before the next. */
+ * The public calls of tern.h on windows: arguments checked, then the steps of a collective, each on every
+ * rank that this thread drives before the next. */
 #include "comm/comm.h"
 
 #include <stdlib.h>

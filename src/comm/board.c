@@ -6,9 +6,9 @@
  * after every rank's wait n. So two slots a rank, used in turn, are enough: when a slot is written again, all
  * have read what it held. The last closer frees the board.
  *
- * A group's board is found by its ranks in a list of the board they come from, under the number of the exchange
- * at which they join and its leader. It leaves that list when the last of them has joined; one that is never
- * complete, because joining failed somewhere, goes with the board that has the list. */
+ * A group's board is found by its ranks in a list of the board they come from, under the number of the
+ * exchange at which they join and its leader. It leaves that list when the last of them has joined; one that
+ * is never complete, because joining failed somewhere, goes with the board that has the list. */
 #include "comm/comm.h"
 
 #include <pthread.h>

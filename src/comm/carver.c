@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A carver keeps all blocks of its range, taken and free, in one list ordered by offset; two free blocks are
- * never neighbours. Taking is first fit, giving joins with both neighbours. Programs hold tens of windows, not
- * thousands, so a list is walked. All block sizes are multiples of 256 bytes, hence so are all offsets. A range
- * that grows gets a free block at its end, whose memory was set aside before the growth was agreed on: what
- * all ranks have agreed to must not fail on one. */
+ * never neighbours. Taking is first fit, giving joins with both neighbours. Programs hold tens of windows,
+ * not thousands, so a list is walked. All block sizes are multiples of 256 bytes, hence so are all offsets. A
+ * range that grows gets a free block at its end, whose memory was set aside before the growth was agreed on:
+ * what all ranks have agreed to must not fail on one. */
 #include "comm/comm.h"
 
 #include <assert.h>

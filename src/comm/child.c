@@ -38,7 +38,8 @@ int terni_comm_num_children(struct tern_comm *comm)
     return n;
 }
 
-/* A key, so that one word says whether there is a stream and which: NULL and small numbers are streams too. */
+/* A key, so that one word says whether there is a stream and which: NULL and small numbers are streams
+ * too. */
 enum { STREAM_KEY = 16 };
 
 void terni_child_used(struct comm_child *child, struct tern_stream *stream)
@@ -56,8 +57,8 @@ int terni_child_stream(const struct comm_child *child, struct tern_stream **stre
 
 void terni_child_idle(struct comm_child *child) { __atomic_store_n(&child->stream_key, 0, __ATOMIC_RELAXED); }
 
-/* Relaxed: the word is all that is exchanged. A child in another thread changes its word meanwhile only if its
- * stream is another one. */
+/* Relaxed: the word is all that is exchanged. A child in another thread changes its word meanwhile only if
+ * its stream is another one. */
 void terni_comm_stream_closed(struct tern_comm *comm, struct tern_stream *stream)
 {
     pthread_mutex_lock(&comm->children_lock);

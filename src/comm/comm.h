@@ -171,8 +171,8 @@ uint64_t terni_heap_bytes(const struct heap *heap);
 /* Offset of `p` in this rank's part, or -1 if [p, p + bytes) does not lie in it. */
 int64_t terni_heap_offset(const struct heap *heap, const void *p, uint64_t bytes);
 
-/* Growing comm->heap: every step on every rank, as long as none fails, then finish with the outcome, also where
- * the first step failed. All ranks fail alike, and are then as they were. */
+/* Growing comm->heap: every step on every rank, as long as none fails, then finish with the outcome, also
+ * where the first step failed. All ranks fail alike, and are then as they were. */
 enum { HEAP_GROW_STEPS = 3 };
 enum tern_status terni_heap_grow_step(struct tern_comm *comm, uint64_t bytes, int step);
 void terni_heap_grow_finish(struct tern_comm *comm, enum tern_status status);
@@ -236,9 +236,9 @@ struct team_spec {
     int32_t kind;                /* enum tern_team_kind; -1: a split */
     int32_t start, stride, size; /* of a split */
 };
-/* COLLECTIVE over the communicator, or over `parent` if that is not NULL: every step on every rank, as long as
- * none fails, then finish with the outcome; *team is NULL before, and after finish where this rank is in no
- * team, or on failure. All ranks fail alike. */
+/* COLLECTIVE over the communicator, or over `parent` if that is not NULL: every step on every rank, as long
+ * as none fails, then finish with the outcome; *team is NULL before, and after finish where this rank is in
+ * no team, or on failure. All ranks fail alike. */
 enum { TEAM_OPEN_STEPS = 3 };
 enum tern_status terni_team_open_step(struct tern_comm *comm, const struct tern_team *parent,
                                       const struct team_spec *spec, int step, struct tern_team **team);

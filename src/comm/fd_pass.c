@@ -120,8 +120,8 @@ static int is_same_user(int socket_fd)
     return getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &from, &from_bytes) == 0 && from.uid == geteuid();
 }
 
-/* The one descriptor that came with the message; -1, and none left open, if there was not exactly one: padding
- * makes room for more in a buffer for one. */
+/* The one descriptor that came with the message; -1, and none left open, if there was not exactly one:
+ * padding makes room for more in a buffer for one. */
 static int take_descriptor(struct msghdr *message)
 {
     int taken = -1, num_taken = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Growing the communicator's heap, a collective in steps, so that one thread can take several ranks through it:
+ * Growing the communicator's heap, a collective in steps, so that one thread can take several ranks through
+ * it:
  *
  *     0   put more memory behind this rank's part; post how that went (trade.c)
  *     1   map the peers' new memory behind their parts; post how that went
@@ -8,8 +9,8 @@
  *     finish   hand the new memory to tern_alloc, or give it back
  *
  * Until all ranks have agreed in step 2 nobody uses the new memory, so giving it back leaves every rank as it
- * was. Peers of the same process have nothing to map: the owner's range is theirs. Everything that can fail is
- * done before step 2 ends. */
+ * was. Peers of the same process have nothing to map: the owner's range is theirs. Everything that can fail
+ * is done before step 2 ends. */
 #include "comm/heap.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The symmetric heap: one range of addresses a rank, reserved once for the largest size, mapped by every rank of
- * its domain.
+ * The symmetric heap: one range of addresses a rank, reserved once for the largest size, mapped by every rank
+ * of its domain.
  *
  *     begin   reserve this rank's range, put memory at its beginning, post a card (trade.c)
  *     end     read all cards; take each peer's part: a reference if it is in this process, a range of the same
@@ -223,8 +223,8 @@ void terni_heap_close(struct heap *heap)
     free(heap);
 }
 
-/* Another thread may grow the heap meanwhile. Relaxed: whoever has a pointer into new memory has it from a call
- * that came after the growth, in whatever order the program gave to its threads. */
+/* Another thread may grow the heap meanwhile. Relaxed: whoever has a pointer into new memory has it from a
+ * call that came after the growth, in whatever order the program gave to its threads. */
 uint64_t terni_heap_bytes(const struct heap *heap) { return __atomic_load_n(&heap->bytes, __ATOMIC_RELAXED); }
 
 int64_t terni_heap_offset(const struct heap *heap, const void *p, uint64_t bytes)

@@ -2,8 +2,8 @@
  *
  * Ids: made from a fresh listening socket, or from an address that all ranks agree on; read and printed. The
  * cookie of the first kind is random, that of the second a hash of the agreed text. It keeps strangers and
- * leftovers of other jobs out; it is no secret worth a cipher, and not the whole name of a communicator, which
- * gets another random part when it opens (comm.c). */
+ * leftovers of other jobs out; it is no secret worth a cipher, and not the whole name of a communicator,
+ * which gets another random part when it opens (comm.c). */
 #include "comm/id.h"
 #include "comm/listener.h"
 

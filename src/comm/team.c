@@ -3,8 +3,8 @@
  * Teams: some ranks of a communicator, with numbers of their own and a boot of their own, so that a team's
  * collectives neither wait for the other ranks nor count among theirs.
  *
- * Who is in which team follows from what all ranks know, the topology or the arguments; opening makes the boots.
- * It is a collective in steps over the communicator, or over the team that is split:
+ * Who is in which team follows from what all ranks know, the topology or the arguments; opening makes the
+ * boots. It is a collective in steps over the communicator, or over the team that is split:
  *
  *     0   find the members; the leader of each team invites (struct boot_ops); post all this
  *     1   compare with all; join the team's boot; post how that went

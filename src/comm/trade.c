@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Cards first, then descriptors. A rank's own part may fail on that rank alone, so the result travels in the
- * card, and all ranks fail together, in step, before any of them waits for a descriptor that will not come. */
+ * card, and all ranks fail together, in step, before any of them waits for a descriptor that will not
+ * come. */
 #include "comm/trade.h"
 #include "comm/fd_pass.h"
 

@@ -37,9 +37,9 @@ int terni_is_local_peer(const struct tern_comm *comm, int r);
 
 /* Every rank opens; does its own part; posts the result of that, with this thread's tern_last_error, whatever
  * it is; and, where post returned TERN_OK, waits. wait fails on all ranks alike if one had failed or they
- * disagree; it fails on one alone if descriptors did not arrive, so whoever trades ends with a judgement. Close
- * after any of these; a zeroed trade too. What was sent to peers that have not read it yet lives on in their
- * sockets. */
+ * disagree; it fails on one alone if descriptors did not arrive, so whoever trades ends with a judgement.
+ * Close after any of these; a zeroed trade too. What was sent to peers that have not read it yet lives on in
+ * their sockets. */
 enum tern_status terni_trade_open(struct tern_comm *comm, enum trade_kind kind, uint64_t bytes,
                                   struct trade *trade);
 enum tern_status terni_trade_post(struct tern_comm *comm, struct trade *trade, enum tern_status status);

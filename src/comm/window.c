@@ -2,9 +2,9 @@
  *
  * Windows of memory that the user allocated, and the address at which a peer's window is reached from here.
  *
- * Adopting is a collective in steps, as growing is (grow.c): 0 lend this rank's memory and post how that went;
- * 1 find or map the peers' memory, post how that went; 2 all have. Peers of this process are reached at the
- * address that their card says, peers of another through a mapping of their memory. The memory stays the
+ * Adopting is a collective in steps, as growing is (grow.c): 0 lend this rank's memory and post how that
+ * went; 1 find or map the peers' memory, post how that went; 2 all have. Peers of this process are reached at
+ * the address that their card says, peers of another through a mapping of their memory. The memory stays the
  * user's: nothing here keeps it alive for a peer of this process. */
 #include "comm/trade.h"
 

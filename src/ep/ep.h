@@ -24,13 +24,20 @@ struct tern_route {
     struct route_host host;
 };
 
-/* What the host knows of a lane: the arguments of what was sent there are those of what is received. */
-struct ep_lane {
-    int sent;       /* enum tern_operation that is to be received next; TERN_OP_NONE: nothing */
-    int dispatched; /* combine has something to bring home */
-    int bad_id_told;
+/* Calls in one lane so far: the arguments of what was sent there are those of what is received. */
+struct ep_lane_calls {
+    int sent;         /* enum tern_operation that is to be received next; TERN_OP_NONE: nothing */
+    int dispatched;   /* combine has something to bring home */
+    uint64_t capture; /* that the latest call was in; 0: none */
     struct ll_dispatch_args dispatch;
     struct ll_combine_args combine;
+};
+
+/* What the host knows of a lane. What is captured runs later, more than once or never: it has an order of its
+ * own, and leaves that of calls outside graphs alone. */
+struct ep_lane {
+    struct ep_lane_calls issued, captured;
+    int bad_id_told;
 };
 
 struct tern_ep {
@@ -54,7 +61,8 @@ struct tern_ep {
     struct tern_event *engine_event; /* joins it with the caller's stream */
     uint64_t num_engine_runs;
     int no_default_stream; /* another rank of this process has the same device, so the same default stream */
-    struct ep_record stated; /* the fault, once seen */
+    struct ep_record stated;             /* the fault, once seen */
+    uint64_t masks_told[TERN_MAX_RANKS]; /* the record of each rank's masking that is in the log */
 };
 
 /* Collective opening in four steps, so that one thread can take several ranks through each. */
@@ -74,11 +82,12 @@ void terni_ep_issued(struct tern_ep *ep, uint64_t ticket);
 /* Likewise, of an operation that leaves no ticket. */
 void terni_ep_issued_without(struct tern_ep *ep, struct tern_stream *stream);
 /* After all launches, whether or not all of them succeeded (`status`). copies: some come after the kernel.
- * Returns the first failure. */
-enum tern_status terni_ep_end(struct tern_ep *ep, enum tern_status status, int copies,
+ * Returns the first failure. One that comes after the launches is the object's fault from then on, unless
+ * `operation` is TERN_OP_NONE, which may be issued again. */
+enum tern_status terni_ep_end(struct tern_ep *ep, int operation, enum tern_status status, int copies,
                               struct tern_stream *stream, struct tern_event *record);
-/* One wait for a kernel's ticket. TERN_TIMEOUT, and a warning: other work is before the kernel, which ends by its
- * deadline once it runs. */
+/* One wait for a kernel's ticket. TERN_TIMEOUT, and a warning: other work is before the kernel, which ends by
+ * its deadline once it runs. */
 enum tern_status terni_ep_wait_ticket(struct tern_ep *ep, const char *what, const uint64_t *word,
                                       uint64_t ticket);
 enum tern_status terni_ep_synchronize(struct tern_ep *ep);
@@ -96,6 +105,9 @@ enum tern_status terni_route_bad_id(struct tern_route *route);
 enum tern_status terni_ep_bad_id(struct tern_ep *ep);
 int terni_fault_format(const struct tern_fault *fault, char *text, size_t bytes);
 enum tern_status terni_ep_fault_copy(struct tern_ep *ep, struct tern_fault *fault);
+/* 1 if the record has been written, and then what it says. */
+int terni_record_read(const struct tern_ep *ep, const struct ep_record *record, uint64_t *written,
+                      struct tern_fault *fault);
 
 void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *frame);
 /* Bytes of a kernel's place table in shared memory (kernels/place.h), with so many columns. */
@@ -115,6 +127,12 @@ enum tern_status terni_ll_dispatch(struct tern_ep *ep, const struct tern_ll_disp
                                    struct tern_stream *stream);
 enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combine_args *args,
                                   struct tern_stream *stream);
+enum tern_status terni_ll_mask_set(struct tern_ep *ep, int rank, int masked, struct tern_stream *stream);
+enum tern_status terni_ll_mask_get(struct tern_ep *ep, int32_t *out, struct tern_stream *stream);
+enum tern_status terni_ll_mask_peek(struct tern_ep *ep, uint64_t ranks[2]);
+enum tern_status terni_ll_mask_fault(struct tern_ep *ep, int rank, struct tern_fault *fault);
+/* Puts into the log what kernels have masked since the last look. */
+void terni_ll_mask_log(struct tern_ep *ep);
 enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_combine_args *args,
                                   struct tern_stream *stream);
 

@@ -182,5 +182,5 @@ enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_co
         status = a->copy_engine ? combine_by_engine(route, a, &k, &g, num_blocks, stream)
                                 : launch_combine(ep, &k, &g, num_blocks, stream);
     }
-    return terni_ep_end(ep, status, 0, stream, a->record);
+    return terni_ep_end(ep, TERN_OP_COMBINE, status, 0, stream, a->record);
 }

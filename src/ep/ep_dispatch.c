@@ -158,8 +158,8 @@ static enum tern_status check_args(const struct tern_route *route, const struct 
     return check_extras(route, a);
 }
 
-/* Inputs into a stage one after the other; a row to be cast as what the cast makes of it, its scales after all
- * inputs. */
+/* Inputs into a stage one after the other; a row to be cast as what the cast makes of it, its scales after
+ * all inputs. */
 static uint32_t lay_stage(const struct tern_dispatch_args *a, uint32_t num_out, struct dispatch_args *k)
 {
     uint32_t at = 0;
@@ -271,5 +271,5 @@ enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_d
         terni_ep_issued(ep, k.f.ticket);
         status = terni_staging_copy(&staging, stream);
     }
-    return terni_ep_end(ep, status, staging.copies.num_columns > 0, stream, a->record);
+    return terni_ep_end(ep, TERN_OP_DISPATCH, status, staging.copies.num_columns > 0, stream, a->record);
 }

@@ -40,9 +40,30 @@ static void append_late(const struct tern_fault *f, char *text, size_t bytes, in
 /* Signatures tell that something differs, not what. */
 static const char *compare_hint(const struct tern_fault *f)
 {
-    return f->operation == TERN_OP_LL_DISPATCH || f->operation == TERN_OP_LL_COMBINE
-               ? "; compare hidden, topk, max_tokens, cast and weights of both ranks"
-               : "; compare topk, layout, alignment, idx_bytes, payload sizes and cast of both ranks";
+    switch (f->operation) {
+    case TERN_OP_LL_DISPATCH:
+        return "; compare hidden, topk, max_tokens, cast, weights and layout of both ranks";
+    case TERN_OP_LL_COMBINE:
+        return "; compare compression of both ranks, and their lanes";
+    default:
+        return "; compare topk, layout, alignment, idx_bytes, payload sizes and cast of both ranks";
+    }
+}
+
+/* Of a low-latency combine that found the traces of a dispatch it was not issued for. */
+static int is_other_dispatch(const struct tern_fault *f)
+{
+    return f->awaited == TERN_AWAIT_MATCH && f->peer == f->reporter;
+}
+
+static void append_other_dispatch(const struct tern_fault *f, char *text, size_t bytes, int *length)
+{
+    append(
+        text, bytes, length,
+        "%sanother dispatch has run in the lane than the one that this combine was issued for%s; look for a "
+        "graph between them",
+        f->reporter == f->rank ? "" : "a peer reported that ",
+        f->reporter == f->rank && !f->seen ? ", or none since a reset" : "");
 }
 
 /* What another rank found. */
@@ -52,6 +73,10 @@ static void append_heard(const struct tern_fault *f, char *text, size_t bytes, i
     if (f->awaited == TERN_AWAIT_WEIGHTS) {
         append(text, bytes, length, "rank %d has no topk_weights, but rank %d%s asks it for out_topk_weights",
                f->reporter, f->peer, this_one);
+        return;
+    }
+    if (is_other_dispatch(f)) {
+        append_other_dispatch(f, text, bytes, length);
         return;
     }
     append(text, bytes, length, "rank %d reported that rank %d%s %s%s", f->reporter, f->peer, this_one,
@@ -78,8 +103,11 @@ static void append_expert_id(const struct tern_fault *f, char *text, size_t byte
 int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
 {
     int n = 0;
-    append(text, bytes, &n, "rank %d, %s (operation number %llu): ", f->rank, operation_name(f->operation),
-           (unsigned long long)f->epoch);
+    append(text, bytes, &n, "rank %d, %s", f->rank, operation_name(f->operation));
+    if (f->epoch) { /* what failed while it was issued has no number yet */
+        append(text, bytes, &n, " (operation number %llu)", (unsigned long long)f->epoch);
+    }
+    append(text, bytes, &n, ": ");
     if (f->reporter != f->rank) {
         append_heard(f, text, bytes, &n);
         return n;
@@ -99,6 +127,10 @@ int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
                (double)f->elapsed_ns / 1e6, (unsigned long long)f->seen, (unsigned long long)f->expected);
         break;
     case TERN_AWAIT_MATCH:
+        if (is_other_dispatch(f)) {
+            append_other_dispatch(f, text, bytes, &n);
+            break;
+        }
         append(text, bytes, &n,
                "rank %d is in another operation, route or shape (signature %016llx, here %016llx)%s", f->peer,
                (unsigned long long)f->seen, (unsigned long long)f->expected, compare_hint(f));
@@ -110,7 +142,8 @@ int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
         append_expert_id(f, text, bytes, &n);
         break;
     default:
-        append(text, bytes, &n, "%s", f->status ? "could not be issued as a whole" : "no fault");
+        append(text, bytes, &n, "%s",
+               f->status ? "the machine failed while it was issued; part of it may have run" : "no fault");
         break;
     }
     return n;
@@ -241,10 +274,22 @@ enum tern_status terni_ep_bad_id(struct tern_ep *ep)
     return TERN_OK;
 }
 
-enum tern_status terni_ep_fault_copy(struct tern_ep *ep, struct tern_fault *fault)
+int terni_record_read(const struct tern_ep *ep, const struct ep_record *record, uint64_t *written,
+                      struct tern_fault *fault)
 {
     struct ep_record r;
-    int found = read_record(record_of(ep), &r);
+    if (!read_record(record, &r)) {
+        return 0;
+    }
+    *written = r.written;
+    *fault = fault_of(ep, &r);
+    return 1;
+}
+
+enum tern_status terni_ep_fault_copy(struct tern_ep *ep, struct tern_fault *fault)
+{
+    struct ep_record r = ep->stated;
+    int found = r.written != 0 || read_record(record_of(ep), &r);
     for (uint32_t i = 0; !found && i < ep->shape.max_routes; i++) {
         found = read_record(bad_id_of(ep, i), &r);
     }

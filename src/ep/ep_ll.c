@@ -12,9 +12,30 @@ static const char *name_of(int operation)
     return operation == TERN_OP_LL_DISPATCH ? "dispatch" : "combine";
 }
 
-enum tern_status terni_ll_lane_for(struct tern_ep *ep, uint32_t lane, uint32_t phase, int operation,
-                                   struct ep_lane **out)
+static enum tern_status check_next(const struct ep_lane_calls *c, uint32_t lane, uint32_t phase,
+                                   int operation, uint64_t capture)
 {
+    if (phase == TERN_LL_RECEIVE && c->sent != operation) {
+        return TERN_FAIL(TERN_BAD_STATE, "lane %u has sent no %s that is to be received%s", lane,
+                         name_of(operation), capture ? " by a captured call" : "");
+    }
+    /* What another capture left open may have been thrown away with it. */
+    if (phase != TERN_LL_RECEIVE && c->sent != TERN_OP_NONE && c->capture == capture) {
+        return TERN_FAIL(TERN_BAD_STATE, "lane %u has sent a %s that must be received first", lane,
+                         name_of(c->sent));
+    }
+    if (phase != TERN_LL_RECEIVE && operation == TERN_OP_LL_COMBINE && !c->dispatched) {
+        return TERN_FAIL(TERN_BAD_STATE, "lane %u has dispatched nothing that could be combined%s", lane,
+                         capture ? " by a captured call" : "");
+    }
+    return TERN_OK;
+}
+
+enum tern_status terni_ll_calls_for(struct tern_ep *ep, uint32_t lane, uint32_t phase, int operation,
+                                    struct tern_event *after, struct tern_stream *stream,
+                                    struct ep_lane_calls **out)
+{
+    const struct machine_ops *ops = ep->machine->ops;
     if (ep->shape.ll_lanes == 0) {
         return TERN_FAIL(TERN_BAD_STATE, "the object was opened with ll_tokens 0, without low latency");
     }
@@ -24,20 +45,24 @@ enum tern_status terni_ll_lane_for(struct tern_ep *ep, uint32_t lane, uint32_t p
     if (phase > TERN_LL_RECEIVE) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "phase is %u; see enum tern_ll_phase", phase);
     }
-    struct ep_lane *l = &ep->lanes[lane];
-    if (phase == TERN_LL_RECEIVE && l->sent != operation) {
-        return TERN_FAIL(TERN_BAD_STATE, "lane %u has sent no %s that is to be received", lane,
-                         name_of(operation));
+    if (after) {
+        TERN_TRY(ops->event_wait(ep->machine, after, stream));
     }
-    if (phase != TERN_LL_RECEIVE && l->sent != TERN_OP_NONE) {
-        return TERN_FAIL(TERN_BAD_STATE, "lane %u has sent a %s that must be received first", lane,
-                         name_of(l->sent));
-    }
-    if (phase != TERN_LL_RECEIVE && operation == TERN_OP_LL_COMBINE && !l->dispatched) {
-        return TERN_FAIL(TERN_BAD_STATE, "lane %u has dispatched nothing that could be combined", lane);
-    }
-    *out = l;
+    uint64_t capture = ops->stream_capture(ep->machine, stream);
+    struct ep_lane_calls *c = capture ? &ep->lanes[lane].captured : &ep->lanes[lane].issued;
+    TERN_TRY(check_next(c, lane, phase, operation, capture));
+    *out = c;
     return TERN_OK;
+}
+
+void terni_ll_called(struct tern_ep *ep, struct ep_lane_calls *calls, uint32_t phase, int operation,
+                     struct tern_stream *stream)
+{
+    calls->sent = phase == TERN_LL_SEND ? operation : TERN_OP_NONE;
+    calls->capture = ep->machine->ops->stream_capture(ep->machine, stream);
+    if (operation == TERN_OP_LL_DISPATCH) {
+        calls->dispatched = phase != TERN_LL_SEND;
+    }
 }
 
 struct ll_lane terni_ll_lane(const struct tern_ep *ep, uint32_t lane)
@@ -52,12 +77,19 @@ struct ll_lane terni_ll_lane(const struct tern_ep *ep, uint32_t lane)
     k.entry_bytes = l->ll.entry_bytes;
     k.arrival_bytes = l->ll.arrival_bytes;
     k.buffer_bytes = l->ll.buffer_bytes;
+    k.source_rows = ep->shape.ll_tokens;
+    k.row_stride = l->ll.row_stride;
+    k.home_stride = l->ll.home_stride;
     k.state = (struct ll_state *)(ep->device_memory + l->ll_states) + lane;
     k.bad_id = (struct ep_record *)(ep->host_memory_device + l->ll_bad_ids) + lane;
     k.ids = (int32_t *)(own + l->ll.ids);
     k.totals = (int32_t *)(own + l->ll.totals);
     k.plan = (int32_t *)(own + l->ll.plan);
     k.pushes = (struct ll_push *)(own + l->ll.pushes);
+    k.masks = terni_ll_masks(ep, lane);
+    k.wait_ns = NULL;
+    k.waits = (uint64_t *)(ep->device_memory + l->ll_waits + lane * l->ll.wait_bytes);
+    k.watch = 0;
     return k;
 }
 
@@ -73,17 +105,19 @@ enum tern_status terni_ll_launch(struct tern_ep *ep, const struct ll_launch *wha
     int most = tern_comm_num_sms(ep->comm);
     struct geometry g;
     struct launch l;
-    TERN_TRY(terni_tuning_low_latency(&ep->machine->info, what->shared_bytes, &g));
+    uint32_t shared_bytes = what->shared_bytes + terni_ll_watch_bytes(&ep->shape);
+    terni_ll_mask_log(ep);
+    TERN_TRY(terni_tuning_low_latency(&ep->machine->info, shared_bytes, &g));
     l.kernel = ep->shape.transfer == TERN_TRANSFER_BULK ? what->bulk : what->plain;
     l.num_blocks = terni_tuning_blocks(what->num_sms, (uint32_t)most, most);
     l.num_threads = g.num_threads;
     l.shared_bytes = g.shared_bytes;
     l.args = what->args;
     l.args_bytes = what->args_bytes;
-    TERN_TRY(terni_ep_begin(ep, stream, what->after));
+    TERN_TRY(terni_ep_begin(ep, stream, NULL));
     enum tern_status status = ep->machine->ops->launch(ep->machine, &l, stream);
     if (status == TERN_OK) {
         terni_ep_issued_without(ep, stream);
     }
-    return terni_ep_end(ep, status, 0, stream, what->record);
+    return terni_ep_end(ep, what->operation, status, 0, stream, what->record);
 }

@@ -6,19 +6,28 @@
 
 #include "ep/ep.h"
 
-/* The lane of a call in this phase, if the object has it and it is in a state for `operation`. */
-enum tern_status terni_ll_lane_for(struct tern_ep *ep, uint32_t lane, uint32_t phase, int operation,
-                                   struct ep_lane **out);
-/* As kernels see it. */
+/* The lane's calls that a call in this phase on this stream continues, if `operation` may come next there.
+ * `after` (or NULL) is awaited first: it may lead the stream into a capture. */
+enum tern_status terni_ll_calls_for(struct tern_ep *ep, uint32_t lane, uint32_t phase, int operation,
+                                    struct tern_event *after, struct tern_stream *stream,
+                                    struct ep_lane_calls **out);
+/* The call has been launched. */
+void terni_ll_called(struct tern_ep *ep, struct ep_lane_calls *calls, uint32_t phase, int operation,
+                     struct tern_stream *stream);
+/* As kernels see it. The caller adds wait_ns and watch. */
 struct ll_lane terni_ll_lane(const struct tern_ep *ep, uint32_t lane);
 uint32_t terni_ll_phases(uint32_t phase);
 
+/* For the ll_mask kernel any lane will do. */
+struct ll_masks terni_ll_masks(const struct tern_ep *ep, uint32_t lane);
+
 struct ll_launch {
-    int bulk, plain; /* kernels */
-    uint32_t shared_bytes, num_sms;
+    int operation;
+    int bulk, plain;                /* kernels */
+    uint32_t shared_bytes, num_sms; /* shared_bytes: where the watch begins, which comes on top */
     const void *args;
     uint32_t args_bytes;
-    struct tern_event *after, *record;
+    struct tern_event *record;
 };
 enum tern_status terni_ll_launch(struct tern_ep *ep, const struct ll_launch *what,
                                  struct tern_stream *stream);

@@ -6,11 +6,20 @@
 #include "ep/ep_ll.h"
 #include "kernels/kernels.h"
 
+/* By compression. */
+static const int kernels[][2] = {{TERN_KERNEL_ll_combine_bulk, TERN_KERNEL_ll_combine_plain},
+                                 {TERN_KERNEL_ll_combine_fp8_bulk, TERN_KERNEL_ll_combine_fp8_plain},
+                                 {TERN_KERNEL_ll_combine_log10_bulk, TERN_KERNEL_ll_combine_log10_plain}};
+
 static enum tern_status check_input(const struct tern_ll_combine_args *a)
 {
     TERN_TRY(terni_check_pointer("in", a->in));
     if ((uintptr_t)a->in % 16 != 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "in is at %p; it must be 16-byte aligned", a->in);
+    }
+    if (a->compression > TERN_LL_LOG10) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "compression is %u; see enum tern_ll_compression",
+                         a->compression);
     }
     return TERN_OK;
 }
@@ -29,7 +38,8 @@ static enum tern_status check_output(const struct tern_ll_combine_args *a, const
                          a->out, (long long)row, (long long)a->out_stride);
     }
     if (d->summed && a->topk_weights) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is given, but dispatch has taken them already");
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "topk_weights is given, but the lane's dispatch had weights at dispatch");
     }
     if (!d->summed && d->num_tokens > 0 && !a->topk_weights) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is NULL with %u tokens", d->num_tokens);
@@ -37,6 +47,10 @@ static enum tern_status check_output(const struct tern_ll_combine_args *a, const
     if ((uintptr_t)a->topk_weights % 4 != 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is at %p; it must be 4-byte aligned",
                          (const void *)a->topk_weights);
+    }
+    if ((uintptr_t)a->wait_ns % 8 != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "wait_ns is at %p; it must be 8-byte aligned",
+                         (void *)a->wait_ns);
     }
     return TERN_OK;
 }
@@ -47,44 +61,53 @@ static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
     memset(k, 0, sizeof(*k));
     terni_ep_frame(ep, TERN_OP_LL_COMBINE, &k->f);
     k->lane = d->lane;
+    k->lane.wait_ns = NULL;
     k->in = (const char *)a->in;
     k->num_tokens = d->num_tokens;
     k->topk = d->topk;
     k->experts_a_rank = d->experts_a_rank;
     k->row_bytes = 2 * d->hidden;
+    k->dispatched = d->traces;
+    k->compression = a->compression;
+    k->sent_bytes = terni_ll_sent_bytes(a->compression, d->hidden);
+    k->blocks = (d->hidden + TERN_FP8_BLOCK - 1) / TERN_FP8_BLOCK;
     k->summed = d->summed;
-    k->f.message.signature = terni_ep_sign(TERN_OP_LL_COMBINE, d->f.message.signature) & 0xffffffffu;
+    k->adds_here = d->summed && !d->by_rank;
+    uint64_t s = terni_ep_sign(TERN_OP_LL_COMBINE, d->f.message.signature);
+    k->f.message.signature = terni_ep_sign(s, a->compression) & 0xffffffffu;
 }
 
 enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combine_args *a,
                                   struct tern_stream *stream)
 {
-    struct ep_lane *lane;
+    struct ep_lane_calls *calls;
     struct ll_combine_args k;
-    TERN_TRY(terni_ll_lane_for(ep, a->lane, a->phase, TERN_OP_LL_COMBINE, &lane));
+    TERN_TRY(terni_ll_calls_for(ep, a->lane, a->phase, TERN_OP_LL_COMBINE, a->after, stream, &calls));
     if (a->phase != TERN_LL_RECEIVE) {
         TERN_TRY(check_input(a));
-        fill_input(ep, a, &lane->dispatch, &k);
+        fill_input(ep, a, &calls->dispatch, &k);
     } else {
-        k = lane->combine;
+        k = calls->combine;
     }
     if (a->phase != TERN_LL_SEND) {
-        TERN_TRY(check_output(a, &lane->dispatch));
+        TERN_TRY(check_output(a, &calls->dispatch));
         k.weights = a->topk_weights;
+        k.lane.wait_ns = a->wait_ns;
         k.out = (char *)a->out;
         k.out_stride = a->out_stride ? a->out_stride : (int64_t)k.row_bytes;
     }
     k.phases = terni_ll_phases(a->phase);
-    struct ll_launch what = {TERN_KERNEL_ll_combine_bulk,
-                             TERN_KERNEL_ll_combine_plain,
-                             (uint32_t)LL_STAGES * k.row_bytes,
+    k.lane.watch = (uint64_t)LL_STAGES * k.sent_bytes;
+    struct ll_launch what = {TERN_OP_LL_COMBINE,
+                             kernels[k.compression][0],
+                             kernels[k.compression][1],
+                             (uint32_t)k.lane.watch,
                              a->num_sms,
                              &k,
                              sizeof(k),
-                             a->after,
                              a->record};
     TERN_TRY(terni_ll_launch(ep, &what, stream));
-    lane->combine = k;
-    lane->sent = a->phase == TERN_LL_SEND ? TERN_OP_LL_COMBINE : TERN_OP_NONE;
+    calls->combine = k;
+    terni_ll_called(ep, calls, a->phase, TERN_OP_LL_COMBINE, stream);
     return TERN_OK;
 }

@@ -38,7 +38,14 @@ static enum tern_status check_shape(const struct tern_ep *ep, const struct tern_
     TERN_TRY(check_limit("topk", a->topk, 1, ep->shape.max_topk));
     TERN_TRY(check_limit("hidden", a->hidden, 1, ep->shape.ll_hidden));
     TERN_TRY(check_limit("cast", a->cast, TERN_CAST_NONE, TERN_CAST_FP8_UE8M0));
+    TERN_TRY(check_limit("layout", a->layout, TERN_LL_BY_EXPERT, TERN_LL_BY_RANK));
     TERN_TRY(check_limit("weights", a->weights, TERN_LL_WEIGHTS_AT_COMBINE, TERN_LL_WEIGHTS_AT_DISPATCH));
+    if (a->layout == TERN_LL_BY_RANK && a->weights != TERN_LL_WEIGHTS_AT_DISPATCH) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "layout %u is by rank, where one row a rank comes home and nothing can be weighted; "
+                         "weights is %u and must be at dispatch",
+                         a->layout, a->weights);
+    }
     if (a->hidden % step != 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "hidden is %u; it must be a multiple of %u", a->hidden, step);
     }
@@ -54,7 +61,8 @@ static enum tern_status check_inputs(const struct tern_ll_dispatch_args *a)
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is NULL with %u tokens", a->in ? "topk_idx" : "in",
                          a->num_tokens);
     }
-    if (a->weights == TERN_LL_WEIGHTS_AT_DISPATCH && a->num_tokens > 0 && !a->topk_weights) {
+    if (a->weights == TERN_LL_WEIGHTS_AT_DISPATCH && a->layout == TERN_LL_BY_EXPERT && a->num_tokens > 0 &&
+        !a->topk_weights) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is NULL with %u tokens", a->num_tokens);
     }
     if (a->weights == TERN_LL_WEIGHTS_AT_COMBINE && a->topk_weights) {
@@ -70,8 +78,25 @@ static enum tern_status check_inputs(const struct tern_ll_dispatch_args *a)
     return check_aligned("topk_idx", a->topk_idx, a->idx_bytes ? a->idx_bytes : 8);
 }
 
-static enum tern_status check_outputs(const struct tern_ll_dispatch_args *a, uint32_t cast)
+/* Outputs that one layout has and the other has not. */
+static enum tern_status check_layout(const struct tern_ll_dispatch_args *a, uint32_t by_rank)
 {
+    if (by_rank && a->out_ranges) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "out_ranges is given, but by rank the rows of source s are out_counts[s] from row "
+                         "s * max_tokens on");
+    }
+    if (!by_rank && (a->out_topk_idx || a->out_topk_weights)) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s is given, but layout is by expert",
+                         a->out_topk_idx ? "out_topk_idx" : "out_topk_weights");
+    }
+    return TERN_OK;
+}
+
+static enum tern_status check_outputs(const struct tern_ll_dispatch_args *a, const struct ll_dispatch_args *k)
+{
+    uint32_t cast = k->cast;
+    TERN_TRY(check_layout(a, k->by_rank));
     TERN_TRY(terni_check_pointer("out", a->out));
     TERN_TRY(terni_check_pointer("out_counts", a->out_counts));
     if ((cast != TERN_CAST_NONE) != (a->out_scales != NULL)) {
@@ -81,6 +106,10 @@ static enum tern_status check_outputs(const struct tern_ll_dispatch_args *a, uin
     TERN_TRY(check_aligned("out_scales", a->out_scales, 4));
     TERN_TRY(check_aligned("out_counts", a->out_counts, 4));
     TERN_TRY(check_aligned("out_source", a->out_source, 4));
+    TERN_TRY(check_aligned("out_topk_idx", a->out_topk_idx, 4));
+    TERN_TRY(check_aligned("out_topk_weights", a->out_topk_weights, 4));
+    TERN_TRY(check_aligned("sum_counts", a->sum_counts, 8));
+    TERN_TRY(check_aligned("wait_ns", a->wait_ns, 8));
     return check_aligned("out_ranges", a->out_ranges, 8);
 }
 
@@ -102,6 +131,7 @@ static void fill_inputs(struct tern_ep *ep, const struct tern_ll_dispatch_args *
     k->hidden = a->hidden;
     k->cast = a->cast;
     k->summed = a->weights == TERN_LL_WEIGHTS_AT_DISPATCH;
+    k->by_rank = a->layout == TERN_LL_BY_RANK;
     k->header_bytes = terni_ll_header_bytes(a->topk);
     k->payload_bytes = a->cast == TERN_CAST_NONE ? 2 * a->hidden : a->hidden;
     k->scale_bytes = terni_ll_scale_bytes(a->cast, a->hidden);
@@ -109,42 +139,48 @@ static void fill_inputs(struct tern_ep *ep, const struct tern_ll_dispatch_args *
     k->stage_offset = terni_ll_stage_offset(&ep->shape);
     uint64_t s = terni_ep_sign(terni_ep_sign(TERN_OP_LL_DISPATCH, a->hidden), a->cast);
     s = terni_ep_sign(terni_ep_sign(terni_ep_sign(s, a->topk), k->max_tokens), a->weights);
+    s = terni_ep_sign(s, a->layout);
     k->f.message.signature = (s ^ s >> 32) & 0xffffffffu;
+    k->traces = (uint32_t)terni_ep_sign(s, a->num_tokens) | 1;
 }
 
 enum tern_status terni_ll_dispatch(struct tern_ep *ep, const struct tern_ll_dispatch_args *a,
                                    struct tern_stream *stream)
 {
-    struct ep_lane *lane;
+    struct ep_lane_calls *calls;
     struct ll_dispatch_args k;
-    TERN_TRY(terni_ll_lane_for(ep, a->lane, a->phase, TERN_OP_LL_DISPATCH, &lane));
+    TERN_TRY(terni_ll_calls_for(ep, a->lane, a->phase, TERN_OP_LL_DISPATCH, a->after, stream, &calls));
     if (a->phase != TERN_LL_RECEIVE) {
         TERN_TRY(check_shape(ep, a));
         TERN_TRY(check_inputs(a));
         fill_inputs(ep, a, &k);
     } else {
-        k = lane->dispatch;
+        k = calls->dispatch;
     }
     if (a->phase != TERN_LL_SEND) {
-        TERN_TRY(check_outputs(a, k.cast));
+        TERN_TRY(check_outputs(a, &k));
         k.out = (char *)a->out;
         k.out_scales = (uint32_t *)a->out_scales;
         k.out_counts = a->out_counts;
         k.out_ranges = a->out_ranges;
         k.out_source = a->out_source;
+        k.out_topk_idx = a->out_topk_idx;
+        k.out_topk_weights = a->out_topk_weights;
+        k.sum_counts = a->sum_counts;
+        k.lane.wait_ns = a->wait_ns;
     }
     k.phases = terni_ll_phases(a->phase);
-    struct ll_launch what = {TERN_KERNEL_ll_dispatch_bulk,
+    k.lane.watch = terni_ll_shared_bytes(&ep->shape, k.row_bytes);
+    struct ll_launch what = {TERN_OP_LL_DISPATCH,
+                             TERN_KERNEL_ll_dispatch_bulk,
                              TERN_KERNEL_ll_dispatch_plain,
-                             terni_ll_shared_bytes(&ep->shape, k.row_bytes),
+                             (uint32_t)k.lane.watch,
                              a->num_sms,
                              &k,
                              sizeof(k),
-                             a->after,
                              a->record};
     TERN_TRY(terni_ll_launch(ep, &what, stream));
-    lane->dispatch = k;
-    lane->sent = a->phase == TERN_LL_SEND ? TERN_OP_LL_DISPATCH : TERN_OP_NONE;
-    lane->dispatched = a->phase != TERN_LL_SEND;
+    calls->dispatch = k;
+    terni_ll_called(ep, calls, a->phase, TERN_OP_LL_DISPATCH, stream);
     return TERN_OK;
 }

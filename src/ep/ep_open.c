@@ -20,7 +20,7 @@
 /* What every rank must agree on, as it travels. */
 struct ep_card {
     uint32_t num_experts, max_topk, max_tokens, max_row_bytes, max_routes, num_sms, timeout_ms, transfer;
-    uint32_t copy_engine, ll_tokens, ll_hidden, ll_lanes;
+    uint32_t copy_engine, ll_tokens, ll_hidden, ll_lanes, ll_mask, reserved;
     uint64_t staging_bytes;
     uint64_t message_bytes;
     int32_t status; /* of the rank's own part */
@@ -43,6 +43,7 @@ static struct ep_card card_of(const struct ep_shape *s)
     c.ll_tokens = s->ll_tokens;
     c.ll_hidden = s->ll_hidden;
     c.ll_lanes = s->ll_lanes;
+    c.ll_mask = s->ll_mask;
     c.staging_bytes = s->staging_bytes;
     c.message_bytes = sizeof(struct ep_message);
     return c;
@@ -71,6 +72,7 @@ static enum tern_status compare_cards(const struct ep_card *mine, const struct e
     TERN_TRY(compare_field(rank, "ll_tokens", mine->ll_tokens, theirs->ll_tokens));
     TERN_TRY(compare_field(rank, "ll_hidden", mine->ll_hidden, theirs->ll_hidden));
     TERN_TRY(compare_field(rank, "ll_lanes", mine->ll_lanes, theirs->ll_lanes));
+    TERN_TRY(compare_field(rank, "ll_mask", mine->ll_mask, theirs->ll_mask));
     TERN_TRY(compare_field(rank, "staging_bytes", mine->staging_bytes, theirs->staging_bytes));
     return compare_field(rank, "the size of a message", mine->message_bytes, theirs->message_bytes);
 }
@@ -150,7 +152,7 @@ static enum tern_status allocate(struct tern_ep *ep)
         TERN_TRY(ops->stream_open(ep->machine, &ep->engine));
         TERN_TRY(ops->event_open(ep->machine, &ep->engine_event));
     }
-    ep->routes = (struct tern_route *)calloc(ep->shape.max_routes, sizeof(*ep->routes));
+    ep->routes = (struct tern_route *)calloc(ep->shape.max_routes + 1u, sizeof(*ep->routes));
     if (!ep->routes) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %u routes", ep->shape.max_routes);
     }
@@ -191,7 +193,8 @@ static enum tern_status prepare(struct tern_ep *ep)
     if (ep->shape.ll_lanes > 0) {
         struct geometry g;
         uint32_t row = terni_ll_row_bytes(ep->shape.max_topk, ep->shape.ll_hidden);
-        TERN_TRY(terni_tuning_low_latency(&ep->machine->info, terni_ll_shared_bytes(&ep->shape, row), &g));
+        uint32_t bytes = terni_ll_shared_bytes(&ep->shape, row) + terni_ll_watch_bytes(&ep->shape);
+        TERN_TRY(terni_tuning_low_latency(&ep->machine->info, bytes, &g));
     }
     ep->no_default_stream = default_stream_is_shared(comm);
     terni_layout_init(&ep->shape, &ep->layout);
@@ -329,8 +332,10 @@ static enum tern_status zero_everything(struct tern_ep *ep)
     ep->num_route_runs = 0;
     ep->num_engine_runs = 0;
     ep->num_issued = 0;
+    memset(ep->masks_told, 0, sizeof(ep->masks_told));
     for (uint32_t i = 0; i < ep->shape.ll_lanes; i++) {
-        memset(&ep->lanes[i], 0, sizeof(ep->lanes[i]));
+        memset(&ep->lanes[i].issued, 0, sizeof(ep->lanes[i].issued)); /* graphs outlive a reset */
+        ep->lanes[i].bad_id_told = 0;
     }
     for (uint32_t i = 0; i < ep->shape.max_routes; i++) {
         ep->routes[i].stale = 1;

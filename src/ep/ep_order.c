@@ -5,10 +5,9 @@
  * behind every kernel would cost each next one some 3 us, so none is recorded before an object has changed
  * streams, unless copies follow the kernel. The host waits for a ticket that each operation leaves in its
  * memory, not for a stream, where work of other objects and other ranks' turns may have been issued since.
- * Low-latency operations leave none, which would keep each of them longer; behind the latest, if the host waits
- * for it, an event is recorded then.
- * Inside a graph the capture's own order holds, and the caller orders launches of the graph against other
- * operations. */
+ * Low-latency operations leave none, which would keep each of them longer; behind the latest, if the host
+ * waits for it, an event is recorded then. Inside a graph the capture's own order holds, and the caller
+ * orders launches of the graph against other operations. */
 #include "ep/ep.h"
 
 static uint64_t *latest_word(const struct tern_ep *ep)
@@ -85,20 +84,27 @@ void terni_ep_issued(struct tern_ep *ep, uint64_t ticket)
     }
 }
 
-enum tern_status terni_ep_end(struct tern_ep *ep, enum tern_status status, int copies,
+enum tern_status terni_ep_end(struct tern_ep *ep, int operation, enum tern_status status, int copies,
                               struct tern_stream *stream, struct tern_event *record)
 {
     const struct machine_ops *ops = ep->machine->ops;
+    int captured = ops->stream_capturing(ep->machine, stream);
     enum tern_status recorded = TERN_OK;
-    if (!ops->stream_capturing(ep->machine, stream)) {
+    if (!captured) {
         terni_child_used(&ep->child, stream);
         ep->is_recorded = 0;
         if (copies || ep->changes_streams) {
             recorded = record_last(ep, stream);
         }
     }
-    status = status != TERN_OK ? status : recorded;
-    return record && status == TERN_OK ? ops->event_record(ep->machine, record, stream) : status;
+    if (status == TERN_OK && recorded == TERN_OK && record) {
+        recorded = ops->event_record(ep->machine, record, stream);
+    }
+    if (status == TERN_OK && recorded != TERN_OK && !captured && operation != TERN_OP_NONE) {
+        /* The operation runs, and a caller who takes the failure for its own would issue it again. */
+        terni_ep_break(ep, operation, recorded);
+    }
+    return status != TERN_OK ? status : recorded;
 }
 
 void terni_ep_issued_without(struct tern_ep *ep, struct tern_stream *stream)
@@ -147,6 +153,7 @@ enum tern_status terni_ep_wait(struct tern_ep *ep)
 enum tern_status terni_ep_synchronize(struct tern_ep *ep)
 {
     TERN_TRY(terni_ep_wait(ep));
+    terni_ll_mask_log(ep);
     TERN_TRY(terni_ep_fault(ep));
     return terni_ep_bad_id(ep);
 }

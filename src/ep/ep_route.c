@@ -115,7 +115,7 @@ static enum tern_status launch_route(struct tern_route *route, const struct tern
         route->captured = run.captured;
         route->num_tokens = a->num_tokens;
     }
-    return terni_ep_end(ep, status, 0, stream, a->record);
+    return terni_ep_end(ep, TERN_OP_ROUTE, status, 0, stream, a->record);
 }
 
 enum tern_status terni_route_open(struct tern_ep *ep, const struct tern_route_args *args,
@@ -123,6 +123,10 @@ enum tern_status terni_route_open(struct tern_ep *ep, const struct tern_route_ar
 {
     uint32_t idx_bytes = args->idx_bytes ? args->idx_bytes : 8;
     TERN_TRY(check_args(ep, args, idx_bytes));
+    if (ep->shape.max_routes == 0) {
+        return TERN_FAIL(TERN_BAD_STATE,
+                         "the object was opened with max_tokens 0, for low latency alone: it has no routes");
+    }
     uint32_t slot = 0;
     while (slot < ep->shape.max_routes && ep->routes[slot].slot >= 0) {
         slot++;

@@ -40,15 +40,36 @@ static uint64_t worst_staging(const struct ep_shape *s)
     return s->max_rows * row + (uint64_t)EP_MAX_COLUMNS * ALIGNMENT;
 }
 
+/* Of rows of routes, unless the object is for low latency alone. */
+static enum tern_status init_routes(const struct tern_ep_config *config, struct ep_shape *s)
+{
+    if (config->ll_tokens && !config->max_tokens && !config->max_row_bytes && !config->max_routes) {
+        return TERN_OK;
+    }
+    TERN_TRY(check_range("max_tokens", config->max_tokens, 1, MAX_TOKENS));
+    TERN_TRY(check_range("max_row_bytes", config->max_row_bytes, 1, MAX_ROW_BYTES));
+    TERN_TRY(check_range("max_routes", config->max_routes, 0, MAX_ROUTES));
+    s->max_tokens = config->max_tokens;
+    s->max_row_bytes = config->max_row_bytes;
+    s->max_routes = config->max_routes ? config->max_routes : DEFAULT_ROUTES;
+    return TERN_OK;
+}
+
 static enum tern_status init_low_latency(const struct tern_ep_config *config, struct ep_shape *s)
 {
     if (config->ll_tokens == 0) {
         TERN_TRY(check_range("ll_hidden without ll_tokens", config->ll_hidden, 0, 0));
+        TERN_TRY(check_range("ll_mask without ll_tokens", config->ll_mask, 0, 0));
         return check_range("ll_lanes without ll_tokens", config->ll_lanes, 0, 0);
     }
     TERN_TRY(check_range("ll_tokens", config->ll_tokens, 1, MAX_LL_TOKENS));
     TERN_TRY(check_range("ll_hidden", config->ll_hidden, 8, MAX_ROW_BYTES / 2));
+    if (config->ll_hidden % 8 != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "ll_hidden is %u; it must be a multiple of 8",
+                         config->ll_hidden);
+    }
     TERN_TRY(check_range("ll_lanes", config->ll_lanes, 0, MAX_LANES));
+    TERN_TRY(check_range("ll_mask", config->ll_mask, 0, 1));
     TERN_TRY(check_range("max_topk with low latency", s->max_topk, 1, LL_MAX_TOPK));
     uint64_t rows = (uint64_t)s->num_experts * config->ll_tokens;
     if (rows > max_row_count) {
@@ -59,6 +80,7 @@ static enum tern_status init_low_latency(const struct tern_ep_config *config, st
     s->ll_tokens = config->ll_tokens;
     s->ll_hidden = config->ll_hidden;
     s->ll_lanes = config->ll_lanes ? config->ll_lanes : DEFAULT_LANES;
+    s->ll_mask = config->ll_mask;
     return TERN_OK;
 }
 
@@ -76,19 +98,15 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
                          config->num_experts, num_ranks);
     }
     TERN_TRY(check_range("max_topk", config->max_topk, 1, TERN_MAX_TOPK));
-    TERN_TRY(check_range("max_tokens", config->max_tokens, 1, MAX_TOKENS));
-    TERN_TRY(check_range("max_row_bytes", config->max_row_bytes, 1, MAX_ROW_BYTES));
-    TERN_TRY(check_range("max_routes", config->max_routes, 0, MAX_ROUTES));
+    TERN_TRY(init_routes(config, &s));
     TERN_TRY(check_range("num_sms", config->num_sms, 0, 1024));
     TERN_TRY(check_range("transfer", config->transfer, 0, TERN_TRANSFER_PLAIN));
     TERN_TRY(check_range("copy_engine", config->copy_engine, 0, 1));
+    TERN_TRY(check_range("reserved", config->reserved, 0, 0));
     s.num_ranks = (uint32_t)num_ranks;
     s.num_experts = config->num_experts;
     s.experts_a_rank = config->num_experts / (uint32_t)num_ranks;
     s.max_topk = config->max_topk;
-    s.max_tokens = config->max_tokens;
-    s.max_row_bytes = config->max_row_bytes;
-    s.max_routes = config->max_routes ? config->max_routes : DEFAULT_ROUTES;
     s.num_sms = config->num_sms ? config->num_sms : DEFAULT_SMS;
     s.timeout_ms = config->timeout_ms;
     s.transfer = config->transfer;
@@ -100,7 +118,7 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
                          s.num_ranks, s.max_tokens, s.max_topk, (unsigned long long)(s.max_rows * s.max_topk),
                          (unsigned long long)max_row_count);
     }
-    if (config->staging_bytes == TERN_STAGING_NONE) {
+    if (config->staging_bytes == TERN_STAGING_NONE || s.max_routes == 0) {
         s.staging_bytes = 0;
     } else if (config->staging_bytes == 0) {
         s.staging_bytes = align_up(worst_staging(&s), ALIGNMENT);
@@ -167,6 +185,14 @@ uint32_t terni_ll_row_bytes(uint32_t topk, uint32_t hidden)
     return terni_ll_header_bytes(topk) + (uint32_t)larger(2ull * hidden, cast);
 }
 
+uint32_t terni_ll_sent_bytes(uint32_t compression, uint32_t hidden)
+{
+    uint32_t blocks = (hidden + TERN_FP8_BLOCK - 1) / TERN_FP8_BLOCK;
+    return compression == TERN_LL_PLAIN
+               ? 2 * hidden
+               : (uint32_t)align_up(blocks * (compression == TERN_LL_FP8 ? 132 : 164), 16);
+}
+
 uint32_t terni_ll_stage_offset(const struct ep_shape *s)
 {
     return (uint32_t)align_up((s->num_experts + (1ull + LL_STAGES) * s->num_ranks) * sizeof(uint32_t), 128);
@@ -175,7 +201,13 @@ uint32_t terni_ll_stage_offset(const struct ep_shape *s)
 uint32_t terni_ll_shared_bytes(const struct ep_shape *s, uint32_t row_bytes)
 {
     uint64_t receive = (s->num_experts + s->num_ranks + s->experts_a_rank + 2ull) * sizeof(uint32_t);
-    return (uint32_t)larger(receive, terni_ll_stage_offset(s) + (uint64_t)LL_STAGES * row_bytes);
+    return (uint32_t)align_up(larger(receive, terni_ll_stage_offset(s) + (uint64_t)LL_STAGES * row_bytes),
+                              16);
+}
+
+uint32_t terni_ll_watch_bytes(const struct ep_shape *s)
+{
+    return s->num_ranks * (uint32_t)(sizeof(uint64_t) + sizeof(uint32_t));
 }
 
 static void layout_lane(const struct ep_shape *s, struct ll_layout *l)
@@ -183,17 +215,22 @@ static void layout_lane(const struct ep_shape *s, struct ll_layout *l)
     uint64_t rows = (uint64_t)s->num_ranks * s->ll_tokens;
     uint64_t choices = (uint64_t)s->ll_tokens * s->max_topk;
     uint64_t here = s->max_topk < s->experts_a_rank ? s->max_topk : s->experts_a_rank;
-    uint64_t sent = rows * terni_ll_row_bytes(s->max_topk, s->ll_hidden);
     uint64_t at = 0;
     l->entry_words = LL_ENTRY_CHOICES + s->experts_a_rank;
     l->entry_bytes = align_up(s->num_ranks * l->entry_words * sizeof(uint64_t), ALIGNMENT);
     l->arrival_bytes = align_up(larger(rows, choices) * sizeof(uint64_t), ALIGNMENT);
-    l->buffer_bytes = align_up(larger(sent, choices * 2 * s->ll_hidden), ALIGNMENT);
+    l->row_stride = terni_ll_row_bytes(s->max_topk, s->ll_hidden);
+    /* Short rows are longer compressed: blocks are whole. */
+    l->home_stride = larger(2ull * s->ll_hidden, terni_ll_sent_bytes(TERN_LL_LOG10, s->ll_hidden));
+    l->buffer_bytes = align_up(larger(rows * l->row_stride, choices * l->home_stride), ALIGNMENT);
     l->ids = take(&at, choices * sizeof(int32_t));
     l->totals = take(&at, 2 * sizeof(int32_t));
     l->plan = take(&at, rows * (LL_PLAN_ROWS + 2ull * s->max_topk) * sizeof(int32_t));
     l->pushes = take(&at, rows * here * sizeof(struct ll_push));
     l->bytes = at;
+    l->wait_bytes = align_up(s->num_ranks * sizeof(uint64_t), ALIGNMENT);
+    l->verdict_bytes =
+        s->ll_mask ? align_up(s->num_ranks * sizeof(uint64_t), ALIGNMENT) + l->arrival_bytes : 0;
 }
 
 void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
@@ -210,6 +247,8 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     layout_lane(s, &l.ll);
     l.ll_entries = take(&at, s->ll_lanes * 2 * l.ll.entry_bytes);
     l.ll_arrivals = take(&at, s->ll_lanes * 2 * l.ll.arrival_bytes);
+    l.ll_heard = take(&at, s->ll_mask * s->num_ranks * sizeof(uint64_t));
+    l.ll_alive = take(&at, s->ll_mask * s->num_ranks * sizeof(uint64_t));
     l.control_bytes = at;
     l.ll_buffers = take(&at, s->ll_lanes * 2 * l.ll.buffer_bytes);
     l.staging = take(&at, s->staging_bytes);
@@ -221,6 +260,9 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     l.cells = take(&at, ROUTE_MAX_WORKERS * (s->num_ranks + (uint64_t)s->num_experts) * sizeof(uint64_t));
     l.finished = take(&at, ROUTE_MAX_WORKERS * sizeof(uint64_t));
     l.ll_states = take(&at, s->ll_lanes * sizeof(struct ll_state));
+    l.ll_waits = take(&at, s->ll_lanes * l.ll.wait_bytes);
+    l.ll_peers = take(&at, s->ll_mask * s->num_ranks * sizeof(struct ll_peer));
+    l.ll_verdicts = take(&at, s->ll_lanes * l.ll.verdict_bytes);
     l.state_bytes = at;
     l.routes = take(&at, s->max_routes * l.route.bytes);
     l.ll_lanes = take(&at, s->ll_lanes * l.ll.bytes);
@@ -232,6 +274,8 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     l.latest = take(&at, sizeof(uint64_t));
     l.route_hosts = take(&at, s->max_routes * l.route_host.bytes);
     l.ll_bad_ids = take(&at, s->ll_lanes * sizeof(struct ep_record));
+    l.ll_news = take(&at, s->ll_mask * s->num_ranks * sizeof(struct ep_record));
+    l.ll_view = take(&at, s->ll_mask * s->num_ranks * sizeof(uint64_t));
     l.host_bytes = at;
 
     *layout = l;

@@ -14,6 +14,7 @@ struct ep_shape {
     uint64_t staging_bytes;                  /* rounded; 0: none */
     uint64_t max_rows;                       /* rank layout */
     uint32_t ll_tokens, ll_hidden, ll_lanes; /* low latency; all 0: none */
+    uint32_t ll_mask;
 };
 
 /* Offsets of one route's arrays, from the start of its slot. */
@@ -29,23 +30,26 @@ struct route_host_layout {
 
 /* One lane of low-latency operations; bytes of one of two copies, and of this rank's own memory. */
 struct ll_layout {
-    uint64_t entry_words, entry_bytes, arrival_bytes, buffer_bytes;
+    uint64_t entry_words, entry_bytes, arrival_bytes, row_stride, home_stride, buffer_bytes;
     uint64_t ids, totals, plan, pushes; /* from the start of the lane's device memory */
     uint64_t bytes;
+    uint64_t wait_bytes, verdict_bytes; /* of what a reset zeroes */
 };
 
 struct ep_layout {
     /* the window, in the object's heap */
     uint64_t done, abort, message, counts, pieces, staging, window_bytes;
     uint64_t ll_entries, ll_arrivals, ll_buffers; /* of all lanes, each with its two copies */
+    uint64_t ll_heard, ll_alive;                  /* masks */
     uint64_t control_bytes;                       /* of it, zeroed by a reset */
     /* device memory */
-    uint64_t state, cells, finished, ll_states, routes, ll_lanes, device_bytes;
+    uint64_t state, cells, finished, ll_states, ll_waits, ll_peers, ll_verdicts, routes, ll_lanes,
+        device_bytes;
     uint64_t state_bytes; /* from state on: with the running route's words, zeroed by a reset */
     struct route_layout route;
     struct ll_layout ll;
     /* host memory */
-    uint64_t record, latest, route_hosts, ll_bad_ids, host_bytes;
+    uint64_t record, latest, route_hosts, ll_bad_ids, ll_news, ll_view, host_bytes;
     struct route_host_layout route_host;
 };
 
@@ -56,9 +60,13 @@ void terni_layout_init(const struct ep_shape *shape, struct ep_layout *layout);
 uint32_t terni_ll_header_bytes(uint32_t topk);
 uint32_t terni_ll_scale_bytes(uint32_t cast, uint32_t hidden);
 uint32_t terni_ll_row_bytes(uint32_t topk, uint32_t hidden);
+/* Low latency: bytes of a row of a combine on its way, whose compression is an enum tern_ll_compression. */
+uint32_t terni_ll_sent_bytes(uint32_t compression, uint32_t hidden);
 /* Shared memory of a block: where the stages begin, and all of it. */
 uint32_t terni_ll_stage_offset(const struct ep_shape *shape);
 uint32_t terni_ll_shared_bytes(const struct ep_shape *shape, uint32_t row_bytes);
+/* Beside what an operation needs: who is gone, and how long each was waited for. */
+uint32_t terni_ll_watch_bytes(const struct ep_shape *shape);
 /* The most rows a rank can receive. */
 enum tern_status terni_shape_max_rows(const struct ep_shape *shape, int layout, uint32_t alignment,
                                       uint64_t *rows);

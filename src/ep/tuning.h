@@ -15,7 +15,8 @@ struct geometry {
 /* `sms` as asked for, 0: fallback; never more than `most`. */
 int terni_tuning_blocks(uint32_t sms, uint32_t fallback, int most);
 
-/* Workers and the settler, at most num_sms blocks together (2 at least); counters take (ranks + experts) words a warp. */
+/* Workers and the settler, at most num_sms blocks together (2 at least); counters take (ranks + experts)
+ * words a warp. */
 enum tern_status terni_tuning_route(const struct machine_info *info, uint32_t num_ranks, uint32_t num_experts,
                                     uint32_t num_tokens, uint32_t num_sms, struct geometry *g);
 /* stage_bytes: of one token. */

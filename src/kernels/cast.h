@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * BF16 rows to FP8 E4M3 with one scale per 128 channels, by one warp, from global to shared memory. The
- * definition is in tern.h (enum tern_cast); amax has a floor of 1e-4, so that a block of zeros has a scale. */
+ * definition is in tern.h (enum tern_cast); amax has a floor of 1e-4, so that a block of zeros has a
+ * scale. */
 #ifndef TERN_CAST_H
 #define TERN_CAST_H
 

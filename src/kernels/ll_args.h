@@ -9,7 +9,7 @@
  * finished e - 1.
  *
  *   entries[2][R][2 + L]   tagged words from rank s: signature; dispatch also rows, choices an expert
- *   arrivals[2][R * T]     dispatch, [s][j]: row j of rank s is in the buffer
+ *   arrivals[2][R * T]     the epoch, halves exchanged. Dispatch, [s][j]: row j of rank s is in the buffer
  *           [2][T * K]     combine, [t][k]: so is the row that stands for choice k of token t
  *   buffers[2]             the rows themselves, likewise indexed */
 #ifndef TERN_LL_ARGS_H
@@ -21,6 +21,7 @@ enum { LL_ENTRY_SIGNATURE, LL_ENTRY_ROWS, LL_ENTRY_CHOICES };
 enum { LL_MAX_TOPK = 32 }; /* a lane of a warp looks after each choice */
 enum { LL_SENDS = 1, LL_RECEIVES = 2 };
 enum { LL_STAGES = 3 };
+enum { LL_MASK_CLEAR, LL_MASK_SET, LL_MASK_GET }; /* what the ll_mask kernel does */
 
 /* Header of a row on its way, in 32-bit words: token, then K expert ids, K slots and K weights. */
 enum { LL_HEADER_TOKEN, LL_HEADER_IDS };
@@ -28,13 +29,16 @@ enum { LL_HEADER_TOKEN, LL_HEADER_IDS };
 /* Beside the totals, device memory of one rank's lane: only its kernels touch it, in stream order. */
 struct ll_state {
     uint64_t epoch;   /* operations begun to be received */
+    uint64_t doubt;   /* the operation in which a sender was given up, see ll_mask.h */
     uint32_t entered; /* blocks of the running operation that have read the epoch */
     uint32_t bad_ids;
+    uint32_t dispatched; /* traces of the latest dispatch received; 0: none since the object was reset */
+    uint32_t reserved;
 };
 
-/* A row of the slab that goes home in a combine of single rows. */
+/* A row of the caller's that goes home as it is: one of the slab, or by rank a received token's. */
 struct ll_push {
-    int32_t row; /* in the slab */
+    int32_t row; /* of the caller's tensor */
     int32_t rank;
     int32_t place; /* there: token * K + k */
     int32_t reserved;
@@ -43,16 +47,41 @@ struct ll_push {
 /* A received row in 32-bit words: rank, token, K rows of the slab (-1: not here), K weights. */
 enum { LL_PLAN_RANK, LL_PLAN_TOKEN, LL_PLAN_ROWS };
 
+/* What this rank knows of another, in device memory. */
+struct ll_peer {
+    uint32_t known; /* nonzero: masked since before the running operation began; all its blocks see it */
+    uint32_t told;  /* nonzero: the host has been told so */
+};
+
+/* Masks of lost ranks, one set an object; ll_mask.h says how they are used. */
+struct ll_masks {
+    uint64_t heard;         /* offset of [R] words in an EP heap; any rank: r is to be left out, an ABORT_WORD
+                               says who says so. 0: the object has no masks */
+    uint64_t alive;         /* [R] likewise; rank s: it waits for somebody, at this time of its clock */
+    struct ll_peer *peers;  /* [R] */
+    uint64_t *verdicts;     /* of the lane: [R] of sources, then one a word of arrivals */
+    struct ep_record *news; /* [R] host-visible: why r was masked */
+    uint64_t *view;         /* [R] host-visible: nonzero, r is masked */
+};
+
 struct ll_lane {
     uint64_t entries, arrivals, buffers;               /* offsets in an EP heap */
     uint64_t entry_bytes, arrival_bytes, buffer_bytes; /* of one copy */
     uint64_t entry_words;                              /* of one rank */
+    uint64_t source_rows;                              /* dispatch: places of a source */
+    uint64_t row_stride;                               /* bytes between them */
+    uint64_t home_stride; /* combine: bytes between places. These three are the object's most, so that ranks
+                             with other shapes do not write into each other's */
     struct ll_state *state;
     struct ep_record *bad_id;
     int32_t *ids;           /* [T][K] of this rank's own tokens, -1 for every invalid id */
-    int32_t *totals;        /* [2]: rows received, rows of the slab */
-    int32_t *plan;          /* [rows received] */
-    struct ll_push *pushes; /* [rows of the slab] */
+    int32_t *totals;        /* [2]: rows received, pushes */
+    int32_t *plan;          /* [rows received]; not by rank */
+    struct ll_push *pushes; /* [rows of the slab], or by rank [rows received] */
+    struct ll_masks masks;
+    uint64_t *wait_ns; /* [R] of the caller, or NULL */
+    uint64_t *waits;   /* [R] the longest of the operation so far, with its tag */
+    uint64_t watch;    /* offset in shared memory: [R] longest waits of the block, [R] who is gone */
 };
 
 struct ll_dispatch_args {
@@ -64,13 +93,26 @@ struct ll_dispatch_args {
     const float *weights; /* NULL: given at combine */
     uint32_t phases, idx_bytes, num_tokens, topk, max_tokens, num_experts, experts_a_rank;
     uint32_t hidden, cast, summed;                                /* summed: weights at dispatch */
+    uint32_t by_rank;                                             /* one row a (token, rank) */
     uint32_t header_bytes, payload_bytes, scale_bytes, row_bytes; /* of a row on its way; in its buffer */
-    uint32_t stage_offset;                                        /* in shared memory */
+    uint32_t traces;       /* of this dispatch in the lane: its signature and num_tokens, hashed; not 0 */
+    uint32_t stage_offset; /* in shared memory */
     char *out;
     uint32_t *out_scales;
     int32_t *out_counts;
     int64_t *out_ranges;
     int32_t *out_source;
+    int32_t *out_topk_idx; /* this and the next: by rank only, or NULL */
+    float *out_topk_weights;
+    int64_t *sum_counts; /* or NULL */
+};
+
+struct ll_mask_args {
+    struct ll_masks masks;
+    char *own;                       /* this rank's EP heap */
+    int32_t *out;                    /* [R] for LL_MASK_GET */
+    int32_t num_ranks, rank, action; /* rank -1: all */
+    uint32_t reserved;
 };
 
 struct ll_combine_args {
@@ -80,7 +122,11 @@ struct ll_combine_args {
     const float *weights; /* NULL: given at dispatch */
     char *out;
     int64_t out_stride;
-    uint32_t phases, num_tokens, topk, experts_a_rank, row_bytes, summed; /* summed: weights at dispatch */
+    uint32_t phases, num_tokens, topk, experts_a_rank, row_bytes;
+    uint32_t dispatched; /* traces of the dispatch that this combine was issued for */
+    uint32_t summed;     /* one row a rank comes home, with its weights in it */
+    uint32_t adds_here;  /* and the sender makes it from its experts' rows; else the caller has */
+    uint32_t compression, sent_bytes, blocks; /* of rows on their way: bytes; of 128 channels, rounded up */
 };
 
 #endif

@@ -7,6 +7,6 @@
 TERN_KERNEL(ll_combine_bulk, struct ll_combine_args, p)
 {
     if (TERN_HAS_BULK) { /* elsewhere it is never launched, and need not be compiled */
-        ll_combine_body(p, 1);
+        ll_combine_body(p, LL_PLAIN, 1);
     }
 }

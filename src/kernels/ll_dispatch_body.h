@@ -10,9 +10,16 @@
 TERN_DEVICE void ll_dispatch_body(const struct ll_dispatch_args *p, const int bulk)
 {
     int ok;
-    uint64_t epoch = ll_enter(&p->f, &p->lane, p->phases, &ok);
+    struct ll_sender sender = ll_sender_of(p);
+    if (p->phases & LL_SENDS) {
+        ll_prepare(&sender);
+    }
+    uint64_t epoch = ll_enter(&p->f, &p->lane, &ok);
     if (ok && (p->phases & LL_SENDS)) {
-        ll_dispatch_send(p, epoch, bulk);
+        ll_dispatch_send(&sender, epoch, bulk);
+    }
+    if (p->phases & LL_RECEIVES) {
+        ll_raise(&p->f, &p->lane, epoch);
     }
     if (ok && (p->phases & LL_RECEIVES)) {
         ll_dispatch_receive(p, epoch);

@@ -11,8 +11,7 @@
 #ifndef TERN_LL_FRAME_H
 #define TERN_LL_FRAME_H
 
-#include "kernels/ll_args.h"
-#include "kernels/op.h"
+#include "kernels/ll_mask.h"
 
 TERN_DEVICE uint64_t *ll_entry(const struct ll_lane *l, char *heap, uint64_t epoch, int from)
 {
@@ -25,57 +24,119 @@ TERN_DEVICE uint64_t *ll_arrival(const struct ll_lane *l, char *heap, uint64_t e
     return (uint64_t *)(heap + l->arrivals + (epoch & 1) * l->arrival_bytes) + i;
 }
 
+/* Dispatch's row i of rank s, among arrival words and in the buffer. */
+TERN_DEVICE uint64_t ll_place_of(const struct ll_lane *l, uint32_t s, uint32_t i)
+{
+    return s * l->source_rows + i;
+}
+
 TERN_DEVICE char *ll_buffer(const struct ll_lane *l, char *heap, uint64_t epoch)
 {
     return heap + l->buffers + (epoch & 1) * l->buffer_bytes;
 }
 
-/* All threads. The epoch of this operation; *ok is 0 if the object has a fault. The phase that receives
- * raises the state's epoch once every block has read it, long before it ends: the next kernel in the stream
- * reads it, no other. */
-TERN_DEVICE uint64_t ll_enter(const struct op_frame *f, const struct ll_lane *l, uint32_t phases, int *ok)
+/* All threads. The epoch of this operation; *ok is 0 if the object has a fault. */
+TERN_DEVICE uint64_t ll_enter(const struct op_frame *f, const struct ll_lane *l, int *ok)
 {
     uint64_t epoch = l->state->epoch + 1;
-    int last = tid() == nthr() - 1;
-    *ok = !sync_block_or(last && op_stopped(f, epoch, OP_AWAIT_READY));
-    if (last && (phases & LL_RECEIVES)) {
-        /* Pairs with itself in the other blocks: their reads of the epoch come before its change. */
-        if (atom_add_acqrel_gpu_u32(&l->state->entered, 1) == (uint32_t)nblk() - 1) {
-            l->state->entered = 0;
-            l->state->epoch = epoch;
-        }
-    }
+    ll_look_round(f, l);
+    *ok = !sync_block_or(tid() == nthr() - 1 && op_stopped(f, epoch, OP_AWAIT_READY));
     return epoch;
 }
 
-/* Waits for a tagged word of rank `peer`; 0 if the operation is to be abandoned. */
-TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int awaited,
-                         int peer, const uint64_t *word, uint32_t *data)
+/* Every block of a kernel that receives, before it does: the last one raises the state's epoch, which all
+ * have read by then; the next kernel in the stream reads it, no other. Here and not at the start, where all
+ * warps of the block would soon wait at a barrier for the answer to the atomic: now they wait for peers. */
+TERN_DEVICE void ll_raise(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch)
 {
-    struct op_patience patience = {0, 0};
+    if (tid() == nthr() - 1) {
+        /* Pairs with itself in the other blocks: their reads of the epoch, with the barrier in ll_enter, come
+         * before its change. */
+        if (atom_add_acqrel_gpu_u32(&l->state->entered, 1) == (uint32_t)nblk() - 1) {
+            l->state->entered = 0;
+            l->state->epoch = epoch;
+            if (l->masks.heard) {
+                ll_learn(f, l, epoch);
+            }
+        }
+    }
+}
+
+/* What a row's word becomes: all of the epoch, its low half where other words have their tag. A row's word
+ * may rest for long, if batches are mostly small; so it never looks new again. */
+TERN_DEVICE uint64_t ll_arrived(uint64_t epoch) { return op_tagged(epoch, (uint32_t)(epoch >> 32)); }
+
+/* A row by its arrival word, the i-th of the copy. Not here: only after ll_raise_doubt. */
+TERN_DEVICE int ll_judge_row(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, uint64_t i,
+                             const uint64_t *word)
+{
+    /* Pairs with the fence and store of the sender's arrival word, as in ll_await. */
+    return ll_settle(&l->masks.verdicts[(uint64_t)f->num_ranks + i], epoch,
+                     ld_acquire_sys_u64(word) == ll_arrived(epoch));
+}
+
+/* When this thread's receive phase begins, if anybody asks. */
+TERN_DEVICE uint64_t ll_begin(const struct ll_lane *l) { return l->wait_ns ? clock_ns() : 0; }
+
+/* All threads of the block, at the end of a receiving phase. */
+TERN_DEVICE void ll_leave(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch)
+{
+    if (tid() == nthr() - 1) {
+        /* Whoever gave up on this rank has told its host so, and must not be proved wrong. */
+        op_stopped(f, epoch, OP_AWAIT_DONE);
+    }
+    if (l->wait_ns) {
+        sync_block();
+        for (int r = tid(); r < f->num_ranks; r += nthr()) {
+            ll_add_wait(l, epoch, r);
+        }
+    }
+}
+
+/* The deadline of a wait has passed: the object's operations end, or the peer is masked. */
+TERN_DEVICE int ll_expire(const struct op_frame *f, const struct ll_lane *l, struct op_note *note)
+{
+    for (int s = 0; note->awaited == OP_AWAIT_READY && s < f->num_ranks; s++) {
+        if (!ll_gone(f, l, s) &&
+            !op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, note->epoch, s)), note->epoch)) {
+            op_note_late(note, s);
+        }
+    }
+    op_note_late(note, note->peer);
+    if (l->masks.heard) {
+        ll_evict(f, l, note);
+        return LL_LOST;
+    }
+    op_fault(f, note);
+    return LL_ABANDON;
+}
+
+/* Waits for a tagged word (OP_AWAIT_READY) or a row's word (OP_AWAIT_DONE) of rank `peer`: LL_HERE, LL_LOST
+ * (leave the peer out), or LL_ABANDON (which is 0). */
+TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, uint64_t begin,
+                         int awaited, int peer, const uint64_t *word, uint32_t *data)
+{
+    struct ll_patience patience = {{0, 0}, 0, 0, 0};
+    int end = LL_HERE;
     for (;;) {
         /* Pairs with the fence and store in ll_announce, or in a push: the row is here; and what the peer's
          * earlier kernels read has been read. */
         uint64_t seen = ld_acquire_sys_u64(word);
-        if (op_has_tag(seen, epoch)) {
-            *data = (uint32_t)seen;
-            return 1;
+        *data = (uint32_t)seen;
+        if (awaited == OP_AWAIT_READY ? op_has_tag(seen, epoch) : seen == ll_arrived(epoch)) {
+            break;
         }
         struct op_note note = {OP_STATUS_TIMEOUT, awaited, peer, f->rank, epoch, epoch, seen >> 32, 0, 0, 0};
-        int verdict = op_patient(f, &patience, &note);
-        if (verdict == OP_EXPIRED) {
-            for (int s = 0; awaited == OP_AWAIT_READY && s < f->num_ranks; s++) {
-                if (!op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, epoch, s)), epoch)) {
-                    op_note_late(&note, s);
-                }
-            }
-            op_note_late(&note, peer);
-            op_fault(f, &note);
-        }
+        int verdict = ll_patient(f, l, &patience, &note);
         if (verdict != OP_WAIT_ON) {
-            return 0;
+            end = verdict == OP_LOST ? LL_LOST : verdict == OP_EXPIRED ? ll_expire(f, l, &note) : LL_ABANDON;
+            break;
         }
     }
+    if (l->wait_ns && patience.op.looks > 0) {
+        ll_note_wait(l, peer, begin);
+    }
+    return end;
 }
 
 /* Whether rank s is in the same operation, by its signature. */
@@ -90,13 +151,21 @@ TERN_DEVICE int ll_matches(const struct op_frame *f, uint64_t epoch, int s, uint
     return 0;
 }
 
-/* At the end of a receiving phase: whoever gave up on this rank has told its host so, and must not be proved
- * wrong. One thread of a block. */
-TERN_DEVICE void ll_leave(const struct op_frame *f, uint64_t epoch)
+/* Whether the last thread of a sending block has heard that the others leave this rank out. */
+TERN_DEVICE int ll_is_evicted(const struct op_frame *f, const struct ll_lane *l)
 {
-    if (tid() == nthr() - 1) {
-        op_stopped(f, epoch, OP_AWAIT_DONE);
+    return l->masks.heard && tid() == nthr() - 1 && ll_heard(f, l, f->rank);
+}
+
+/* All threads of a sending block: a barrier; 0 if it is to send no more. A rank that was stopped for so long
+ * that it is evicted would write to buffers that others use by now. */
+TERN_DEVICE int ll_sync_sender(const struct ll_lane *l, int evicted)
+{
+    if (l->masks.heard) {
+        return !sync_block_or(evicted);
     }
+    sync_block();
+    return 1;
 }
 
 enum { LL_AT_ONCE = 2 }; /* loads that a thread has on their way, to hide the latency of each */

@@ -1,123 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Low-latency dispatch, receiving. Every block learns from all ranks' entry words where each (expert, source)
- * begins in the slab; then warps take pieces of rows in turn, wait for the row's own word and copy the piece
- * to the row's place at each of its experts here. Rows of the slab: by expert, source rank, token.
+ * Low-latency dispatch, receiving. Once a block knows where everything goes (ll_counts.h), its warps take
+ * pieces of rows in turn, wait for the row's own word and copy the piece to the row's place at each of its
+ * experts here. Rows of the slab: by expert, source rank, token. By rank a row has one place, that of the
+ * buffer it came in: nothing is expanded, and the slab is as that of one expert.
  *
- * The first piece's warp also notes what combine must know, writes scales and sources.
- *
- * Shared memory: | begins [R][L] | rows before [R + 1] | rows of the slab before [L + 1] | */
+ * The first piece's warp also notes what combine must know, writes scales, sources, ids and weights. */
 #ifndef TERN_LL_RECEIVE_H
 #define TERN_LL_RECEIVE_H
 
-#include "kernels/ll_frame.h"
-
-enum { LL_PIECE_VECS = 4, LL_PIECE = LL_PIECE_VECS * 512 }; /* bytes that a warp copies at once */
-
-struct ll_receiver {
-    const struct ll_dispatch_args *p;
-    uint64_t epoch;
-    uint32_t *begins; /* choices at first */
-    uint32_t *rows_before, *slab_before;
-};
-
-TERN_DEVICE struct ll_receiver ll_receiver_of(const struct ll_dispatch_args *p, uint64_t epoch)
-{
-    struct ll_receiver r;
-    r.p = p;
-    r.epoch = epoch;
-    r.begins = (uint32_t *)shared_memory();
-    r.rows_before = r.begins + p->num_experts;
-    r.slab_before = r.rows_before + p->f.num_ranks + 1;
-    return r;
-}
-
-/* All threads: every rank is in, in the same operation, with these counts; 0: abandon. */
-TERN_DEVICE int ll_await_counts(const struct ll_receiver *r)
-{
-    const struct ll_dispatch_args *p = r->p;
-    uint32_t words = LL_ENTRY_CHOICES + p->experts_a_rank;
-    int ok = 1;
-    for (uint32_t i = (uint32_t)tid(); ok && i < words * (uint32_t)p->f.num_ranks; i += (uint32_t)nthr()) {
-        uint32_t s = i / words, w = i % words, value = 0;
-        ok = ll_await(&p->f, &p->lane, r->epoch, OP_AWAIT_READY, (int)s,
-                      ll_entry(&p->lane, p->f.own, r->epoch, (int)s) + w, &value);
-        if (ok && w == LL_ENTRY_SIGNATURE) {
-            ok = ll_matches(&p->f, r->epoch, (int)s, value);
-        } else if (ok && w == LL_ENTRY_ROWS) {
-            r->rows_before[s + 1] = value;
-        } else if (ok) {
-            r->begins[s * p->experts_a_rank + w - LL_ENTRY_CHOICES] = value;
-        }
-    }
-    return !sync_block_or(!ok);
-}
-
-/* One warp: values[0 .. n - 1] become the sums of those up to them. */
-TERN_DEVICE void ll_scan(uint32_t *values, uint32_t n)
-{
-    uint32_t before = 0;
-    for (uint32_t i0 = 0; i0 < n; i0 += 32) {
-        uint32_t i = i0 + (uint32_t)lane();
-        uint32_t sum = i < n ? values[i] : 0;
-        TERN_UNROLL
-        for (int step = 1; step < 32; step *= 2) {
-            uint32_t other = shfl_u32(sum, lane() >= step ? lane() - step : lane());
-            sum += lane() >= step ? other : 0;
-        }
-        sum += before;
-        if (i < n) {
-            values[i] = sum;
-        }
-        before = shfl_u32(sum, 31);
-    }
-}
-
-/* All threads: counts become places; block 0 gives the caller its counts and ranges. */
-TERN_DEVICE void ll_place(const struct ll_receiver *r)
-{
-    const struct ll_dispatch_args *p = r->p;
-    uint32_t ranks = (uint32_t)p->f.num_ranks;
-    for (uint32_t e = (uint32_t)tid(); e < p->experts_a_rank; e += (uint32_t)nthr()) {
-        uint32_t sum = 0;
-        for (uint32_t s = 0; s < ranks; s++) {
-            uint32_t count = r->begins[s * p->experts_a_rank + e];
-            r->begins[s * p->experts_a_rank + e] = sum;
-            if (bid() == 0 && p->out_ranges) {
-                p->out_ranges[(uint64_t)e * ranks + s] = (int64_t)((uint64_t)sum << 32 | count);
-            }
-            sum += count;
-        }
-        r->slab_before[e + 1] = sum;
-        if (bid() == 0) {
-            p->out_counts[e] = (int32_t)sum;
-        }
-    }
-    sync_block();
-    if (warp() == 0) {
-        ll_scan(r->rows_before + 1, ranks);
-        ll_scan(r->slab_before + 1, p->experts_a_rank);
-        if (lane() == 0) {
-            r->rows_before[0] = 0;
-            r->slab_before[0] = 0;
-        }
-        sync_warp();
-    }
-    sync_block();
-    if (bid() == 0 && tid() == 0) {
-        p->lane.totals[0] = (int32_t)r->rows_before[ranks];
-        p->lane.totals[1] = (int32_t)r->slab_before[p->experts_a_rank];
-    }
-}
+#include "kernels/ll_counts.h"
+#include "kernels/ll_missing.h"
 
 /* What a lane knows of the row's choice that it looks after. */
 struct ll_choice {
-    int local; /* its expert is here */
-    int first; /* no earlier choice of the token has the same expert */
+    int local;  /* its expert is here */
+    int placed; /* the row has a place on its account; by rank the first local choice, for all of them */
     uint32_t expert, position;
 };
 
-TERN_DEVICE struct ll_choice ll_choice_of(const struct ll_receiver *r, const int32_t *header, uint32_t s)
+/* `place`: the row's in its buffer. */
+TERN_DEVICE struct ll_choice ll_choice_of(const struct ll_receiver *r, const int32_t *header, uint32_t s,
+                                          uint32_t place)
 {
     const struct ll_dispatch_args *p = r->p;
     uint32_t k = (uint32_t)lane();
@@ -125,7 +29,13 @@ TERN_DEVICE struct ll_choice ll_choice_of(const struct ll_receiver *r, const int
     int32_t expert = id - p->f.rank * (int32_t)p->experts_a_rank;
     struct ll_choice c;
     c.local = id >= 0 && expert >= 0 && expert < (int32_t)p->experts_a_rank;
-    c.first = TERN_FFS(match_any_u32((uint32_t)id)) - 1 == lane();
+    if (p->by_rank) {
+        c.placed = TERN_FFS(warp_ballot(c.local)) - 1 == lane();
+        c.expert = 0;
+        c.position = place;
+        return c;
+    }
+    c.placed = TERN_FFS(match_any_u32((uint32_t)id)) - 1 == lane() && c.local;
     c.expert = c.local ? (uint32_t)expert : 0;
     c.position =
         c.local ? (uint32_t)header[LL_HEADER_IDS + p->topk + k] + r->begins[s * p->experts_a_rank + c.expert]
@@ -139,26 +49,57 @@ TERN_DEVICE uint32_t ll_slab_row(const struct ll_dispatch_args *p, struct ll_cho
     return c.expert * (uint32_t)p->f.num_ranks * p->max_tokens + c.position;
 }
 
-/* What combine must know of received row `number`, and whence it came. */
-TERN_DEVICE void ll_note_row(const struct ll_receiver *r, const int32_t *header, uint32_t number, uint32_t s,
-                             struct ll_choice c)
+/* By rank: for the caller's experts, which of them the row is for and with what weights. */
+TERN_DEVICE void ll_write_choices(const struct ll_receiver *r, const int32_t *header, uint32_t place,
+                                  struct ll_choice c)
+{
+    const struct ll_dispatch_args *p = r->p;
+    uint32_t k = (uint32_t)lane();
+    uint64_t at = (uint64_t)place * p->topk + k;
+    if (k < p->topk && p->out_topk_idx) {
+        int32_t expert = header[LL_HEADER_IDS + k] - p->f.rank * (int32_t)p->experts_a_rank;
+        p->out_topk_idx[at] = c.local ? expert : -1;
+    }
+    if (k < p->topk && p->out_topk_weights) {
+        uint32_t weight = (uint32_t)header[LL_HEADER_IDS + 2 * p->topk + k];
+        p->out_topk_weights[at] = bits_f32(c.local ? weight : 0);
+    }
+}
+
+/* What combine must know of received row `number`, so that it can add the rows of the slab that stand for
+ * it. */
+TERN_DEVICE void ll_write_plan(const struct ll_receiver *r, const int32_t *header, uint32_t number,
+                               uint32_t s, struct ll_choice c)
 {
     const struct ll_dispatch_args *p = r->p;
     int32_t *plan = p->lane.plan + (uint64_t)number * (LL_PLAN_ROWS + 2 * p->topk);
     uint32_t k = (uint32_t)lane();
-    int32_t token = header[LL_HEADER_TOKEN];
-    uint32_t row = ll_slab_row(p, c);
     if (k == 0) {
         plan[LL_PLAN_RANK] = (int32_t)s;
-        plan[LL_PLAN_TOKEN] = token;
+        plan[LL_PLAN_TOKEN] = header[LL_HEADER_TOKEN];
     }
     if (k < p->topk) {
-        plan[LL_PLAN_ROWS + k] = !c.local ? -1 : (int32_t)row;
+        plan[LL_PLAN_ROWS + k] = !c.local ? -1 : (int32_t)ll_slab_row(p, c);
         plan[LL_PLAN_ROWS + p->topk + k] = header[LL_HEADER_IDS + 2 * p->topk + k];
     }
-    if (c.local && c.first) {
-        struct ll_push push = {(int32_t)row, (int32_t)s, token * (int32_t)p->topk + (int32_t)k, 0};
-        p->lane.pushes[r->slab_before[c.expert] + c.position] = push;
+}
+
+/* What combine must know of received row `number`, and what the caller may want to. */
+TERN_DEVICE void ll_note_row(const struct ll_receiver *r, const int32_t *header, uint32_t number, uint32_t s,
+                             struct ll_choice c)
+{
+    const struct ll_dispatch_args *p = r->p;
+    int32_t token = header[LL_HEADER_TOKEN];
+    if (p->by_rank) {
+        ll_write_choices(r, header, c.position, c);
+    } else {
+        ll_write_plan(r, header, number, s, c);
+    }
+    if (c.placed) {
+        uint32_t row = ll_slab_row(p, c);
+        uint32_t index = p->by_rank ? number : r->slab_before[c.expert] + c.position;
+        struct ll_push push = {(int32_t)row, (int32_t)s, token * (int32_t)p->topk + lane(), 0};
+        p->lane.pushes[index] = push;
         if (p->out_source) {
             p->out_source[row] = token;
         }
@@ -209,28 +150,22 @@ TERN_DEVICE void ll_store_piece(const struct ll_dispatch_args *p, const struct l
     }
 }
 
-/* One warp: a piece of received row `number`, which is row `number - rows_before[s]` of rank s. 0: abandon. */
-TERN_DEVICE int ll_take_piece(const struct ll_receiver *r, uint32_t number, uint32_t piece, uint32_t s)
+/* One warp: a piece of row i of rank s, which is received row `number`, is here; 0: its verdict says no. */
+TERN_DEVICE int ll_expand_piece(const struct ll_receiver *r, uint32_t number, uint32_t piece, uint32_t s,
+                                uint32_t i)
 {
     const struct ll_dispatch_args *p = r->p;
-    uint64_t place = (uint64_t)s * p->max_tokens + (number - r->rows_before[s]);
-    const char *at = ll_buffer(&p->lane, p->f.own, r->epoch) + place * p->row_bytes;
+    const char *at = ll_row_from(r, s, i);
     const int32_t *header = (const int32_t *)at;
-    uint32_t data;
-    int ok = 1;
-    if (lane() == 0) {
-        ok = ll_await(&p->f, &p->lane, r->epoch, OP_AWAIT_DONE, (int)s,
-                      ll_arrival(&p->lane, p->f.own, r->epoch, place), &data);
-    }
-    if (!warp_all(ok)) {
-        return 0;
-    }
-    sync_warp(); /* what lane 0 has acquired is there for all lanes */
     struct ll_piece v;
     uint32_t begin = piece * LL_PIECE;
-    ll_load_piece(&v, at + p->header_bytes + begin, p->payload_bytes - begin); /* beside the header */
-    struct ll_choice c = ll_choice_of(r, header, s);
-    uint32_t hits = warp_ballot(c.local && c.first);
+    ll_load_piece(&v, at + p->header_bytes + begin, p->payload_bytes - begin);        /* beside the header */
+    int doubts = p->lane.masks.heard && lane() == 0 && ll_doubts(&p->lane, r->epoch); /* and beside both */
+    struct ll_choice c = ll_choice_of(r, header, s, s * p->max_tokens + i);
+    if (p->lane.masks.heard && warp_any(doubts) && !ll_is_row_here(r, s, i)) {
+        return 0;
+    }
+    uint32_t hits = warp_ballot(c.placed);
     ll_store_piece(p, &v, begin, hits, ll_slab_row(p, c));
     if (piece == 0) {
         ll_note_row(r, header, number, s, c);
@@ -243,15 +178,38 @@ TERN_DEVICE int ll_take_piece(const struct ll_receiver *r, uint32_t number, uint
     return 1;
 }
 
+/* One warp: a piece of received row `number`, which is row `number - rows_before[s]` of rank s. 0:
+ * abandon. */
+TERN_DEVICE int ll_take_piece(const struct ll_receiver *r, uint32_t number, uint32_t piece, uint32_t s)
+{
+    const struct ll_dispatch_args *p = r->p;
+    uint32_t i = number - r->rows_before[s];
+    uint32_t data;
+    int end = LL_HERE, here = 1;
+    if (lane() == 0) {
+        end = ll_await(&p->f, &p->lane, r->epoch, r->begin, OP_AWAIT_DONE, (int)s,
+                       ll_arrival(&p->lane, p->f.own, r->epoch, ll_place_of(&p->lane, s, i)), &data);
+    }
+    if (!warp_all(end == LL_HERE)) {
+        if (shfl_u32((uint32_t)end, 0) == LL_ABANDON) {
+            return 0;
+        }
+        ll_raise_doubt(&p->lane, r->epoch);
+        here = ll_is_row_here(r, s, i);
+    }
+    sync_warp(); /* what lane 0 has acquired is there for all lanes */
+    if (!here || !ll_expand_piece(r, number, piece, s, i)) {
+        ll_do_without(r, number, piece, s, i);
+    }
+    return 1;
+}
+
 TERN_DEVICE void ll_dispatch_receive(const struct ll_dispatch_args *p, uint64_t epoch)
 {
     struct ll_receiver r = ll_receiver_of(p, epoch);
     uint32_t pieces = (p->payload_bytes + LL_PIECE - 1) / LL_PIECE;
     uint32_t s = 0;
-    int ok = ll_await_counts(&r);
-    if (ok) {
-        ll_place(&r);
-    }
+    int ok = ll_learn_places(&r);
     uint32_t units = ok ? r.rows_before[p->f.num_ranks] * pieces : 0;
     for (uint32_t u = (uint32_t)(warp() * nblk() + bid()); ok && u < units;
          u += (uint32_t)(nblk() * nwarps())) {
@@ -261,7 +219,7 @@ TERN_DEVICE void ll_dispatch_receive(const struct ll_dispatch_args *p, uint64_t 
         }
         ok = ll_take_piece(&r, number, u % pieces, s);
     }
-    ll_leave(&p->f, epoch);
+    ll_leave(&p->f, &p->lane, epoch);
 }
 
 #endif

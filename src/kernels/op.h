@@ -15,8 +15,8 @@
 
 #include "kernels/fault.h"
 
-/* Programs that are wrong on purpose, for test/tsan_awake.sh: the stores of one signal weakened in each, or the
- * fence before them left out. */
+/* Programs that are wrong on purpose, for test/tsan_awake.sh: the stores of one signal weakened in each, or
+ * the fence before them left out. */
 #ifdef TERN_WEAKEN_READY
 #define OP_STORE_READY st_relaxed_sys_u64
 #else
@@ -101,7 +101,8 @@ TERN_DEVICE void op_announce(const struct op_frame *f, uint64_t epoch, int num_v
     }
 }
 
-/* Waits for a value of rank `peer` in two neighbouring tagged words; 0 if the operation is to be abandoned. */
+/* Waits for a value of rank `peer` in two neighbouring tagged words; 0 if the operation is to be
+ * abandoned. */
 TERN_DEVICE int op_receive(const struct op_frame *f, uint64_t epoch, int peer, const uint64_t *words,
                            uint64_t *value)
 {
@@ -231,7 +232,8 @@ TERN_DEVICE void op_leave(const struct op_frame *f, uint64_t epoch, const struct
         /* With the barrier above, what any thread of this block wrote or read precedes the stores below. */
         OP_FENCE();
     }
-    /* While the fences run: whoever gave up on this rank has told its host so, and must not be proved wrong. */
+    /* While the fences run: whoever gave up on this rank has told its host so, and must not be proved
+     * wrong. */
     ok = ok && !(tid() == nthr() - 1 && op_stopped(f, epoch, OP_AWAIT_DONE));
     ok = !sync_block_or(!ok);
     for (int d = tid(); d < f->num_ranks; d += nthr()) {

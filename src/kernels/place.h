@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where rows live: the targets of one token. A target is a (rank, row): in rank layout the token's row at each
- * rank that owns one of its experts, in expert layout the row of each choice. Lane i looks after target i. */
+ * Where rows live: the targets of one token. A target is a (rank, row): in rank layout the token's row at
+ * each rank that owns one of its experts, in expert layout the row of each choice. Lane i looks after target
+ * i. */
 #ifndef TERN_PLACE_H
 #define TERN_PLACE_H
 

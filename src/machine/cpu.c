@@ -177,6 +177,12 @@ static int cpu_stream_capturing(struct machine *m, struct tern_stream *s)
     return stream_of(m, s)->capture != NULL;
 }
 
+static uint64_t cpu_stream_capture(struct machine *m, struct tern_stream *s)
+{
+    const struct tern_graph *capture = stream_of(m, s)->capture;
+    return capture ? capture->number : 0;
+}
+
 static int cpu_is_default_stream(struct machine *m, struct tern_stream *s)
 {
     return stream_of(m, s) == cpu_of(m)->default_stream;
@@ -296,6 +302,7 @@ static const struct machine_ops cpu_ops = {
     .stream_close = cpu_stream_close,
     .stream_synchronize = cpu_stream_synchronize,
     .stream_capturing = cpu_stream_capturing,
+    .stream_capture = cpu_stream_capture,
     .is_default_stream = cpu_is_default_stream,
     .is_thread_stream = cpu_is_thread_stream,
     .own_stream = cpu_own_stream,

@@ -7,9 +7,9 @@
  *     SHARE_LOCAL, SHARE_GROWING   anonymous shared memory: one process, one address space
  *     SHARE_EXPORTED               a memfd a piece; peers map it by its descriptor
  *
- * Memory that the program mapped itself is lent by a descriptor of the same file, which the program must still
- * have open: /proc/self/maps says what is mapped, and the open descriptors are searched for that file. So the
- * caller need not name it, and cannot name a wrong one. */
+ * Memory that the program mapped itself is lent by a descriptor of the same file, which the program must
+ * still have open: /proc/self/maps says what is mapped, and the open descriptors are searched for that file.
+ * So the caller need not name it, and cannot name a wrong one. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* memfd_create */
 #endif
@@ -190,8 +190,8 @@ static int is_descriptor_of(int fd, const struct mapping *mapping)
            minor(info.st_dev) == mapping->device_minor;
 }
 
-/* A duplicate of a descriptor of the mapped file, or -1. Looked at as a duplicate only: another thread may close
- * the number, and get it again for another file, at any time. */
+/* A duplicate of a descriptor of the mapped file, or -1. Looked at as a duplicate only: another thread may
+ * close the number, and get it again for another file, at any time. */
 static int find_descriptor(const struct mapping *mapping)
 {
     int found = -1;

@@ -252,6 +252,7 @@ static const struct machine_ops ops = {
     .stream_close = terni_cuda_stream_close,
     .stream_synchronize = terni_cuda_stream_synchronize,
     .stream_capturing = terni_cuda_stream_capturing,
+    .stream_capture = terni_cuda_stream_capture,
     .is_default_stream = terni_cuda_is_default_stream,
     .is_thread_stream = cuda_is_thread_stream,
     .own_stream = cuda_own_stream,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that the program allocated itself, for peers. What cudaMalloc gave can be addressed from this process
- * only, once peer access is enabled. What cuMemCreate made can be exported if its maker asked for that; peers
- * then map the whole allocation, because a handle is mapped from its beginning. Memory of a pool has accesses of
- * its own, which are not Tern's to set. */
+ * Memory that the program allocated itself, for peers. What cudaMalloc gave can be addressed from this
+ * process only, once peer access is enabled. What cuMemCreate made can be exported if its maker asked for
+ * that; peers then map the whole allocation, because a handle is mapped from its beginning. Memory of a pool
+ * has accesses of its own, which are not Tern's to set. */
 #include "machine/cuda_machine.h"
 
 #include <string.h>

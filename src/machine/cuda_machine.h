@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the parts of the cuda machine share: cuda.c (open, close, memory, launch), cuda_share.c and
- * cuda_lend.c (memory for peers), cuda_stream.c (streams, the host's wait), cuda_graph.c (events, graphs), cuda_driver.c (driver
- * calls, the current context, errors), cuda_info.c (what devices there are).
+ * cuda_lend.c (memory for peers), cuda_stream.c (streams, the host's wait), cuda_graph.c (events, graphs),
+ * cuda_driver.c (driver calls, the current context, errors), cuda_info.c (what devices there are).
  *
  * The CUDA runtime is linked statically and opens the driver when it is first asked, so a program with Tern
  * in it runs where no driver is. Driver calls that the runtime lacks are fetched through it (cuda_driver.c).
@@ -88,8 +88,8 @@ void terni_cuda_leave(const struct cuda_caller *caller);
  * runtime's. */
 enum tern_status terni_cuda_fail(const char *file, int line, int error, const char *format, ...)
     TERN_PRINTF(4, 5);
-/* Of a cudaError_t or CUresult: TERN_OK if it is success. `error` is evaluated once: it is usually a call, which
- * would be made again. */
+/* Of a cudaError_t or CUresult: TERN_OK if it is success. `error` is evaluated once: it is usually a call,
+ * which would be made again. */
 #define TERN_CUDA_STATUS(error, ...)                                                                         \
     __extension__({                                                                                          \
         int cuda_error_ = (int)(error);                                                                      \
@@ -135,6 +135,7 @@ void terni_cuda_stream_close(struct machine *m, struct tern_stream *s);
 void terni_cuda_settle(struct machine *m);
 enum tern_status terni_cuda_stream_synchronize(struct machine *m, struct tern_stream *s);
 int terni_cuda_stream_capturing(struct machine *m, struct tern_stream *s);
+uint64_t terni_cuda_stream_capture(struct machine *m, struct tern_stream *s);
 int terni_cuda_is_default_stream(struct machine *m, struct tern_stream *s);
 enum tern_status terni_cuda_wait_word(struct machine *m, const uint64_t *word, uint64_t value,
                                       uint64_t deadline_ns);

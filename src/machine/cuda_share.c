@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that other ranks address. A range that grows, or that other processes map, is made of physical memory
- * of the driver's virtual memory management:
+ * Memory that other ranks address. A range that grows, or that other processes map, is made of physical
+ * memory of the driver's virtual memory management:
  *
  *     reserve addresses once; for each piece: create memory, map, set access, export       owner
  *     reserve addresses once; for each piece: import the descriptor, close it, map, access  peer
  *     unmap the pieces, last first; free the addresses                                      both
  *
- * A handle is released as soon as its memory is mapped: mappings and descriptors keep it alive, so the last who
- * unmaps frees it, in whatever order ranks close. cuMemUnmap takes whole mappings only, so a share remembers
- * where each piece ends. One piece for ranks of one process is plain cudaMalloc, with peer access between
- * devices. */
+ * A handle is released as soon as its memory is mapped: mappings and descriptors keep it alive, so the last
+ * who unmaps frees it, in whatever order ranks close. cuMemUnmap takes whole mappings only, so a share
+ * remembers where each piece ends. One piece for ranks of one process is plain cudaMalloc, with peer access
+ * between devices. */
 #include "machine/cuda_machine.h"
 
 #include <errno.h>
@@ -108,7 +108,8 @@ static CUdeviceptr address(const struct share *share, uint64_t offset)
     return (CUdeviceptr)(uintptr_t)share->base + offset;
 }
 
-/* Maps all of `handle` as the share's next piece, for this machine's device. Undone by terni_cuda_share_trim. */
+/* Maps all of `handle` as the share's next piece, for this machine's device. Undone by
+ * terni_cuda_share_trim. */
 static enum tern_status map_piece(struct cuda_machine *c, struct share *share,
                                   CUmemGenericAllocationHandle handle, uint64_t bytes)
 {

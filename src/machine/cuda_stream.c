@@ -15,9 +15,10 @@ enum {
     SPIN_NS = 200000    /* after which the waiting thread offers its processor to others */
 };
 
-/* The first kernel on a new stream can wait until the kernels that run on the device have ended (seen on H200,
- * driver 580, when ranks are threads that share a GPU). If one of those waits for this rank, both wait to the
- * deadline. So a stream gets its first kernel when it is opened, which is before its rank's first operation. */
+/* The first kernel on a new stream can wait until the kernels that run on the device have ended (seen on
+ * H200, driver 580, when ranks are threads that share a GPU). If one of those waits for this rank, both wait
+ * to the deadline. So a stream gets its first kernel when it is opened, which is before its rank's first
+ * operation. */
 static enum tern_status wake(struct machine *m, cudaStream_t stream)
 {
     struct wake_args args = {0};
@@ -141,20 +142,30 @@ int terni_cuda_is_default_stream(struct machine *m, struct tern_stream *s)
 }
 
 /* The legacy default stream cannot be captured, and asking it would spoil a capture elsewhere. */
-int terni_cuda_stream_capturing(struct machine *m, struct tern_stream *s)
+uint64_t terni_cuda_stream_capture(struct machine *m, struct tern_stream *s)
 {
     struct cuda_machine *c = terni_cuda_of(m);
     struct cuda_caller caller;
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    unsigned long long number = 0;
     cudaError_t error;
 
     if (terni_cuda_is_default_stream(m, s) || terni_cuda_enter(c, &caller) != TERN_OK) {
         return 0;
     }
-    error = cudaStreamIsCapturing((cudaStream_t)s, &capture);
+#if CUDART_VERSION >= 13000
+    error = cudaStreamGetCaptureInfo((cudaStream_t)s, &capture, &number, NULL, NULL, NULL, NULL);
+#else
+    error = cudaStreamGetCaptureInfo_v2((cudaStream_t)s, &capture, &number, NULL, NULL, NULL);
+#endif
     terni_cuda_leave(&caller);
-    TERN_CUDA_WARN(error, "cudaStreamIsCapturing");
-    return error == cudaSuccess && capture != cudaStreamCaptureStatusNone;
+    TERN_CUDA_WARN(error, "cudaStreamGetCaptureInfo");
+    return error == cudaSuccess && capture != cudaStreamCaptureStatusNone ? number : 0;
+}
+
+int terni_cuda_stream_capturing(struct machine *m, struct tern_stream *s)
+{
+    return terni_cuda_stream_capture(m, s) != 0;
 }
 
 /* A dead context shows only where work is pending or issued, so each probe is an event on the machine's own

@@ -91,8 +91,8 @@ struct machine_ops {
      * process, on the same or another device, after the owner's machine has closed: the last who maps it
      * does. Leaves the struct zeroed. */
     void (*share_free)(struct machine *m, struct share *share);
-    /* Memory that the caller allocated, for peers on other devices of this process and, if exported, for other
-     * processes. TERN_UNSUPPORTED says what memory would do. */
+    /* Memory that the caller allocated, for peers on other devices of this process and, if exported, for
+     * other processes. TERN_UNSUPPORTED says what memory would do. */
     enum tern_status (*share_lend)(struct machine *m, void *memory, uint64_t bytes, int exported,
                                    struct share_loan *loan);
 
@@ -109,6 +109,8 @@ struct machine_ops {
     void (*stream_close)(struct machine *m, struct tern_stream *s);
     enum tern_status (*stream_synchronize)(struct machine *m, struct tern_stream *s);
     int (*stream_capturing)(struct machine *m, struct tern_stream *s);
+    /* Number of the capture that the stream is in, another one for each; 0: in none. */
+    uint64_t (*stream_capture)(struct machine *m, struct tern_stream *s);
     /* Whether `s` is the default stream: NULL, or another name that the machine has for it. */
     int (*is_thread_stream)(struct machine *m,
                             struct tern_stream *s); /* one handle, a stream a host thread */

@@ -56,6 +56,9 @@ uint32_t terni_ref_scale_bytes(uint32_t cast, uint32_t channels);
 /* One BF16 row into E4M3 bytes and scales. */
 void terni_ref_cast(uint32_t cast, const uint16_t *in, uint32_t channels, uint8_t *out, void *scales);
 
+/* What one BF16 row is after the journey home under a compression (enum tern_ll_compression). */
+void terni_ref_compress(uint32_t compression, const uint16_t *in, uint32_t channels, float *out);
+
 /* expert_alignment 0 means 1. */
 void terni_ref_route_init(struct ref_route *route, const struct ref_world *world, uint32_t layout,
                           uint32_t expert_alignment, int rank);
@@ -77,10 +80,14 @@ void terni_ref_combine(const struct ref_world *world, const struct ref_route *ro
 struct ref_ll {
     const struct ref_world *world;
     uint32_t max_tokens;
-    int32_t **row_of; /* [num_ranks] sources, each [tokens, topk]: row among its expert's, or -1 */
-    int32_t *counts;  /* [num_experts, num_ranks] rows from each source */
+    int32_t **row_of;            /* [num_ranks] sources, each [tokens, topk]: row among its expert's, or -1 */
+    int32_t *counts;             /* [num_experts, num_ranks] rows from each source */
+    const unsigned char *masked; /* [num_ranks] nonzero: left out by all ranks; NULL: none */
 };
 void terni_ref_ll_init(struct ref_ll *ll, const struct ref_world *world, uint32_t max_tokens);
+/* The rows again, as they are if the ranks in `masked`, which is kept, are left out of the dispatch. A rank
+ * that is added to `masked` afterwards is left out of combines only. */
+void terni_ref_ll_mask(struct ref_ll *ll, const unsigned char *masked);
 void terni_ref_ll_fini(struct ref_ll *ll);
 /* Writes the outputs of args[rank] from the inputs of all args[num_ranks]. Ids are those of the world; phases
  * and lanes play no part. */

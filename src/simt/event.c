@@ -137,6 +137,9 @@ enum tern_status terni_event_elapsed(struct tern_event *a, struct tern_event *b,
 
 /* ---- Graphs ---- */
 
+/* Of all executors of the process. */
+static uint64_t num_captures;
+
 enum tern_status terni_graph_begin(struct tern_stream *s)
 {
     if (s->capture != NULL) {
@@ -146,6 +149,7 @@ enum tern_status terni_graph_begin(struct tern_stream *s)
     if (s->capture == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a graph");
     }
+    s->capture->number = __atomic_add_fetch(&num_captures, 1, __ATOMIC_RELAXED);
     return TERN_OK;
 }
 

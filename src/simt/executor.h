@@ -206,6 +206,7 @@ struct tern_event {
 
 struct tern_graph {
     struct op_list ops;
+    uint64_t number; /* of its capture, from 1 */
 };
 
 /* ---- Executor ---- */

@@ -12,6 +12,7 @@
 #define TERN_UNROLL
 #define TERN_POPC(x)  __builtin_popcount(x)
 #define TERN_FFS(x)   __builtin_ffs((int)(x))
+#define TERN_BSWAP(x) __builtin_bswap32(x)
 #define TERN_RESTRICT __restrict__
 #define TERN_HAS_BULK 1
 
@@ -109,6 +110,20 @@ TERN_DEVICE uint32_t atom_cas_acqrel_gpu_u32(uint32_t *p, uint32_t expected, uin
     return expected;
 }
 
+TERN_DEVICE uint64_t atom_cas_acqrel_gpu_u64(uint64_t *p, uint64_t expected, uint64_t desired)
+{
+    simt_point();
+    __atomic_compare_exchange_n(p, &expected, desired, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    return expected;
+}
+
+TERN_DEVICE void atom_max_cta_u64(uint64_t *p, uint64_t v)
+{
+    uint64_t seen = __atomic_load_n(p, __ATOMIC_RELAXED);
+    while (seen < v && !__atomic_compare_exchange_n(p, &seen, v, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
 TERN_DEVICE uint64_t atom_add_relaxed_gpu_u64(uint64_t *p, uint64_t v)
 {
     return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
@@ -146,6 +161,13 @@ TERN_DEVICE void st_relaxed_sys_u64(uint64_t *p, uint64_t v) { __atomic_store_n(
  * stand-alone fences, so a kernel that needs one between relaxed accesses is reported. */
 TERN_DEVICE void fence_acqrel_gpu(void) {}
 TERN_DEVICE void fence_acqrel_sys(void) { simt_self->fenced = 1; }
+
+/* An exchange, not a fence, which ThreadSanitizer does not know: it orders as much on the hosts there are. */
+TERN_DEVICE void fence_sc_sys(void)
+{
+    uint32_t word = 0;
+    (void)__atomic_exchange_n(&word, 1, __ATOMIC_SEQ_CST);
+}
 
 TERN_DEVICE struct vec16 ld_vec16(const void *p)
 {

@@ -13,6 +13,7 @@
 #define TERN_UNROLL   _Pragma("unroll")
 #define TERN_POPC(x)  __popc(x)
 #define TERN_FFS(x)   __ffs((int)(x))
+#define TERN_BSWAP(x) __byte_perm((x), 0, 0x0123)
 #define TERN_RESTRICT __restrict__
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -82,6 +83,21 @@ TERN_DEVICE uint32_t atom_cas_acqrel_gpu_u32(uint32_t *p, uint32_t expected, uin
     return old;
 }
 
+TERN_DEVICE uint64_t atom_cas_acqrel_gpu_u64(uint64_t *p, uint64_t expected, uint64_t desired)
+{
+    uint64_t old;
+    asm volatile("atom.cas.acq_rel.gpu.global.b64 %0, [%1], %2, %3;"
+                 : "=l"(old)
+                 : "l"(p), "l"(expected), "l"(desired)
+                 : "memory");
+    return old;
+}
+
+TERN_DEVICE void atom_max_cta_u64(uint64_t *p, uint64_t v)
+{
+    atomicMax((unsigned long long *)p, (unsigned long long)v);
+}
+
 TERN_DEVICE uint64_t atom_add_relaxed_gpu_u64(uint64_t *p, uint64_t v)
 {
     uint64_t old;
@@ -118,6 +134,7 @@ TERN_DEVICE void st_fenced_sys_u64(uint64_t *p, uint64_t v) { st_relaxed_sys_u64
 
 TERN_DEVICE void fence_acqrel_gpu(void) { asm volatile("fence.acq_rel.gpu;" : : : "memory"); }
 TERN_DEVICE void fence_acqrel_sys(void) { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
+TERN_DEVICE void fence_sc_sys(void) { asm volatile("fence.sc.sys;" : : : "memory"); }
 
 TERN_DEVICE uint64_t clock_ns(void)
 {

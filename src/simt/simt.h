@@ -16,13 +16,15 @@
  *   uint32_t match_any_u32(v)                         lanes that hold the same value
  *   char    *shared_memory()                          the block's dynamic shared memory, 128-byte aligned
  *   uint32_t atom_add_cta_u32(p, v)                   relaxed, in shared memory
+ *   void     atom_max_cta_u64(p, v)                   likewise
  *   uint32_t atom_add_acqrel_gpu_u32(p, v)            on this device's memory
- *   uint32_t atom_cas_acqrel_gpu_u32(p, old, new)
+ *   uint32_t atom_cas_acqrel_gpu_u32(p, old, new)     uint64_t atom_cas_acqrel_gpu_u64
  *   uint64_t atom_add_relaxed_gpu_u64(p, v)
  *   uint64_t ld_acquire_sys_u64(p)  ld_relaxed_sys_u64(p)
  *   void     st_release_sys_u64(p, v)  st_relaxed_sys_u64(p, v)
  *   void     fence_acqrel_gpu() fence_acqrel_sys()
- *   void     st_fenced_sys_u64(p, v)                  after fence_acqrel_sys() in this thread: a release store
+ *   void     fence_sc_sys()           also orders earlier stores before later loads
+ *   void     st_fenced_sys_u64(p, v)                  after fence_acqrel_sys() in this thread: a release
  *   void     fence_proxy_async()      earlier ordinary accesses of this thread, and those it has synchronised
  *                                     with, come before later bulk copies of this thread and of threads that
  *                                     synchronise with it afterwards; global and shared memory
@@ -44,7 +46,8 @@
  *   struct vec16 ld_stream_vec16(p)                   the same, read once: does not linger in L1
  *   void     st_stream_vec16(p, v)                    the same, not soon read: leaves L2 first
  *
- * Qualifiers: TERN_DEVICE (inline function), TERN_KERNEL(name, struct args, p) { body }, TERN_UNROLL. */
+ * Qualifiers: TERN_DEVICE (inline function), TERN_KERNEL(name, struct args, p) { body }, TERN_UNROLL.
+ * Bits of a uint32_t: TERN_POPC(x) TERN_FFS(x) TERN_BSWAP(x). */
 #ifndef TERN_SIMT_H
 #define TERN_SIMT_H
 

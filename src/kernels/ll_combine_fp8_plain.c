@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low-latency combine of rows that travel as FP8 blocks, by loads and stores: any GPU, and the cpu
+ * machine. */
+#include "kernels/kernels.h"
+#include "kernels/ll_combine_body.h"
+
+TERN_KERNEL(ll_combine_fp8_plain, struct ll_combine_args, p) { ll_combine_body(p, LL_FP8, 0); }

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low-latency combine of rows that travel as 10-bit logarithms, by asynchronous bulk copies: sm_90 and later,
+ * and the cpu machine. */
+#include "kernels/kernels.h"
+#include "kernels/ll_combine_body.h"
+
+TERN_KERNEL(ll_combine_log10_bulk, struct ll_combine_args, p)
+{
+    if (TERN_HAS_BULK) { /* elsewhere it is never launched, and need not be compiled */
+        ll_combine_body(p, LL_LOG10, 1);
+    }
+}

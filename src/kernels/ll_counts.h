@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low-latency dispatch, receiving: what comes, and where it goes. Every block learns from all ranks' entry
+ * words where each (expert, source) begins in the slab.
+ *
+ * Shared memory: | begins [R][L] | rows before [R + 1] | rows of the slab before [L + 1] | */
+#ifndef TERN_LL_COUNTS_H
+#define TERN_LL_COUNTS_H
+
+#include "kernels/ll_frame.h"
+
+struct ll_receiver {
+    const struct ll_dispatch_args *p;
+    uint64_t epoch, begin;
+    uint32_t *begins; /* choices at first */
+    uint32_t *rows_before, *slab_before;
+};
+
+TERN_DEVICE struct ll_receiver ll_receiver_of(const struct ll_dispatch_args *p, uint64_t epoch)
+{
+    struct ll_receiver r;
+    r.p = p;
+    r.epoch = epoch;
+    r.begin = ll_begin(&p->lane);
+    r.begins = (uint32_t *)shared_memory();
+    r.rows_before = r.begins + p->num_experts;
+    r.slab_before = r.rows_before + p->f.num_ranks + 1;
+    return r;
+}
+
+/* By rank, choices an expert are for the caller's sums only. */
+TERN_DEVICE uint32_t ll_experts_counted(const struct ll_dispatch_args *p)
+{
+    return p->by_rank && !p->sum_counts ? 0 : p->experts_a_rank;
+}
+
+/* Word w of rank s's entry is so. */
+TERN_DEVICE void ll_take_count(const struct ll_receiver *r, uint32_t s, uint32_t w, uint32_t value)
+{
+    if (w == LL_ENTRY_ROWS) {
+        r->rows_before[s + 1] = value;
+    } else if (w >= LL_ENTRY_CHOICES) {
+        r->begins[s * r->p->experts_a_rank + w - LL_ENTRY_CHOICES] = value;
+    }
+}
+
+/* All threads: every rank is in, in the same operation, with these counts, or masked, with none; 0: abandon.
+ * If a rank was lost over it, the counts wait for ll_recount: the operation is doubtful. */
+TERN_DEVICE int ll_await_counts(const struct ll_receiver *r)
+{
+    const struct ll_dispatch_args *p = r->p;
+    uint32_t words = LL_ENTRY_CHOICES + ll_experts_counted(p);
+    int ok = 1;
+    for (uint32_t i = (uint32_t)tid(); ok && i < words * (uint32_t)p->f.num_ranks; i += (uint32_t)nthr()) {
+        uint32_t s = i / words, w = i % words, value = 0;
+        uint32_t gone = ll_gone(&p->f, &p->lane, (int)s);
+        int end = gone ? LL_LOST
+                       : ll_await(&p->f, &p->lane, r->epoch, r->begin, OP_AWAIT_READY, (int)s,
+                                  ll_entry(&p->lane, p->f.own, r->epoch, (int)s) + w, &value);
+        if (end == LL_LOST && gone != LL_KNOWN) {
+            ll_raise_doubt(&p->lane, r->epoch);
+        }
+        ok = end != LL_ABANDON;
+        if (end == LL_HERE && w == LL_ENTRY_SIGNATURE) {
+            ok = ll_matches(&p->f, r->epoch, (int)s, value);
+        }
+        ll_take_count(r, s, w, end == LL_HERE ? value : 0);
+    }
+    return !sync_block_or(!ok);
+}
+
+/* All threads: what counts, now that the operation is doubtful. A source has sent all its words, or none. */
+TERN_DEVICE void ll_recount(const struct ll_receiver *r)
+{
+    const struct ll_dispatch_args *p = r->p;
+    uint32_t words = LL_ENTRY_CHOICES + ll_experts_counted(p);
+    sync_block(); /* the places made of earlier counts have been read */
+    for (int s = warp(); s < p->f.num_ranks; s += nwarps()) {
+        const uint64_t *entry = ll_entry(&p->lane, p->f.own, r->epoch, s);
+        int known = ll_gone(&p->f, &p->lane, s) == LL_KNOWN;
+        int here = !known;
+        for (uint32_t w = (uint32_t)lane(); here && w < words; w += 32) {
+            /* Pairs with ll_announce_counts at the source, as in ll_await. */
+            uint64_t seen = ld_acquire_sys_u64(&entry[w]);
+            here = op_has_tag(seen, r->epoch) &&
+                   (w != LL_ENTRY_SIGNATURE || (uint32_t)seen == (uint32_t)p->f.message.signature);
+        }
+        here = warp_all(here);
+        here = !known && ll_settle(&p->lane.masks.verdicts[s], r->epoch, here);
+        for (uint32_t w = (uint32_t)lane(); w < words; w += 32) {
+            /* Relaxed: this thread has acquired the word above. */
+            ll_take_count(r, (uint32_t)s, w, here ? (uint32_t)ld_relaxed_sys_u64(&entry[w]) : 0);
+        }
+    }
+    sync_block();
+}
+
+/* One warp: values[0 .. n - 1] become the sums of those up to them. */
+TERN_DEVICE void ll_scan(uint32_t *values, uint32_t n)
+{
+    uint32_t before = 0;
+    for (uint32_t i0 = 0; i0 < n; i0 += 32) {
+        uint32_t i = i0 + (uint32_t)lane();
+        uint32_t sum = i < n ? values[i] : 0;
+        TERN_UNROLL
+        for (int step = 1; step < 32; step *= 2) {
+            uint32_t other = shfl_u32(sum, lane() >= step ? lane() - step : lane());
+            sum += lane() >= step ? other : 0;
+        }
+        sum += before;
+        if (i < n) {
+            values[i] = sum;
+        }
+        before = shfl_u32(sum, 31);
+    }
+}
+
+/* All threads: choices an expert become places in the slab; block 0 gives the caller its counts and
+ * ranges. */
+TERN_DEVICE void ll_place_experts(const struct ll_receiver *r)
+{
+    const struct ll_dispatch_args *p = r->p;
+    uint32_t ranks = (uint32_t)p->f.num_ranks, experts = ll_experts_counted(p);
+    for (uint32_t e = (uint32_t)tid(); e < experts; e += (uint32_t)nthr()) {
+        uint32_t sum = 0;
+        for (uint32_t s = 0; s < ranks; s++) {
+            uint32_t count = r->begins[s * p->experts_a_rank + e];
+            r->begins[s * p->experts_a_rank + e] = sum;
+            if (bid() == 0 && p->out_ranges) {
+                p->out_ranges[(uint64_t)e * ranks + s] = (int64_t)((uint64_t)sum << 32 | count);
+            }
+            sum += count;
+        }
+        r->slab_before[e + 1] = sum;
+        if (bid() == 0 && !p->by_rank) {
+            p->out_counts[e] = (int32_t)sum;
+        }
+    }
+}
+
+/* All threads: counts become places. 1: they are in doubt. */
+TERN_DEVICE int ll_place(const struct ll_receiver *r)
+{
+    const struct ll_dispatch_args *p = r->p;
+    uint32_t ranks = (uint32_t)p->f.num_ranks;
+    int doubts = p->lane.masks.heard && tid() == nthr() - 1 && ll_doubts(&p->lane, r->epoch);
+    ll_place_experts(r);
+    for (uint32_t s = (uint32_t)tid(); bid() == 0 && p->by_rank && s < ranks; s += (uint32_t)nthr()) {
+        p->out_counts[s] = (int32_t)r->rows_before[s + 1];
+    }
+    sync_block();
+    if (warp() == 0) {
+        ll_scan(r->rows_before + 1, ranks);
+        ll_scan(r->slab_before + 1, ll_experts_counted(p));
+        if (lane() == 0) {
+            r->rows_before[0] = 0;
+            r->slab_before[0] = 0;
+        }
+        sync_warp();
+    }
+    if (p->lane.masks.heard) {
+        doubts = sync_block_or(doubts);
+    } else {
+        sync_block();
+    }
+    if (bid() == 0 && tid() == 0) {
+        uint32_t received = r->rows_before[ranks];
+        p->lane.state->dispatched = p->traces;
+        p->lane.totals[0] = (int32_t)received;
+        p->lane.totals[1] = (int32_t)(p->by_rank ? received : r->slab_before[p->experts_a_rank]);
+    }
+    return doubts;
+}
+
+/* All threads: where everything goes. Block 0 adds to the caller's sums, without waiting for what they were.
+ * 0: abandon. */
+TERN_DEVICE int ll_learn_places(const struct ll_receiver *r)
+{
+    const struct ll_dispatch_args *p = r->p;
+    int ok = ll_await_counts(r);
+    for (int recounts = 0; ok && ll_place(r) && recounts == 0; recounts++) {
+        ll_recount(r);
+    }
+    for (uint32_t e = (uint32_t)tid(); ok && bid() == 0 && p->sum_counts && e < p->experts_a_rank;
+         e += (uint32_t)nthr()) {
+        atom_add_relaxed_gpu_u64((uint64_t *)&p->sum_counts[e], r->slab_before[e + 1] - r->slab_before[e]);
+    }
+    return ok;
+}
+
+#endif

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low-latency dispatch, receiving: rows that were announced and never came, because their sender is lost. A
+ * row is here as a whole or not at all, which its verdict says (ll_mask.h). In the slab, where a missing row
+ * would have gone was in its header; so the places of the rows that came are looked for, and the others
+ * cleared. */
+#ifndef TERN_LL_MISSING_H
+#define TERN_LL_MISSING_H
+
+#include "kernels/ll_counts.h"
+
+enum { LL_PIECE_VECS = 4, LL_PIECE = LL_PIECE_VECS * 512 }; /* bytes that a warp copies at once */
+
+/* Row i of rank s, on this side of the wire. */
+TERN_DEVICE const char *ll_row_from(const struct ll_receiver *r, uint32_t s, uint32_t i)
+{
+    const struct ll_lane *l = &r->p->lane;
+    return ll_buffer(l, r->p->f.own, r->epoch) + ll_place_of(l, s, i) * l->row_stride;
+}
+
+/* One warp: the verdict on row i of rank s, which has arrived or whose sender is lost. */
+TERN_DEVICE int ll_is_row_here(const struct ll_receiver *r, uint32_t s, uint32_t i)
+{
+    uint64_t place = ll_place_of(&r->p->lane, s, i);
+    int here = ll_judge_row(&r->p->f, &r->p->lane, r->epoch, place,
+                            ll_arrival(&r->p->lane, r->p->f.own, r->epoch, place));
+    return warp_all(here);
+}
+
+/* One warp: this piece of a row of the slab that nobody fills, which would have been this push; with piece 0,
+ * what goes with the row. */
+TERN_DEVICE void ll_clear_piece(const struct ll_receiver *r, uint32_t piece, uint32_t expert,
+                                uint32_t position, uint32_t push)
+{
+    const struct ll_dispatch_args *p = r->p;
+    const struct vec16 zero = {{0, 0, 0, 0}};
+    uint64_t rows = (uint64_t)(uint32_t)p->f.num_ranks * p->max_tokens;
+    char *to = p->out + (expert * rows + position) * p->payload_bytes;
+    uint32_t end = (piece + 1) * LL_PIECE < p->payload_bytes ? (piece + 1) * LL_PIECE : p->payload_bytes;
+    for (uint32_t i = piece * LL_PIECE + (uint32_t)lane() * 16; i < end; i += 512) {
+        st_vec16(to + i, zero);
+    }
+    for (uint32_t w = (uint32_t)lane(); piece == 0 && w < p->scale_bytes / 4; w += 32) {
+        p->out_scales[((uint64_t)expert * (p->scale_bytes / 4) + w) * rows + position] = 0;
+    }
+    if (piece == 0 && lane() == 0) {
+        p->lane.pushes[push].rank = -1;
+        if (p->out_source) {
+            p->out_source[expert * rows + position] = -1;
+        }
+    }
+    for (uint32_t k = (uint32_t)lane(); piece == 0 && p->by_rank && k < p->topk; k += 32) {
+        if (p->out_topk_idx) {
+            p->out_topk_idx[(uint64_t)position * p->topk + k] = -1;
+        }
+        if (p->out_topk_weights) {
+            p->out_topk_weights[(uint64_t)position * p->topk + k] = 0.0f;
+        }
+    }
+}
+
+/* One warp: slot of row i of rank s at this expert, if the row is here and has one there; else -1. */
+TERN_DEVICE int32_t ll_slot_at(const struct ll_receiver *r, uint32_t s, uint32_t i, uint32_t expert)
+{
+    const struct ll_dispatch_args *p = r->p;
+    const int32_t *header = (const int32_t *)ll_row_from(r, s, i);
+    uint64_t place = ll_place_of(&p->lane, s, i);
+    if (!ll_judge_row(&p->f, &p->lane, r->epoch, place, ll_arrival(&p->lane, p->f.own, r->epoch, place))) {
+        return -1;
+    }
+    for (uint32_t k = 0; k < p->topk; k++) {
+        if (header[LL_HEADER_IDS + k] == p->f.rank * (int32_t)p->experts_a_rank + (int32_t)expert) {
+            return header[LL_HEADER_IDS + p->topk + k];
+        }
+    }
+    return -1;
+}
+
+/* One warp: a piece of all rows of the slab that rank s announced and did not fill. Only the rows that came
+ * say which they fill; an expert's rows go up with the source's. */
+TERN_DEVICE void ll_clear_missing(const struct ll_receiver *r, uint32_t piece, uint32_t s)
+{
+    const struct ll_dispatch_args *p = r->p;
+    uint32_t rows = r->rows_before[s + 1] - r->rows_before[s];
+    for (uint32_t e = 0; e < p->experts_a_rank; e++) {
+        uint32_t begin = r->begins[s * p->experts_a_rank + e];
+        uint32_t end = (int)s + 1 < p->f.num_ranks ? r->begins[(s + 1) * p->experts_a_rank + e]
+                                                   : r->slab_before[e + 1] - r->slab_before[e];
+        for (uint32_t i0 = 0; i0 < rows; i0 += 32) {
+            uint32_t i = i0 + (uint32_t)lane();
+            int32_t slot = i < rows ? ll_slot_at(r, s, i, e) : -1;
+            uint32_t filled = r->begins[s * p->experts_a_rank + e] + (uint32_t)slot;
+            for (uint32_t left = warp_ballot(slot >= 0); left; left &= left - 1) {
+                uint32_t next = shfl_u32(filled, TERN_FFS(left) - 1);
+                for (; begin < next; begin++) {
+                    ll_clear_piece(r, piece, e, begin, r->slab_before[e] + begin);
+                }
+                begin = next + 1;
+            }
+        }
+        for (; begin < end; begin++) {
+            ll_clear_piece(r, piece, e, begin, r->slab_before[e] + begin);
+        }
+    }
+}
+
+/* One warp, with a piece of a row that is not here. In the slab the source's first such row stands for
+ * all. */
+TERN_DEVICE void ll_do_without(const struct ll_receiver *r, uint32_t number, uint32_t piece, uint32_t s,
+                               uint32_t i)
+{
+    const struct ll_dispatch_args *p = r->p;
+    int first = 1;
+    if (p->by_rank) {
+        ll_clear_piece(r, piece, 0, s * p->max_tokens + i, number);
+        return;
+    }
+    for (uint32_t before = 0; first && before < i; before++) {
+        first = ll_is_row_here(r, s, before);
+    }
+    if (piece == 0 && lane() == 0) {
+        p->lane.plan[(uint64_t)number * (LL_PLAN_ROWS + 2 * p->topk) + LL_PLAN_RANK] = -1;
+    }
+    if (first) {
+        ll_clear_missing(r, piece, s);
+    }
+}
+
+#endif

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A machine that fails while an operation is being issued. If its kernel was not launched, nothing has
+ * happened and the call may be made again; if it was, the failure ends the object's operations, because a
+ * caller who made the call again would run ahead of the peers. A reset makes the object as new either way.
+ *
+ * The failure is put into the machine's table of operations, where rank 0 looks them up. */
+#include "comm/comm.h"
+#include "ll_stage.h"
+#include "scene.h"
+
+#include <string.h>
+
+enum { RANKS = 2, DEADLINE_MS = 1500 };
+
+/* What fails, once, when it is called the next time but `later`. */
+static struct fuse {
+    const struct machine_ops *real;
+    struct machine_ops ops;
+    int launch, event_record, copy;
+} fuse;
+
+static int burns(int *later) { return *later >= 0 && (*later)-- == 0; }
+
+static enum tern_status bad_launch(struct machine *m, const struct launch *l, struct tern_stream *s)
+{
+    return burns(&fuse.launch) ? TERN_FAIL(TERN_SYSTEM_ERROR, "no launch today") : fuse.real->launch(m, l, s);
+}
+
+static enum tern_status bad_record(struct machine *m, struct tern_event *e, struct tern_stream *s)
+{
+    return burns(&fuse.event_record) ? TERN_FAIL(TERN_SYSTEM_ERROR, "no record today")
+                                     : fuse.real->event_record(m, e, s);
+}
+
+static enum tern_status bad_copy(struct machine *m, void *dst, const void *src, size_t bytes,
+                                 struct tern_stream *s)
+{
+    return burns(&fuse.copy) ? TERN_FAIL(TERN_SYSTEM_ERROR, "no copy today")
+                             : fuse.real->copy(m, dst, src, bytes, s);
+}
+
+static void fuse_insert(struct machine *m)
+{
+    fuse.real = m->ops;
+    fuse.ops = *fuse.real;
+    fuse.ops.launch = bad_launch;
+    fuse.ops.event_record = bad_record;
+    fuse.ops.copy = bad_copy;
+    fuse.launch = fuse.event_record = fuse.copy = -1;
+    m->ops = &fuse.ops;
+}
+
+static void fuse_remove(struct machine *m) { m->ops = fuse.real; }
+
+/* ---- High throughput ---- */
+
+static enum tern_status issue(struct scene *s, int operation, int rank, struct tern_event *record)
+{
+    struct tern_stream *lane = s->world.members[rank].lanes[0];
+    struct tern_rows in[TERN_MAX_PAYLOADS], out[TERN_MAX_PAYLOADS + 1];
+    struct tern_route *route = s->batches[0].routes[rank];
+
+    if (operation == TERN_OP_ROUTE) {
+        struct tern_route_args a = batch_args(&s->batches[0], rank);
+        a.record = record;
+        return tern_route_update(route, &a, lane);
+    }
+    if (operation == TERN_OP_DISPATCH) {
+        struct tern_dispatch_args a = dispatch_args(&s->dispatches[0], rank, 1, in, out);
+        a.record = record;
+        return tern_dispatch(route, &a, lane);
+    }
+    struct tern_combine_args a = combine_args(&s->combines[0], rank, 1);
+    a.record = record;
+    return tern_combine(route, &a, lane);
+}
+
+/* A launch that fails has not happened: made again, the call completes with the peer's. */
+static int launch_fails(struct scene *s, int operation)
+{
+    fuse.launch = 0;
+    REFUSES(issue(s, operation, 0, NULL), TERN_SYSTEM_ERROR, "no launch today");
+    for (int r = 0; r < RANKS; r++) {
+        OK(issue(s, operation, r, NULL));
+    }
+    for (int r = 0; r < RANKS; r++) {
+        OK(tern_ep_synchronize(s->eps[r]));
+    }
+    return 0;
+}
+
+/* The kernel runs, so the peer succeeds; here every later call fails until a reset. */
+static int record_fails(struct scene *s, int operation)
+{
+    struct tern_event *event;
+
+    OK(tern_event_open(s->world.members[0].comm, &event));
+    fuse.event_record = 0;
+    OK(issue(s, operation, 1, NULL));
+    REFUSES(issue(s, operation, 0, event), TERN_SYSTEM_ERROR, "no record today");
+    OK(tern_ep_synchronize(s->eps[1]));
+    EXPECT(issue(s, operation, 0, NULL), TERN_SYSTEM_ERROR);
+    EXPECT(tern_ep_synchronize(s->eps[0]), TERN_SYSTEM_ERROR);
+    tern_event_close(s->world.members[0].comm, event);
+    batch_close(&s->batches[0]);
+    OK(tern_ep_reset_all(RANKS, s->eps));
+    return scene_round(s, 0);
+}
+
+/* Half of the rows have gone by copy engine: the peer waits in vain, and both know why. */
+static int copy_fails(struct scene *s)
+{
+    s->combines[0].copy_engine = 1;
+    fuse.copy = 0;
+    OK(issue(s, TERN_OP_COMBINE, 1, NULL));
+    REFUSES(issue(s, TERN_OP_COMBINE, 0, NULL), TERN_SYSTEM_ERROR, "no copy today");
+    EXPECT(issue(s, TERN_OP_DISPATCH, 0, NULL), TERN_SYSTEM_ERROR);
+    REFUSES(tern_ep_synchronize(s->eps[1]), TERN_TIMEOUT, "rank 0 ");
+    s->combines[0].copy_engine = 0;
+    batch_close(&s->batches[0]);
+    OK(tern_ep_reset_all(RANKS, s->eps));
+    return scene_round(s, 0);
+}
+
+static int failures(struct scene *s)
+{
+    static const int operations[] = {TERN_OP_ROUTE, TERN_OP_DISPATCH, TERN_OP_COMBINE};
+
+    PASS(scene_open(s));
+    PASS(scene_round(s, 0));
+    fuse_insert(s->world.members[0].comm->machine);
+    for (int i = 0; i < 3; i++) {
+        PASS(launch_fails(s, operations[i]));
+        PASS(record_fails(s, operations[i]));
+    }
+    PASS(copy_fails(s));
+    fuse_remove(s->world.members[0].comm->machine);
+    return 0;
+}
+
+static int high_throughput(struct test *t)
+{
+    struct batch_shape shape = scene_shape(RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
+    struct scene s;
+    int result;
+
+    test_quiet();
+    shape.equal_tokens = 1;
+    scene_init(&s, RANKS, 60 + (uint64_t)t->number);
+    s.config.timeout_ms = DEADLINE_MS;
+    s.config.copy_engine = 1;
+    s.config.staging_bytes = (uint64_t)RANKS * MAX_TOKENS * 1024;
+    scene_add(&s, &shape, (uint64_t)RANKS * MAX_TOKENS);
+    result = failures(&s);
+    scene_fini(&s);
+    return result;
+}
+
+/* ---- Low latency ---- */
+
+static enum tern_status dispatch_all(struct ll_stage *x, struct tern_event *record)
+{
+    enum tern_status status = TERN_OK;
+
+    for (int r = x->scene.world.num_ranks - 1; r >= 0 && status == TERN_OK; r--) {
+        struct tern_ll_dispatch_args a = ll_dispatch_args(&x->batches[0], r, 1);
+        a.record = r == 0 ? record : NULL;
+        status = tern_ll_dispatch(x->scene.eps[r], &a, x->scene.world.members[r].lanes[0]);
+    }
+    return status;
+}
+
+static int low_latency_body(struct ll_stage *x)
+{
+    struct tern_comm *comm = x->scene.world.members[0].comm;
+    struct tern_fault fault = TERN_FAULT_INIT;
+    struct tern_event *event;
+
+    OK(tern_event_open(comm, &event));
+    PASS(world_upload(&x->scene.world));
+    fuse_insert(comm->machine);
+    fuse.event_record = 0;
+    REFUSES(dispatch_all(x, event), TERN_SYSTEM_ERROR, "no record today");
+    for (int r = 1; r < x->scene.world.num_ranks; r++) {
+        OK(tern_ep_synchronize(x->scene.eps[r]));
+    }
+    EXPECT(tern_ep_synchronize(x->scene.eps[0]), TERN_SYSTEM_ERROR);
+    OK(tern_fault_get(x->scene.eps[0], &fault));
+    CHECK(fault.operation == TERN_OP_LL_DISPATCH && fault.peer == 0, "operation %d, rank %d", fault.operation,
+          fault.peer);
+    fuse_remove(comm->machine);
+    tern_event_close(comm, event);
+    OK(tern_ep_reset_all(x->scene.world.num_ranks, x->scene.eps));
+    batch_close(&x->scene.batches[0]);
+    ll_stage_redraw(x);
+    PASS(world_upload(&x->scene.world));
+    PASS(ll_stage_shuffle(x));
+    return ll_stage_judge(x, "after a reset");
+}
+
+static int low_latency(struct test *t) { return ll_stage_run(t, low_latency_body, 60000); }
+
+int main(int argc, char **argv)
+{
+    struct test t;
+
+    test_begin(&t, argc, argv);
+    test_run(&t, "route, dispatch and combine while the machine fails", high_throughput);
+    test_run(&t, "low latency while the machine fails", low_latency);
+    return test_end(&t);
+}

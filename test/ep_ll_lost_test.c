@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low latency and words that get lost: every rank has sent, its kernel has ended, and then the words that say
+ * so are wiped from one rank's window, as if they had never come. Whoever waits for such a row must not take
+ * it, nor anything after it, for what lies in the buffer is not known. The deadline must name the sender.
+ *
+ * Windows are host memory on the cpu machine only. */
+#include "ll_batch.h"
+#include "ll_words.h"
+#include "scene.h"
+
+#include <string.h>
+
+enum { RANKS = 4, SENDER = 0, VICTIM = 1, LOST_TOKENS = 64, MOST_WARPS = 32 };
+
+struct stage {
+    struct scene scene;
+    struct ll_batch batch;
+};
+
+static int stage_open(struct stage *x, uint32_t timeout_ms)
+{
+    struct ll_shape s;
+
+    memset(x, 0, sizeof *x);
+    memset(&s, 0, sizeof s);
+    scene_init(&x->scene, RANKS, 31);
+    s.batch = scene_shape(RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
+    s.batch.max_tokens = LOST_TOKENS;
+    s.hidden = 64;
+    ll_batch_init(&x->batch, &x->scene.world, x->scene.eps, &s, &x->scene.rng);
+    for (int r = 0; r < RANKS; r++) {
+        x->batch.ranks[r].num_sms = 1;
+    }
+    ll_config_add(&x->scene.config, &s, 1);
+    x->scene.config.timeout_ms = timeout_ms;
+    return scene_open(&x->scene);
+}
+
+static void stage_close(struct stage *x)
+{
+    ll_batch_fini(&x->batch);
+    scene_fini(&x->scene);
+}
+
+/* Wipes arrival words begin .. end - 1 of the lane's operation number `epoch` from the victim's window.
+ * Returns how many had come. */
+static int lose(struct stage *x, uint64_t epoch, uint32_t begin, uint32_t end)
+{
+    uint64_t *words = ll_words_arrivals(x->scene.eps[VICTIM], 0, epoch);
+    int lost = 0;
+
+    for (uint32_t i = begin; i < end; i++) {
+        lost += __atomic_exchange_n(&words[i], 0, __ATOMIC_RELAXED) >> 32 == epoch;
+    }
+    return lost;
+}
+
+/* The victim has given up, says whose row it missed, and has written nothing into its output. */
+static int check_victim(struct stage *x, int operation, struct place output)
+{
+    struct tern_fault f = TERN_FAULT_INIT;
+    const unsigned char *seen;
+
+    REFUSES(tern_ep_synchronize(x->scene.eps[VICTIM]), TERN_TIMEOUT, "did not finish");
+    OK(tern_fault_get(x->scene.eps[VICTIM], &f));
+    CHECK(f.operation == operation && f.reporter == VICTIM && f.awaited == TERN_AWAIT_DONE,
+          "operation %d, reporter %d, awaited %d", f.operation, f.reporter, f.awaited);
+    CHECK(operation == TERN_OP_LL_COMBINE || f.peer == SENDER, "rank %d is to blame", f.peer);
+    seen = (const unsigned char *)world_peek(&x->scene.world, VICTIM, world_device(&x->scene.world, output),
+                                             output.bytes);
+    CHECK(seen, "no output");
+    for (size_t i = 0; i < output.bytes; i++) {
+        CHECK(seen[i] == POISON, "byte %zu of %zu was written", i, output.bytes);
+    }
+    return 0;
+}
+
+static int begin(struct stage *x)
+{
+    test_quiet();
+    ll_batch_redraw_ids(&x->batch, ROUTING_UNIFORM, &x->scene.rng); /* every rank has all its tokens */
+    PASS(world_upload(&x->scene.world));
+    PASS(ll_dispatch_issue(&x->batch, TERN_LL_SEND, 0));
+    return world_ep_synchronize(&x->scene.world, x->scene.eps);
+}
+
+/* Rows of the sender come first in the order of rows: each warp of the one block begins with one of them. */
+static int lost_dispatch_body(struct stage *x)
+{
+    PASS(begin(x));
+    CHECK(lose(x, 1, SENDER * LOST_TOKENS, (SENDER + 1) * LOST_TOKENS) >= MOST_WARPS, "too few rows");
+    PASS(ll_dispatch_issue(&x->batch, TERN_LL_RECEIVE, 0));
+    return check_victim(x, TERN_OP_LL_DISPATCH, x->batch.ranks[VICTIM].out);
+}
+
+/* Likewise the first tokens, of which each misses all its rows. */
+static int lost_combine_body(struct stage *x)
+{
+    uint32_t topk = x->batch.shape.batch.topk;
+
+    PASS(begin(x));
+    PASS(ll_dispatch_issue(&x->batch, TERN_LL_RECEIVE, 0));
+    PASS(ll_combine_issue(&x->batch, TERN_LL_SEND, 0));
+    PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
+    CHECK(lose(x, 2, 0, MOST_WARPS * topk) >= MOST_WARPS, "too few rows");
+    PASS(ll_combine_issue(&x->batch, TERN_LL_RECEIVE, 0));
+    return check_victim(x, TERN_OP_LL_COMBINE, x->batch.ranks[VICTIM].home);
+}
+
+static int with_stage(struct test *t, int (*body)(struct stage *))
+{
+    struct stage x;
+    int cpu = scene_on_cpu();
+    int result;
+
+    if (cpu != 1) {
+        return cpu < 0 ? cpu : test_skip(t, "windows are not host memory");
+    }
+    result = stage_open(&x, t->scale < 100 ? 3000 : 700);
+    result = result ? result : body(&x);
+    stage_close(&x);
+    return result;
+}
+
+static int lost_dispatch(struct test *t) { return with_stage(t, lost_dispatch_body); }
+static int lost_combine(struct test *t) { return with_stage(t, lost_combine_body); }
+
+int main(int argc, char **argv)
+{
+    struct test t;
+
+    test_begin(&t, argc, argv);
+    test_run(&t, "rows of a dispatch whose words never came", lost_dispatch);
+    test_run(&t, "rows of a combine whose words never came", lost_combine);
+    return test_end(&t);
+}

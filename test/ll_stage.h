@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A scene for tests of low latency: four ranks, a batch of low latency in each of four lanes, every batch of
+ * another form, and beside them the operations of one route. */
+#ifndef TERN_TEST_LL_STAGE_H
+#define TERN_TEST_LL_STAGE_H
+
+#include "ll_batch.h"
+#include "scene.h"
+
+/* Batch i is in lane i. */
+enum { STAGE_RANKS = 4, STAGE_BATCHES = 4, STAGE_BY_RANK = 3, STAGE_TOKENS = 12 };
+
+struct ll_stage {
+    struct scene scene;
+    struct ll_batch batches[STAGE_BATCHES];
+};
+
+/* Opens a stage, calls the body, closes the stage. */
+int ll_stage_run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms);
+/* With ll_mask; the cpu machine works while the host does something else. */
+int ll_stage_run_masked(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms);
+
+/* Draws all inputs and outputs anew; uploads nothing. */
+void ll_stage_redraw(struct ll_stage *x);
+/* Issues all phases of all lanes in a random order, on random streams, with a route, a dispatch and a combine
+ * anywhere between them; nothing waits for the host. */
+int ll_stage_shuffle(struct ll_stage *x);
+/* Waits for all of it and compares it with the reference. */
+int ll_stage_judge(struct ll_stage *x, const char *step);
+
+/* One phase of one operation (TERN_OP_LL_DISPATCH or TERN_OP_LL_COMBINE) on one rank; what the call
+ * returns. */
+int ll_stage_issue_for(struct ll_stage *x, int lane, int operation, uint32_t phase, int rank);
+
+#endif

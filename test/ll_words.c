@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where the signals of low latency are: see ll_words.h. */
+#include "ll_words.h"
+
+#include "ep/ep.h"
+
+uint64_t *ll_words_arrivals(const struct tern_ep *ep, uint32_t lane, uint64_t epoch)
+{
+    const struct ep_layout *l = &ep->layout;
+    char *window = ep->heap->bases[ep->comm->rank];
+
+    return (uint64_t *)(void *)(window + l->ll_arrivals + (2 * lane + (epoch & 1)) * l->ll.arrival_bytes);
+}
+
+uint64_t *ll_words_entry(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int from)
+{
+    const struct ep_layout *l = &ep->layout;
+    char *window = ep->heap->bases[ep->comm->rank];
+    char *copy = window + l->ll_entries + (2 * lane + (epoch & 1)) * l->ll.entry_bytes;
+
+    return (uint64_t *)(void *)copy + (uint64_t)from * l->ll.entry_words;
+}

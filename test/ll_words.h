@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A look behind the interface, for tests that lose signals on purpose. Apart, since names of tests and of
+ * kernels differ in meaning. */
+#ifndef TERN_TEST_LL_WORDS_H
+#define TERN_TEST_LL_WORDS_H
+
+#include "tern/tern.h"
+
+/* Arrival words of a lane for its operation number `epoch`, in this rank's window: host memory on the cpu
+ * machine only. Its layout is in kernels/ll_args.h. */
+uint64_t *ll_words_arrivals(const struct tern_ep *ep, uint32_t lane, uint64_t epoch);
+/* Likewise the entry words of rank `from`. */
+uint64_t *ll_words_entry(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int from);
+
+#endif
