@@ -286,8 +286,9 @@ TERN_API enum tern_status tern_heap_grow_all(int num_ranks, struct tern_comm **c
  *
  *     cpu    ranks in one process: any memory. Else a MAP_SHARED mapping of a memfd, or of a file, of which a
  *            descriptor for reading and writing is open during this call
- *     cuda   device memory of this rank's device. Ranks in one process: of cudaMalloc or cuMemCreate. Else of one
- *            cuMemCreate that asked for CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR. Peers map the whole allocation
+ *     cuda   device memory of this rank's device. Ranks in one process: of cudaMalloc or cuMemCreate. Else of
+ *            one cuMemCreate that asked for CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR. Peers map the whole
+ *            allocation
  *
  * Operations of EP objects treat it as memory in no window: they go through staging. */
 TERN_API enum tern_status tern_window_adopt(struct tern_comm *comm, void *memory, uint64_t bytes);

@@ -4,9 +4,9 @@
  * of its domain.
  *
  *     begin   reserve this rank's range, put memory at its beginning, post a card (trade.c)
- *     end     read all cards; take each peer's part: a reference if it is in this process, a range of the same
- *             size and an import of its memory if it is in another; put all addresses into device memory for
- *             kernels
+ *     end     read all cards; take each peer's part: a reference if it is in this process, a range of the
+ *             same size and an import of its memory if it is in another; put all addresses into device memory
+ *             for kernels
  *
  * Ranks of other domains have the address NULL. The addresses never change; more memory comes by grow.c. What
  * `end` does is local again: its callers let all ranks judge it (judge.c). */

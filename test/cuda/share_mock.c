@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuda machine's shared memory over a driver that is played: machine/cuda_share.c and cuda_lend.c as they are,
- * without a GPU. The driver keeps account of handles, mappings and ranges, takes only what the real one takes
- * (whole mappings, ranges that are empty), and can fail at any one call. Whatever fails, nothing may be left, and
- * the next call must go as if nothing had been. test/cuda_share.sh builds and runs this. */
+ * The cuda machine's shared memory over a driver that is played: machine/cuda_share.c and cuda_lend.c as they
+ * are, without a GPU. The driver keeps account of handles, mappings and ranges, takes only what the real one
+ * takes (whole mappings, ranges that are empty), and can fail at any one call. Whatever fails, nothing may be
+ * left, and the next call must go as if nothing had been. test/cuda_share.sh builds and runs this. */
 #include "machine/cuda_machine.h"
 
 #include <fcntl.h>
