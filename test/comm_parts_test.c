@@ -418,10 +418,10 @@ static int late_sentences(struct test *t)
     char s[TERN_SENTENCE_BYTES];
     (void)t;
     is_late[3] = 1;
-    terni_late_print(is_late, 8, 250, s);
+    terni_late_print(is_late, NULL, 8, 250, s);
     CHECK(strcmp(s, "rank 3 did not arrive within 250 ms") == 0, "%s", s);
     is_late[5] = 1;
-    terni_late_print(is_late, 8, 250, s);
+    terni_late_print(is_late, NULL, 8, 250, s);
     CHECK(strcmp(s, "ranks 3, 5 did not arrive within 250 ms") == 0, "%s", s);
     terni_late_mark(s, 4);
     CHECK(strcmp(s, "ranks 3, 5 did not arrive within 250 ms") == 0, "rank 4 is not late: %s", s);
@@ -430,7 +430,7 @@ static int late_sentences(struct test *t)
     terni_late_mark(s, 5);
     CHECK(strcmp(s, "ranks 3, 5 (this one) did not arrive within 250 ms") == 0, "%s", s);
     memset(is_late, 1, sizeof is_late);
-    terni_late_print(is_late, TERN_MAX_BOOT_RANKS, UINT32_MAX, s);
+    terni_late_print(is_late, NULL, TERN_MAX_BOOT_RANKS, UINT32_MAX, s);
     CHECK(strstr(s, "14, 15 and 4080 more did not arrive within 4294967295 ms") != NULL, "%s", s);
     terni_late_mark(s, 4080);
     CHECK(strstr(s, "this") == NULL, "4080 is no rank here: %s", s);

@@ -171,6 +171,20 @@ int num_windows(void)
     return n;
 }
 
+int num_mappings(const char *name)
+{
+    char line[512];
+    int n = 0;
+    FILE *f = fopen("/proc/self/maps", "r");
+    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+        n += strstr(line, name) != NULL;
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
+    return n;
+}
+
 int leaves_nothing(struct test *t, int (*const bodies[])(struct test *t), int num_bodies)
 {
     int fds, windows;

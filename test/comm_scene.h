@@ -49,6 +49,8 @@ int open_and_check(struct actor *a);
 /* Descriptors and mapped windows that this process has. */
 int num_fds(void);
 int num_windows(void);
+/* Mappings of files of this name. */
+int num_mappings(const char *name);
 /* Runs the first body once, then all: afterwards there are as many descriptors and windows as before
  * these. */
 int leaves_nothing(struct test *t, int (*const bodies[])(struct test *t), int num_bodies);

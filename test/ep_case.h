@@ -32,6 +32,7 @@ struct ep_case {
     uint32_t row_bytes[TERN_MAX_PAYLOADS]; /* of in[i] */
     uint32_t combine_bytes;                /* of a combined row */
     int windows_only; /* every tensor that peers touch is in a window, and staging is off */
+    int windows_grow; /* never drawn: windows lie in memory that the heap grew by */
     int copy_engine;  /* brings combine's rows */
     int num_biases;
     int weights;       /* travel both ways */

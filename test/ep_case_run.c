@@ -198,6 +198,7 @@ int ep_case_run(const struct ep_case *c, int self, const struct tern_id *id)
 
     memset(&x, 0, sizeof x);
     world_init(&x.world, c->num_ranks, self);
+    x.world.grows = c->windows_grow;
     x.world.num_lanes = 1; /* few streams, so that many ranks on one GPU find a hardware queue each */
     x.eps = (struct tern_ep **)test_take((size_t)c->num_ranks, sizeof(struct tern_ep *));
     batch_init(&x.batch, &x.world, &c->shape, &r);

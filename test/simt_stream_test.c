@@ -132,21 +132,44 @@ static void test_word(void)
 static void test_share(void)
 {
     struct rig r;
+    struct machine *m;
     struct share owned, imported, local;
-    int fd;
+    uint64_t page, piece;
+    char *base;
+    int fds[2], none = 5;
 
     rig_open(&r, 0);
-    CHECK(r.m->ops->share_alloc(r.m, 1 << 20, 1, &owned) == TERN_OK);
-    fd = dup(owned.fd);
-    CHECK(r.m->ops->share_import(r.m, fd, 1 << 21, &imported) == TERN_INVALID_ARGUMENT);
-    CHECK(r.m->ops->share_import(r.m, fd, 1 << 20, &imported) == TERN_OK);
-    owned.base[12345] = 77;
-    CHECK(imported.base != owned.base && imported.base[12345] == 77 && imported.base[0] == 0);
-    CHECK(r.m->ops->share_alloc(r.m, 1 << 20, 0, &local) == TERN_OK);
-    CHECK(local.fd == -1 && local.base[99] == 0);
-    r.m->ops->share_free(r.m, &imported);
-    r.m->ops->share_free(r.m, &owned);
-    r.m->ops->share_free(r.m, &local);
+    m = r.m;
+    page = m->info.share_granule;
+    piece = 4 * page;
+    CHECK(m->ops->share_reserve(m, SHARE_EXPORTED, 0, &owned) == TERN_INVALID_ARGUMENT);
+    CHECK(m->ops->share_reserve(m, SHARE_EXPORTED, 3 * piece, &owned) == TERN_OK);
+    CHECK(m->ops->share_reserve(m, SHARE_EXPORTED, 3 * piece, &imported) == TERN_OK);
+    base = imported.base;
+    for (int i = 0; i < 2; i++) {
+        CHECK(m->ops->share_add(m, &owned, piece, &fds[i]) == TERN_OK);
+        CHECK(m->ops->share_import(m, &imported, fds[i], 0, 2 * piece) == TERN_INVALID_ARGUMENT);
+        CHECK(m->ops->share_import(m, &imported, fds[i], 0, piece) == TERN_OK);
+    }
+    CHECK(m->ops->share_add(m, &owned, 2 * piece, &fds[0]) == TERN_INTERNAL_ERROR);
+    CHECK(owned.bytes == 2 * piece && imported.bytes == 2 * piece && imported.base == base);
+    for (uint64_t i = 0; i < 2 * piece; i += page) {
+        CHECK(imported.base[i] == 0);
+        owned.base[i] = (char)(i / page + 1);
+        CHECK(imported.base[i] == (char)(i / page + 1));
+    }
+    m->ops->share_trim(m, &owned, piece);
+    CHECK(owned.bytes == piece && imported.base[piece] == 5); /* the importer's mapping keeps the memory */
+    CHECK(m->ops->share_add(m, &owned, piece, &fds[0]) == TERN_OK);
+    CHECK(owned.base[0] == 1 && owned.base[piece] == 0);
+    close(fds[0]);
+    CHECK(m->ops->share_reserve(m, SHARE_LOCAL, 1 << 20, &local) == TERN_OK);
+    CHECK(m->ops->share_add(m, &local, 1 << 20, &none) == TERN_OK);
+    CHECK(none == -1 && local.base[99] == 0);
+    m->ops->share_free(m, &imported);
+    m->ops->share_free(m, &owned);
+    m->ops->share_free(m, &local);
+    CHECK(!owned.base && !owned.bytes && !owned.reserved);
     rig_close(&r);
 }
 

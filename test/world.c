@@ -77,31 +77,48 @@ void world_poison(const struct world *w, struct place place)
 
 static size_t arena_bytes(const struct arena *a) { return a->bytes + GUARD_BYTES; }
 
+enum { FIRST_BYTES = 65536, GROWTHS = 3 };
+
+/* Windows of `bytes` and something in between pieces, so that arenas lie across their borders. */
+static int grow_windows(struct world *w, struct tern_comm **comms, size_t bytes)
+{
+    for (int i = 0; i < GROWTHS; i++) {
+        if (w->self >= 0) {
+            OK(tern_heap_grow(w->members[w->self].comm, bytes / GROWTHS + 1));
+        } else {
+            OK(tern_heap_grow_all(w->num_ranks, comms, bytes / GROWTHS + 1));
+        }
+    }
+    return 0;
+}
+
 static int open_comms(struct world *w, const struct tern_id *id, const struct tern_comm_config *config)
 {
     struct tern_comm_config c = *config;
     struct tern_comm **comms;
     enum tern_status status;
     size_t most = 0;
-    int r;
+    int r, result;
 
     for (r = 0; r < w->num_ranks; r++) {
         size_t bytes = arena_bytes(&w->members[r].arenas[ARENA_WINDOW]);
         most = bytes > most ? bytes : most;
     }
-    c.heap_bytes = most + 65536;
+    c.heap_bytes = w->grows ? FIRST_BYTES : most + 65536;
+    c.heap_max_bytes = w->grows ? FIRST_BYTES + most + (GROWTHS << 22) : 0; /* a granule a growth */
     if (w->self >= 0) {
         OK(tern_comm_open(id, w->self, w->num_ranks, &c, &w->members[w->self].comm));
-        return 0;
+        return w->grows ? grow_windows(w, NULL, most) : 0;
     }
     comms = (struct tern_comm **)test_take((size_t)w->num_ranks, sizeof *comms);
     status = tern_comm_open_all(w->num_ranks, &c, comms);
     for (r = 0; r < w->num_ranks; r++) {
         w->members[r].comm = comms[r];
     }
+    result = status == TERN_OK && w->grows ? grow_windows(w, comms, most) : 0;
     free(comms);
     OK(status);
-    return 0;
+    return result;
 }
 
 static int open_member(struct member *m, int num_lanes)

@@ -51,6 +51,7 @@ struct world {
     int num_ranks;
     int self;      /* the one local rank; -1: all are */
     int num_lanes; /* a rank opens so many; NUM_LANES unless set before world_open */
+    int grows;     /* set before world_open: the windows lie in memory that the heap grew by, in pieces */
     struct member *members;
 };
 

@@ -21,10 +21,10 @@
  * rank needs streams of its own.
  *
  * Threads. An object may be used by one thread at a time; different objects may be used by different threads
- * at once, also EP objects of one communicator. Opening, resetting and closing EP objects, tern_alloc,
- * tern_free and the host collectives are uses of the communicator. Calls marked COLLECTIVE must be made by
- * every rank, in the same order on one object. No call keeps a lock while it waits for a peer. On cuda a call
- * leaves the thread's current device as it was.
+ * at once, also EP objects of one communicator. Opening, resetting and closing EP objects and teams,
+ * tern_alloc, tern_free, the calls on windows and the host collectives are uses of the communicator. Calls
+ * marked COLLECTIVE must be made by every rank, in the same order on one object. No call keeps a lock while
+ * it waits for a peer. On cuda a call leaves the thread's current device as it was.
  *
  * Errors. Every call that can fail returns an enum tern_status: 0 is success. On failure outputs are
  * untouched unless the call says otherwise, and tern_last_error() gives one sentence with the offending
@@ -42,7 +42,8 @@
  * structures and arrays of structures are read before the call returns.
  *
  * Deadlines. A host collective (opening, resetting, barrier, allgather) that misses its deadline ends the
- * communicator: its later collectives fail with the same sentence; close it and open another. A kernel that
+ * communicator: its later collectives fail with the same sentence; close it and open another. A barrier of a
+ * team, or a split, that does so ends that team only. A kernel that
  * misses its deadline ends its EP object only, which tern_ep_reset makes as new.
  */
 #ifndef TERN_TERN_H
@@ -149,10 +150,14 @@ struct tern_comm_config {
     uint64_t cpu_seed; /* cpu: nonzero fixes the schedule, which then runs only while a host thread waits
                           in Tern, so that one thread driving all ranks (tern_comm_open_all) replays
                           exactly; default: TERN_CPU_SEED, else free running */
+    /* What tern_heap_grow may make of heap_bytes; default: heap_bytes, no growth. Addresses for so much are
+     * reserved on every rank, for its own window and for each peer's. With growth both sizes are rounded up
+     * to granules, as tern_heap_grow says. Equal on all ranks. */
+    uint64_t heap_max_bytes;
 };
 #define TERN_COMM_CONFIG_INIT                                                                                \
     {                                                                                                        \
-        sizeof(struct tern_comm_config), 0, 0, 0, 0, 0, 0                                                    \
+        sizeof(struct tern_comm_config), 0, 0, 0, 0, 0, 0, 0                                                 \
     }
 
 /* Makes an id whose root listens on this host; the process that calls this must hold rank 0. `interface`
@@ -174,8 +179,8 @@ TERN_API enum tern_status tern_comm_open(const struct tern_id *id, int rank, int
  * TERN_DEVICE_ORDINAL given, all share that device; by default rank r uses GPU r modulo the number of GPUs. A
  * communicator may have more ranks than an EP object, which takes at most TERN_MAX_RANKS.
  * Of the COLLECTIVE calls marked blocking one thread can be in one at a time, and waits there for the other
- * ranks: to drive several ranks use tern_ep_open_all and tern_ep_reset_all. tern_comm_barrier and
- * tern_comm_allgather have no such form; one thread for all ranks needs neither. */
+ * ranks: to drive several ranks use the forms that end in _all. Barriers and tern_comm_allgather have no such
+ * form; one thread for all ranks needs neither. */
 TERN_API enum tern_status tern_comm_open_all(int num_ranks, const struct tern_comm_config *config,
                                              struct tern_comm **comms);
 /* Local. Waits for the streams opened through it; work on any other stream, a GPU's default one among them,
@@ -200,6 +205,51 @@ TERN_API enum tern_status tern_comm_barrier(struct tern_comm *comm);
 TERN_API enum tern_status tern_comm_allgather(struct tern_comm *comm, const void *send, void *recv,
                                               size_t bytes);
 
+/* ---- Teams ------------------------------------------------------------------------------------------- */
+
+/* Some ranks of a communicator, numbered from 0 in ascending order of their numbers there, with collectives
+ * of their own: these neither wait for other ranks nor need an order with calls on the communicator or on
+ * other teams. For threads a team is an object of its own; opening one uses the communicator, splitting one
+ * the parent. */
+struct tern_team;
+
+enum tern_team_kind {
+    TERN_TEAM_WORLD = 0,  /* all ranks */
+    TERN_TEAM_DOMAIN = 1, /* those that this rank can address; TERN_DOMAIN_SIZE makes domains smaller */
+    TERN_TEAM_NODE = 2,   /* those on this rank's host */
+    TERN_TEAM_RAIL = 3    /* those with this rank's index in their domains */
+};
+
+/* COLLECTIVE over the communicator, blocking: makes all teams of a kind (enum tern_team_kind) at once, and
+ * *team the one that this rank is in. The ranks are judged together: all fail alike, and may then call again.
+ * Between processes a team holds sockets: its rank 0 one for each of the others, these one each. The
+ * communicator cannot close before its teams. */
+TERN_API enum tern_status tern_team_open(struct tern_comm *comm, int kind, struct tern_team **team);
+/* The same for all ranks of tern_comm_open_all, by one thread. */
+TERN_API enum tern_status tern_team_open_all(int num_ranks, struct tern_comm **comms, int kind,
+                                             struct tern_team **teams);
+/* COLLECTIVE over `parent`, blocking: a team of its ranks start, start + stride, ..., `size` of them, stride
+ * at least 1; the same on all ranks of the parent, else TERN_MISMATCH. *team becomes NULL on a rank that is
+ * not among them. Judged as in tern_team_open. The parent may close before the team. */
+TERN_API enum tern_status tern_team_split(struct tern_team *parent, int start, int stride, int size,
+                                          struct tern_team **team);
+/* The same by one thread for all ranks of one parent, or of several, which are then each split alike: all of
+ * their teams in `parents`. A NULL there stays one. */
+TERN_API enum tern_status tern_team_split_all(int num_parents, struct tern_team **parents, int start,
+                                              int stride, int size, struct tern_team **teams);
+/* Local. A member that waits in a collective of the team fails with TERN_DISCONNECTED. */
+TERN_API void tern_team_close(struct tern_team *team);
+
+TERN_API int tern_team_rank(const struct tern_team *team);
+TERN_API int tern_team_size(const struct tern_team *team);
+/* The number in team `to` of the rank that is `rank` in team `from`, both of one communicator; -1 if it is
+ * not there. NULL stands for the communicator. Any thread. */
+TERN_API int tern_team_translate(const struct tern_team *from, int rank, const struct tern_team *to);
+/* COLLECTIVE over the team, blocking, host only. One thread that drives all ranks needs none. TERN_TIMEOUT,
+ * at the communicator's deadline, names every late rank by its number in the communicator; TERN_DISCONNECTED
+ * one that closed. Either ends the team, not the communicator: close it and open another. */
+TERN_API enum tern_status tern_team_barrier(struct tern_team *team);
+
 /* ---- Memory, streams, events, graphs of the communicator's machine ----------------------------------------
  */
 
@@ -209,12 +259,55 @@ enum tern_memory {
     TERN_MEMORY_HOST = 2    /* host memory that copies run fast from and to */
 };
 
-/* Local, blocking. Aligned to 256 bytes, contents undefined. TERN_OUT_OF_MEMORY names what is left. */
+/* Local, blocking. Aligned to 256 bytes, contents undefined. TERN_OUT_OF_MEMORY names what is left and, for a
+ * window, by how much tern_heap_grow could help. */
 TERN_API enum tern_status tern_alloc(struct tern_comm *comm, enum tern_memory kind, size_t bytes,
                                      void **memory);
 /* Device and host memory may make the device wait until running kernels have ended: where ranks share a GPU,
  * not while a peer's operation waits for this rank. Windows do not. */
 TERN_API void tern_free(struct tern_comm *comm, void *memory);
+
+/* COLLECTIVE, blocking. Adds `bytes`, the same on all ranks and rounded up to whole granules (2 MiB on cuda,
+ * a page on cpu), to every rank's window memory, for tern_alloc; heap_max_bytes is the limit. No pointer
+ * changes, neither this rank's nor what tern_peer_pointer gave, and what runs meanwhile goes on. The ranks
+ * are judged together: if one has no memory, all fail with its status and sentence, are as they were, and may
+ * call again; TERN_OUT_OF_MEMORY past heap_max_bytes, TERN_MISMATCH names a rank with other bytes. Memory is
+ * never given back before the communicator closes. On cuda as tern_free of device memory: not while a peer's
+ * operation on the same GPU waits for this rank. */
+TERN_API enum tern_status tern_heap_grow(struct tern_comm *comm, uint64_t bytes);
+/* The same for all ranks of tern_comm_open_all, by one thread. */
+TERN_API enum tern_status tern_heap_grow_all(int num_ranks, struct tern_comm **comms, uint64_t bytes);
+
+/* COLLECTIVE, blocking. Makes memory that the caller allocated a window: the peers of this rank's domain
+ * reach it by tern_peer_pointer. `bytes` is the same on all ranks; addresses need not be. The memory stays
+ * the caller's, who frees it after tern_window_release and, as long as peers may use it, not at all. Judged
+ * together like tern_heap_grow; TERN_UNSUPPORTED says which rank's memory peers cannot address and what to
+ * take instead:
+ *
+ *     cpu    ranks in one process: any memory. Else a MAP_SHARED mapping of a memfd, or of a file, of which a
+ *            descriptor for reading and writing is open during this call
+ *     cuda   device memory of this rank's device. Ranks in one process: of cudaMalloc or cuMemCreate. Else of
+ *            one cuMemCreate that asked for CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR. Peers map the whole
+ *            allocation
+ *
+ * Operations of EP objects treat it as memory in no window: they go through staging. */
+TERN_API enum tern_status tern_window_adopt(struct tern_comm *comm, void *memory, uint64_t bytes);
+/* The same for all ranks of tern_comm_open_all, by one thread: memories[r] is rank r's. */
+TERN_API enum tern_status tern_window_adopt_all(int num_ranks, struct tern_comm **comms,
+                                                void *const *memories, uint64_t bytes);
+/* Local. `memory` is what was adopted; what tern_peer_pointer gave for it is not valid any more on this rank,
+ * and work that uses it must have finished. Peers' pointers to this rank's memory stay valid until they
+ * release theirs, or, inside one process, until the memory is freed. Closing the communicator releases what
+ * is left. */
+TERN_API void tern_window_release(struct tern_comm *comm, void *memory);
+/* Local. *pointer: where this rank and its device reach, in the window of rank `peer`, the place that
+ * `memory` has in this rank's; NULL (and TERN_OK) if the peer is in another domain; `memory` itself if the
+ * peer is this rank. `memory` may point to any byte of the window memory of tern_alloc or of an adopted
+ * window, else TERN_INVALID_ARGUMENT. tern_alloc is local: ranks have the same things in the same places only
+ * if they have called it alike. */
+TERN_API enum tern_status tern_peer_pointer(const struct tern_comm *comm, const void *memory, int peer,
+                                            void **pointer);
+
 /* Ordered on `stream`; any direction between the kinds above and ordinary host memory, which must stay as it
  * is until the copy has run (tern_stream_synchronize). */
 TERN_API enum tern_status tern_copy(struct tern_comm *comm, void *dst, const void *src, size_t bytes,

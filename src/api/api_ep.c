@@ -3,7 +3,6 @@
  * The public calls of tern.h on EP objects and routes: arguments checked as far as the object need not be
  * asked, then one call down. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "ep/ep.h"
 
@@ -56,32 +55,13 @@ enum tern_status tern_ep_max_rows(const struct tern_ep_config *config, int num_r
     return TERN_OK;
 }
 
-/* One rank with threads or processes elsewhere for its peers, or all ranks of one communicator in order. */
-static enum tern_status check_comms(int num_ranks, struct tern_comm **comms)
-{
-    if (num_ranks < 1) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_ranks is %d", num_ranks);
-    }
-    for (int r = 0; r < num_ranks; r++) {
-        TERN_TRY(terni_check_pointer("a communicator", comms[r]));
-        if (num_ranks > 1 && (comms[r]->rank != r || comms[r]->num_ranks != num_ranks)) {
-            return TERN_FAIL(TERN_INVALID_ARGUMENT, "comms[%d] is rank %d of %d; it must be rank %d of %d", r,
-                             comms[r]->rank, comms[r]->num_ranks, r, num_ranks);
-        }
-        if (memcmp(comms[r]->cookie, comms[0]->cookie, sizeof(comms[r]->cookie)) != 0) {
-            return TERN_FAIL(TERN_INVALID_ARGUMENT, "comms[%d] is of another communicator than comms[0]", r);
-        }
-    }
-    return TERN_OK;
-}
-
 enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **comms,
                                   const struct tern_ep_config *config, struct tern_ep **eps)
 {
     TERN_TRY(terni_check_pointer("comms", comms));
     TERN_TRY(terni_check_pointer("eps", eps));
     TERN_TRY(terni_check_struct("config", config, sizeof(*config)));
-    TERN_TRY(check_comms(num_ranks, comms));
+    TERN_TRY(terni_comm_check_all(num_ranks, comms));
     struct tern_ep **made = (struct tern_ep **)calloc((size_t)num_ranks, sizeof(struct tern_ep *));
     if (!made) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %d pointers", num_ranks);

@@ -4,7 +4,11 @@
  *
  * Rank r may post number n + 2 only after its wait n + 1, which needed every rank's post n + 1, which came
  * after every rank's wait n. So two slots a rank, used in turn, are enough: when a slot is written again, all
- * have read what it held. The last closer frees the board. */
+ * have read what it held. The last closer frees the board.
+ *
+ * A group's board is found by its ranks in a list of the board they come from, under the number of the
+ * exchange at which they join and its leader. It leaves that list when the last of them has joined; one that
+ * is never complete, because joining failed somewhere, goes with the board that has the list. */
 #include "comm/comm.h"
 
 #include <pthread.h>
@@ -24,9 +28,14 @@ struct place {
 };
 
 struct board {
+    struct board
+        *next;   /* in the list of the board that it came from; with `at` and `leader` under that lock */
+    uint64_t at; /* exchange of that board */
+    int leader;  /* rank there */
     pthread_mutex_t lock; /* of all below */
     pthread_cond_t moved; /* something that a waiter looks at has changed */
-    int num_ranks, num_open;
+    struct board *groups; /* that not all have joined yet */
+    int num_ranks, num_open, num_joined;
     enum tern_status verdict; /* the first failure, for everyone */
     uint64_t verdict_at;      /* number of the exchange that failed */
     char sentence[TERN_SENTENCE_BYTES];
@@ -41,6 +50,11 @@ struct board_boot {
 
 static void board_free(struct board *b)
 {
+    while (b->groups != NULL) {
+        struct board *group = b->groups;
+        b->groups = group->next;
+        board_free(group);
+    }
     for (int r = 0; r < b->num_ranks; r++) {
         free(b->places[r].notes[0].data);
         free(b->places[r].notes[1].data);
@@ -57,7 +71,7 @@ static void board_close(struct boot *boot)
     int is_last;
     pthread_mutex_lock(&b->lock);
     b->places[boot->rank].has_left = 1;
-    is_last = --b->num_open == 0;
+    is_last = --b->num_open == 0 && b->num_joined == b->num_ranks;
     pthread_cond_broadcast(&b->moved);
     pthread_mutex_unlock(&b->lock);
     if (is_last) {
@@ -67,10 +81,10 @@ static void board_close(struct boot *boot)
 }
 
 /* All ranks share one sentence; this is the reader's own copy. */
-static void tell_self(enum tern_status verdict, char sentence[TERN_SENTENCE_BYTES], int self)
+static void tell_self(enum tern_status verdict, char sentence[TERN_SENTENCE_BYTES], const struct boot *boot)
 {
     if (verdict == TERN_TIMEOUT) {
-        terni_late_mark(sentence, self);
+        terni_late_mark(sentence, terni_boot_name(boot, boot->rank));
     }
 }
 
@@ -102,8 +116,8 @@ static enum tern_status board_post(struct boot *boot, const void *send, size_t b
     pthread_mutex_unlock(&b->lock);
     if (earlier != TERN_OK) {
         free(data);
-        tell_self(earlier, sentence, boot->rank);
-        return TERN_FAIL_EARLIER(earlier, sentence);
+        tell_self(earlier, sentence, boot);
+        return TERN_FAIL_EARLIER(boot, earlier, sentence);
     }
     return TERN_OK;
 }
@@ -124,8 +138,9 @@ static int find_missing(struct board *b, uint64_t n, int *left)
 }
 
 /* Under lock. Waits until all have posted number n, one of the others has left, or the deadline passes. */
-static enum tern_status await_all(struct board *b, uint64_t n, uint32_t timeout_ms)
+static enum tern_status await_all(const struct boot *boot, uint64_t n, uint32_t timeout_ms)
 {
+    struct board *b = ((const struct board_boot *)boot)->board;
     uint64_t deadline = terni_clock_ns() + (uint64_t)timeout_ms * 1000000;
     struct timespec until = {.tv_sec = (time_t)(deadline / 1000000000),
                              .tv_nsec = (long)(deadline % 1000000000)};
@@ -137,11 +152,12 @@ static enum tern_status await_all(struct board *b, uint64_t n, uint32_t timeout_
         if (left >= 0) {
             b->verdict = TERN_DISCONNECTED;
             b->verdict_at = n;
-            snprintf(b->sentence, sizeof b->sentence, "rank %d closed its connection", left);
+            snprintf(b->sentence, sizeof b->sentence, "rank %d closed its connection",
+                     terni_boot_name(boot, left));
         } else if (terni_clock_ns() >= deadline) {
             b->verdict = TERN_TIMEOUT;
             b->verdict_at = n;
-            terni_late_print(b->is_late, b->num_ranks, timeout_ms, b->sentence);
+            terni_late_print(b->is_late, boot->names, b->num_ranks, timeout_ms, b->sentence);
         } else {
             pthread_cond_timedwait(&b->moved, &b->lock, &until);
         }
@@ -151,8 +167,9 @@ static enum tern_status await_all(struct board *b, uint64_t n, uint32_t timeout_
 }
 
 /* Under lock, all have posted number n. */
-static enum tern_status check_sizes(struct board *b, uint64_t n)
+static enum tern_status check_sizes(const struct boot *boot, uint64_t n)
 {
+    struct board *b = ((const struct board_boot *)boot)->board;
     size_t expected = b->places[0].notes[n & 1].bytes;
     for (int r = 1; r < b->num_ranks; r++) {
         size_t bytes = b->places[r].notes[n & 1].bytes;
@@ -160,8 +177,9 @@ static enum tern_status check_sizes(struct board *b, uint64_t n)
             b->verdict = TERN_MISMATCH;
             b->verdict_at = n;
             snprintf(b->sentence, sizeof b->sentence,
-                     "rank %d sent %zu bytes in exchange %llu where rank 0 sent %zu", r, bytes,
-                     (unsigned long long)n, expected);
+                     "rank %d sent %zu bytes in exchange %llu where rank %d sent %zu",
+                     terni_boot_name(boot, r), bytes, (unsigned long long)n, terni_boot_name(boot, 0),
+                     expected);
             return b->verdict;
         }
     }
@@ -176,20 +194,18 @@ static enum tern_status board_wait(struct boot *boot, void *recv, size_t bytes, 
     uint64_t n;
     pthread_mutex_lock(&b->lock);
     n = b->places[boot->rank].posted;
-    status = await_all(b, n, timeout_ms);
+    status = await_all(boot, n, timeout_ms);
     if (status == TERN_OK) {
-        status = check_sizes(b, n);
+        status = check_sizes(boot, n);
     }
     for (int r = 0; status == TERN_OK && bytes != 0 && r < b->num_ranks; r++) {
         memcpy((char *)recv + (size_t)r * bytes, b->places[r].notes[n & 1].data, bytes);
     }
     memcpy(sentence, b->sentence, sizeof sentence);
     pthread_mutex_unlock(&b->lock);
-    tell_self(status, sentence, boot->rank);
+    tell_self(status, sentence, boot);
     return status == TERN_OK ? TERN_OK : TERN_FAIL(status, "%s", sentence);
 }
-
-static const struct boot_ops board_ops = {board_close, board_post, board_wait};
 
 static struct board *board_new(int num_ranks)
 {
@@ -206,6 +222,81 @@ static struct board *board_new(int num_ranks)
     b->num_ranks = num_ranks;
     return b;
 }
+
+/* ---- Groups ---- */
+
+/* Nothing need travel: a group is found by what its ranks know anyway. */
+static enum tern_status board_invite(struct boot *boot, struct tern_id *id)
+{
+    (void)boot;
+    memset(id, 0, sizeof *id);
+    return TERN_OK;
+}
+
+static void board_withdraw(struct boot *boot, const struct tern_id *id)
+{
+    (void)boot;
+    (void)id;
+}
+
+/* Under lock of b. The link to the group's board, which ends in NULL if nobody has made it yet. */
+static struct board **find_group(struct board *b, uint64_t at, int leader)
+{
+    struct board **group = &b->groups;
+    while (*group != NULL && ((*group)->at != at || (*group)->leader != leader)) {
+        group = &(*group)->next;
+    }
+    return group;
+}
+
+/* Under lock of b: joins its group, making it if need be. NULL: no memory. */
+static struct board *enter_group(struct board *b, uint64_t at, const struct boot_group *wanted)
+{
+    struct board **link = find_group(b, at, wanted->leader), *group = *link;
+    if (group == NULL) {
+        group = board_new(wanted->num_ranks);
+        if (group == NULL) {
+            return NULL;
+        }
+        group->at = at;
+        group->leader = wanted->leader;
+        *link = group;
+    }
+    pthread_mutex_lock(&group->lock);
+    group->num_open++;
+    if (++group->num_joined == group->num_ranks) {
+        *link = group->next;
+    }
+    pthread_mutex_unlock(&group->lock);
+    return group;
+}
+
+static enum tern_status board_join(struct boot *boot, const struct boot_group *group,
+                                   const struct tern_id *id, uint32_t timeout_ms, struct boot **joined)
+{
+    struct board *b = ((struct board_boot *)boot)->board;
+    struct board_boot *made = (struct board_boot *)calloc(1, sizeof *made);
+    (void)id;
+    (void)timeout_ms;
+    if (made != NULL) {
+        pthread_mutex_lock(&b->lock);
+        made->board = enter_group(b, b->places[boot->rank].posted, group);
+        pthread_mutex_unlock(&b->lock);
+    }
+    if (made == NULL || made->board == NULL) {
+        free(made);
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a board of %d ranks", group->num_ranks);
+    }
+    made->boot.ops = boot->ops;
+    made->boot.rank = group->rank;
+    made->boot.num_ranks = group->num_ranks;
+    made->boot.names = group->names;
+    *joined = &made->boot;
+    return TERN_OK;
+}
+
+static const struct boot_ops board_ops = {board_close,  board_post,     board_wait,
+                                          board_invite, board_withdraw, board_join};
 
 enum tern_status terni_board_open(int num_ranks, struct boot **boots)
 {
@@ -224,7 +315,7 @@ enum tern_status terni_board_open(int num_ranks, struct boot **boots)
         made->boot.num_ranks = num_ranks;
         made->board = b;
         boots[r] = &made->boot;
-        b->num_open++;
+        b->num_open = ++b->num_joined;
     }
     return TERN_OK;
 

@@ -21,7 +21,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-static const uint64_t default_heap_bytes = 256ull << 20;
+static const uint64_t default_heap_bytes = 256ull << 20, most_heap_bytes = 1ull << 62;
 
 /* One rank while it opens. */
 struct opening {
@@ -63,6 +63,7 @@ static enum tern_status opening_init(struct opening *o, const struct tern_comm_c
 {
     uint64_t timeout_ms = config->timeout_ms, domain_size;
     uint64_t heap_bytes = config->heap_bytes != 0 ? config->heap_bytes : default_heap_bytes;
+    uint64_t heap_max_bytes = config->heap_max_bytes != 0 ? config->heap_max_bytes : heap_bytes;
     memset(o, 0, sizeof *o);
     o->config = config;
     o->seed = config->cpu_seed;
@@ -77,9 +78,15 @@ static enum tern_status opening_init(struct opening *o, const struct tern_comm_c
     if (o->seed == 0) {
         TERN_TRY(terni_env_uint(TERN_ENV_CPU_SEED, UINT64_MAX, &o->seed));
     }
-    if (heap_bytes > INT64_MAX) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "heap_bytes %llu is above the most allowed, %llu",
-                         (unsigned long long)heap_bytes, (unsigned long long)INT64_MAX);
+    if (heap_bytes > most_heap_bytes || heap_max_bytes > most_heap_bytes) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s %llu is above the most allowed, %llu",
+                         heap_bytes > most_heap_bytes ? "heap_bytes" : "heap_max_bytes",
+                         (unsigned long long)(heap_bytes > most_heap_bytes ? heap_bytes : heap_max_bytes),
+                         (unsigned long long)most_heap_bytes);
+    }
+    if (heap_max_bytes < heap_bytes) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "heap_max_bytes is %llu, less than heap_bytes, %llu",
+                         (unsigned long long)heap_max_bytes, (unsigned long long)heap_bytes);
     }
     if (config->device < 0 || (config->device > 1 && o->machine == TERN_MACHINE_CPU)) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "device %d: the %s machine has no TERN_DEVICE_ORDINAL(%d)",
@@ -88,6 +95,7 @@ static enum tern_status opening_init(struct opening *o, const struct tern_comm_c
     terni_card_fill(&o->card);
     o->card.machine = (int32_t)o->machine;
     o->card.heap_bytes = heap_bytes + 255 - (heap_bytes + 255) % 256;
+    o->card.heap_max_bytes = heap_max_bytes + 255 - (heap_max_bytes + 255) % 256;
     o->card.domain_size = (uint32_t)domain_size;
     o->comm = (struct tern_comm *)calloc(1, sizeof *o->comm);
     if (o->comm == NULL) {
@@ -175,6 +183,7 @@ static enum tern_status equip(struct opening *o)
         const struct machine_info *info = &o->comm->machine->info;
         card->device = info->device;
         card->num_sms = info->num_sms;
+        card->share_granule = info->share_granule;
         memcpy(card->uuid, info->uuid, sizeof card->uuid);
         snprintf(card->device_name, sizeof card->device_name, "%s", info->name);
     }
@@ -198,7 +207,12 @@ static enum tern_status equipped(struct opening *o)
 
 static enum tern_status share(struct opening *o)
 {
-    return terni_heap_begin(o->comm, o->card.heap_bytes, &o->comm->heap);
+    uint64_t bytes = o->card.heap_bytes, max_bytes = o->card.heap_max_bytes;
+    if (max_bytes > bytes) {
+        bytes = terni_comm_granules(o->comm, bytes);
+        max_bytes = terni_comm_granules(o->comm, max_bytes);
+    }
+    return terni_heap_begin_upto(o->comm, bytes, max_bytes, &o->comm->heap);
 }
 
 static enum tern_status shared(struct opening *o)
@@ -227,7 +241,7 @@ static void tell(const struct tern_comm *comm)
         "deadline %u ms",
         comm->rank, comm->num_ranks, info->kind == TERN_MACHINE_CUDA ? "cuda" : "cpu", info->name,
         info->device, comm->ranks_on_device, comm->domain_of[comm->rank], comm->num_domains,
-        (unsigned long long)comm->heap->bytes, comm->timeout_ms);
+        (unsigned long long)terni_heap_bytes(comm->heap), comm->timeout_ms);
 }
 
 /* Gives the communicator its boot, which it owns from then on also when this fails. */
@@ -269,7 +283,7 @@ enum tern_status terni_comm_open(const struct tern_id *id, int rank, int num_ran
     TERN_TRY(terni_id_read(id, &fields, &address));
     TERN_TRY(opening_init(&o, config));
     memcpy(o.comm->cookie, fields.cookie, sizeof o.comm->cookie); /* the id's part of it */
-    status = terni_tcp_open(id, rank, num_ranks, o.comm->timeout_ms, &boot);
+    status = terni_tcp_open(id, rank, num_ranks, NULL, o.comm->timeout_ms, &boot);
     if (status == TERN_OK) {
         status = attach(o.comm, boot);
     }
@@ -371,6 +385,7 @@ void terni_comm_close(struct tern_comm *comm)
     if (comm->machine != NULL) {
         comm->machine->ops->settle(comm->machine);
     }
+    terni_windows_close(comm);
     terni_blocks_close(comm);
     terni_heap_close(comm->heap);
     if (comm->machine != NULL) {
@@ -383,6 +398,24 @@ void terni_comm_close(struct tern_comm *comm)
     free(comm->cards);
     pthread_mutex_destroy(&comm->children_lock);
     free(comm);
+}
+
+enum tern_status terni_comm_check_all(int num_ranks, struct tern_comm *const *comms)
+{
+    if (num_ranks < 1) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_ranks is %d", num_ranks);
+    }
+    for (int r = 0; r < num_ranks; r++) {
+        TERN_TRY(terni_check_pointer("a communicator", comms[r]));
+        if (num_ranks > 1 && (comms[r]->rank != r || comms[r]->num_ranks != num_ranks)) {
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "comms[%d] is rank %d of %d; it must be rank %d of %d", r,
+                             comms[r]->rank, comms[r]->num_ranks, r, num_ranks);
+        }
+        if (memcmp(comms[r]->cookie, comms[0]->cookie, sizeof comms[r]->cookie) != 0) {
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "comms[%d] is of another communicator than comms[0]", r);
+        }
+    }
+    return TERN_OK;
 }
 
 enum tern_status terni_comm_allgather(struct tern_comm *comm, const void *send, void *recv, size_t bytes)

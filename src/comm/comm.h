@@ -14,6 +14,12 @@
 /* ---- Boot: messages between hosts of ranks. tcp.c (between processes) and board.c (inside one) ---- */
 
 struct boot;
+/* Some ranks of a boot that get one of their own. */
+struct boot_group {
+    int rank, num_ranks; /* in the group */
+    int leader;          /* the rank in the old boot of the group's rank 0 */
+    const int *names;    /* [num_ranks] for boot.names */
+};
 struct boot_ops {
     void (*close)(struct boot *b);
     /* Begins allgather number n of this rank; every rank calls post and wait alternately. The data are
@@ -24,26 +30,37 @@ struct boot_ops {
      * sentence, in which "(this one)" marks the caller, and the boot is of no further use: each later call
      * returns that failure as one that came earlier. */
     enum tern_status (*wait)(struct boot *b, void *recv, size_t bytes, uint32_t timeout_ms);
+    /* Groups, around one exchange: the leader invites before its post, the id travels, and each rank of the
+     * group, whose boots then live on their own, joins after its wait. A leader that does not come to join
+     * withdraws. */
+    enum tern_status (*invite)(struct boot *b, struct tern_id *id);
+    void (*withdraw)(struct boot *b, const struct tern_id *id);
+    enum tern_status (*join)(struct boot *b, const struct boot_group *group, const struct tern_id *id,
+                             uint32_t timeout_ms, struct boot **joined);
 };
 struct boot {
     const struct boot_ops *ops;
     int rank, num_ranks;
+    const int *names; /* [num_ranks] what sentences call the ranks, the caller's; NULL: by their numbers */
 };
+static inline int terni_boot_name(const struct boot *b, int r) { return b->names != NULL ? b->names[r] : r; }
 
 enum { TERN_MAX_BOOT_RANKS = 4096, TERN_SENTENCE_BYTES = 256 };
-/* "ranks 3, 5 did not arrive within 2000 ms" for the ranks whose byte in is_late is not zero. */
-void terni_late_print(const unsigned char *is_late, int num_ranks, uint32_t timeout_ms,
+/* "ranks 3, 5 did not arrive within 2000 ms" for the ranks whose byte in is_late is not zero. `names` as in
+ * struct boot. */
+void terni_late_print(const unsigned char *is_late, const int *names, int num_ranks, uint32_t timeout_ms,
                       char sentence[TERN_SENTENCE_BYTES]);
 /* Where such a sentence names rank `self`: "ranks 3 (this one), 5 did not arrive within 2000 ms". */
 void terni_late_mark(char sentence[TERN_SENTENCE_BYTES], int self);
 /* The failure of a call on a boot that an earlier exchange has ended. */
-#define TERN_FAIL_EARLIER(verdict, sentence)                                                                 \
-    TERN_FAIL((verdict), "the communicator failed earlier: %s", (sentence))
+#define TERN_FAIL_EARLIER(boot, verdict, sentence)                                                           \
+    TERN_FAIL((verdict), "the %s failed earlier: %s", (boot)->names != NULL ? "team" : "communicator",       \
+              (sentence))
 
 /* A star of TCP connections through rank 0 (tcp.c). Blocks until all ranks have come. One thread a rank: a
  * rank waits in here for what the others' threads do, so one thread cannot drive two of its ranks. */
-enum tern_status terni_tcp_open(const struct tern_id *id, int rank, int num_ranks, uint32_t timeout_ms,
-                                struct boot **boot);
+enum tern_status terni_tcp_open(const struct tern_id *id, int rank, int num_ranks, const int *names,
+                                uint32_t timeout_ms, struct boot **boot);
 /* num_ranks boots of one process (board.c); any threads, also a single one, may drive them. */
 enum tern_status terni_board_open(int num_ranks, struct boot **boots);
 
@@ -55,7 +72,8 @@ struct rank_card {
     int32_t machine; /* enum tern_machine */
     int32_t device;
     unsigned char uuid[16];
-    uint64_t heap_bytes;
+    uint64_t heap_bytes, heap_max_bytes;
+    uint64_t share_granule; /* of the machine */
     uint32_t version;
     uint32_t abi;         /* of the structures shared between ranks: TERN_ABI */
     uint32_t domain_size; /* TERN_DOMAIN_SIZE */
@@ -90,9 +108,10 @@ struct tern_comm {
     int ranks_on_device; /* ranks that share this rank's device, itself included */
     uint32_t timeout_ms;
     unsigned char cookie[16];  /* names its sockets and windows; no other has it, see agree_cookie */
-    uint32_t num_heaps;        /* begun so far: the running number of the next */
+    uint32_t num_trades;       /* of windows, begun so far: the running number of the next */
     struct heap *heap;         /* the users' windows */
     struct block_list *blocks; /* what tern_alloc handed out, by kind */
+    struct window *windows;    /* adopted from the user */
     pthread_mutex_t children_lock;
     struct comm_child *children; /* objects open on it */
 };
@@ -108,6 +127,8 @@ enum tern_status terni_comm_open(const struct tern_id *id, int rank, int num_ran
                                  const struct tern_comm_config *config, struct tern_comm **comm);
 enum tern_status terni_comm_open_all(int num_ranks, const struct tern_comm_config *config,
                                      struct tern_comm **comms);
+/* For calls that take one rank, or all ranks of one communicator in order, driven by one thread. */
+enum tern_status terni_comm_check_all(int num_ranks, struct tern_comm *const *comms);
 /* An object that lives on the communicator opens and closes; any thread. */
 void terni_comm_adopt(struct tern_comm *comm, struct comm_child *child);
 void terni_comm_disown(struct tern_comm *comm, struct comm_child *child);
@@ -123,14 +144,14 @@ void terni_comm_stream_closed(struct tern_comm *comm, struct tern_stream *stream
  * closes nothing: the children's kernels and memory are in use, and a leak is the lesser harm. */
 void terni_comm_close(struct tern_comm *comm);
 
-/* ---- Heap: one symmetric allocation; every rank maps every peer's part ---- */
+/* ---- Heap: one symmetric range; every rank maps every peer's part ---- */
 
 struct heap {
     struct machine *machine;
     int rank, num_ranks;
-    uint64_t bytes;      /* of each part */
-    struct share *parts; /* [num_ranks]; parts[rank] is owned */
-    char **bases;        /* [num_ranks], host array of peer addresses */
+    uint64_t bytes; /* of memory in each part; others than the thread that grows it use terni_heap_bytes */
+    uint64_t max_bytes;  /* of addresses: what it may grow to */
+    char **bases;        /* [num_ranks], host array of peer addresses; they never change */
     char **device_bases; /* the same, in device memory */
     struct heap_state *state;
 };
@@ -140,11 +161,23 @@ struct heap {
  * rank that cannot map a peer's part fails in end alone: whoever opens a heap ends with terni_comm_judge_post
  * and _wait. An open heap holds no descriptor. */
 enum tern_status terni_heap_begin(struct tern_comm *comm, uint64_t bytes, struct heap **heap);
+/* One that may grow; both sizes are whole granules if they differ. */
+enum tern_status terni_heap_begin_upto(struct tern_comm *comm, uint64_t bytes, uint64_t max_bytes,
+                                       struct heap **heap);
 enum tern_status terni_heap_end(struct tern_comm *comm, struct heap *heap);
 /* Local; peers' mappings of this part live on until they close theirs. Accepts NULL and half-open heaps. */
 void terni_heap_close(struct heap *heap);
+uint64_t terni_heap_bytes(const struct heap *heap);
 /* Offset of `p` in this rank's part, or -1 if [p, p + bytes) does not lie in it. */
 int64_t terni_heap_offset(const struct heap *heap, const void *p, uint64_t bytes);
+
+/* Growing comm->heap: every step on every rank, as long as none fails, then finish with the outcome, also
+ * where the first step failed. All ranks fail alike, and are then as they were. */
+enum { HEAP_GROW_STEPS = 3 };
+enum tern_status terni_heap_grow_step(struct tern_comm *comm, uint64_t bytes, int step);
+void terni_heap_grow_finish(struct tern_comm *comm, enum tern_status status);
+/* `bytes` rounded up to what shared memory comes in on every rank's machine. */
+uint64_t terni_comm_granules(const struct tern_comm *comm, uint64_t bytes);
 
 /* Host allgather on top of boot, for one rank by a blocking caller; a barrier is one of zero bytes. */
 enum tern_status terni_comm_allgather(struct tern_comm *comm, const void *send, void *recv, size_t bytes);
@@ -156,8 +189,11 @@ enum tern_status terni_comm_allgather(struct tern_comm *comm, const void *send, 
  * after those that failed by themselves. A rank whose post returned TERN_OK calls wait. */
 enum tern_status terni_comm_judge_post(struct tern_comm *comm, enum tern_status status);
 enum tern_status terni_comm_judge_wait(struct tern_comm *comm);
+/* The same among the ranks of any boot. */
+enum tern_status terni_boot_judge_post(struct boot *boot, enum tern_status status);
+enum tern_status terni_boot_judge_wait(struct boot *boot, uint32_t timeout_ms);
 
-/* ---- Memory handed to the user (memory.c) ---- */
+/* ---- Memory handed to the user (carver.c, memory.c) ---- */
 
 /* A range [0, bytes) carved into blocks of 256-byte multiples; holds no memory itself. */
 struct carver;
@@ -169,9 +205,50 @@ enum tern_status terni_carver_take(struct carver *c, uint64_t bytes, uint64_t *o
 int terni_carver_give(struct carver *c, uint64_t offset);
 void terni_carver_get_free(const struct carver *c, uint64_t *free_bytes, uint64_t *largest_bytes);
 
+/* The range has `bytes` from now on. begin may fail and changes nothing; end, later, does not fail. */
+enum tern_status terni_carver_grow_begin(struct carver *c);
+void terni_carver_grow_end(struct carver *c, uint64_t bytes);
+
 enum tern_status terni_blocks_open(struct tern_comm *comm); /* over comm->heap, into comm->blocks */
 void terni_blocks_close(struct tern_comm *comm);            /* frees what the user left */
+enum tern_status terni_blocks_grow_begin(struct tern_comm *comm);
+void terni_blocks_grow_end(struct tern_comm *comm); /* comm->heap has grown */
 enum tern_status terni_alloc(struct tern_comm *comm, enum tern_memory kind, size_t bytes, void **memory);
 void terni_free(struct tern_comm *comm, void *memory);
+
+/* ---- Windows of the user's own memory, and peers' addresses (window.c) ---- */
+
+/* Every step on every rank, as long as none fails, then finish with the outcome; *window is NULL before. All
+ * ranks fail alike. */
+enum { WINDOW_ADOPT_STEPS = 3 };
+enum tern_status terni_window_adopt_step(struct tern_comm *comm, void *memory, uint64_t bytes, int step,
+                                         struct window **window);
+void terni_window_adopt_finish(struct tern_comm *comm, struct window *window, enum tern_status status);
+void terni_window_release(struct tern_comm *comm, const void *memory);
+void terni_windows_close(struct tern_comm *comm); /* releases what the user left */
+enum tern_status terni_peer_pointer(const struct tern_comm *comm, const void *memory, int peer,
+                                    void **pointer);
+
+/* ---- Teams (team.c) ---- */
+
+/* Which ranks: of a kind, or start, start + stride, ... of a parent. */
+struct team_spec {
+    int32_t kind;                /* enum tern_team_kind; -1: a split */
+    int32_t start, stride, size; /* of a split */
+};
+/* COLLECTIVE over the communicator, or over `parent` if that is not NULL: every step on every rank, as long
+ * as none fails, then finish with the outcome; *team is NULL before, and after finish where this rank is in
+ * no team, or on failure. All ranks fail alike. */
+enum { TEAM_OPEN_STEPS = 3 };
+enum tern_status terni_team_open_step(struct tern_comm *comm, const struct tern_team *parent,
+                                      const struct team_spec *spec, int step, struct tern_team **team);
+void terni_team_open_finish(struct tern_team **team, enum tern_status status);
+void terni_team_close(struct tern_team *team);
+enum tern_status terni_team_barrier(struct tern_team *team);
+struct tern_comm *terni_team_comm(const struct tern_team *team);
+int terni_team_rank(const struct tern_team *team);
+int terni_team_size(const struct tern_team *team);
+/* NULL is the communicator; -1: there is no such rank. */
+int terni_team_translate(const struct tern_team *from, int rank, const struct tern_team *to);
 
 #endif

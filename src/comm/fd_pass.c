@@ -237,7 +237,7 @@ static enum tern_status run(struct exchange *x, uint32_t timeout_ms)
     for (int r = 0; r < x->num_ranks; r++) { /* is_sent now says who is not late */
         x->is_sent[r] = x->is_peer[r] && (!x->is_sent[r] || x->fds[r] < 0);
     }
-    terni_late_print(x->is_sent, x->num_ranks, timeout_ms, sentence);
+    terni_late_print(x->is_sent, NULL, x->num_ranks, timeout_ms, sentence);
     return TERN_FAIL(TERN_TIMEOUT, "%s with their windows", sentence);
 }
 

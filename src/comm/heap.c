@@ -1,52 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The symmetric heap: one allocation a rank, mapped by every rank of its domain.
+ * The symmetric heap: one range of addresses a rank, reserved once for the largest size, mapped by every rank
+ * of its domain.
  *
- *     begin   allocate this rank's part, listen for descriptors, post a card
- *     end     read all cards; take each peer's part: a reference if it is in this process, an import of its
- *             descriptor if it is in another; put all addresses into device memory for kernels
+ *     begin   reserve this rank's range, put memory at its beginning, post a card (trade.c)
+ *     end     read all cards; take each peer's part: a reference if it is in this process, a range of the
+ *             same size and an import of its memory if it is in another; put all addresses into device memory
+ *             for kernels
  *
- * Ranks of other domains have the address NULL. The allocation may fail on one rank alone, so its result
- * travels in the card and all ranks fail together, in step. What `end` does is local again: its callers let
- * all ranks judge it (judge.c). */
-#include "comm/fd_pass.h"
-#include "comm/comm.h"
+ * Ranks of other domains have the address NULL. The addresses never change; more memory comes by grow.c. What
+ * `end` does is local again: its callers let all ranks judge it (judge.c). */
+#include "comm/heap.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-struct heap_card {
-    uint64_t bytes;
-    uint32_t number;  /* of the heap in its communicator */
-    int32_t status;   /* enum tern_status of the allocation */
-    char reason[128]; /* of a status that is not TERN_OK */
-};
-
-struct heap_state {
-    struct part_name name; /* of this rank's part */
-    struct part *
-        *references; /* [num_ranks]: parts of this process that are mapped here, this rank's included */
-    unsigned char *is_remote; /* [num_ranks]: peers of this domain in other processes */
-    int num_remote;
-    /* Between begin and end, with peers in other processes; else -1. Mappings need no descriptor, so that a
-     * heap that is open holds none. */
-    int listen_fd, export_fd;
-    struct heap_card *cards; /* [num_ranks] */
-};
-
-static int is_same_domain(const struct tern_comm *comm, int r)
-{
-    return comm->domain_of[r] == comm->domain_of[comm->rank];
-}
-
-static int is_same_process(const struct tern_comm *comm, int r)
-{
-    return comm->cards[r].process == comm->cards[comm->rank].process;
-}
-
-static struct heap *heap_new(struct tern_comm *comm, uint64_t bytes)
+static struct heap *heap_new(struct tern_comm *comm, uint64_t bytes, uint64_t max_bytes)
 {
     size_t n = (size_t)comm->num_ranks;
     struct heap *h = (struct heap *)calloc(1, sizeof *h);
@@ -57,71 +26,71 @@ static struct heap *heap_new(struct tern_comm *comm, uint64_t bytes)
     h->rank = comm->rank;
     h->num_ranks = comm->num_ranks;
     h->bytes = bytes;
-    h->parts = (struct share *)calloc(n, sizeof *h->parts);
+    h->max_bytes = max_bytes;
     h->bases = (char **)calloc(n, sizeof *h->bases);
     h->state = (struct heap_state *)calloc(1, sizeof *h->state);
     if (h->state != NULL) {
-        h->state->listen_fd = -1;
-        h->state->export_fd = -1;
-        h->state->cards = (struct heap_card *)calloc(n, sizeof *h->state->cards);
         h->state->references = (struct part **)calloc(n, sizeof *h->state->references);
-        h->state->is_remote = (unsigned char *)calloc(n, 1);
+        h->state->imports = (struct share *)calloc(n, sizeof *h->state->imports);
     }
-    if (h->parts == NULL || h->bases == NULL || h->state == NULL || h->state->references == NULL ||
-        h->state->is_remote == NULL || h->state->cards == NULL) {
+    if (h->bases == NULL || h->state == NULL || h->state->references == NULL || h->state->imports == NULL) {
         terni_heap_close(h);
         return NULL;
-    }
-    for (int r = 0; r < comm->num_ranks; r++) {
-        h->parts[r].fd = -1;
-        h->state->is_remote[r] = is_same_domain(comm, r) && !is_same_process(comm, r);
-        h->state->num_remote += h->state->is_remote[r];
     }
     return h;
 }
 
-/* This rank's part, and the socket on which it will receive those of other processes. */
-static enum tern_status allocate_own(struct heap *h)
+struct share *terni_heap_own(struct heap *heap)
+{
+    return terni_part_share(heap->state->references[heap->rank]);
+}
+
+static int kind_of(const struct heap *h)
+{
+    if (h->state->trade.num_remote > 0) {
+        return SHARE_EXPORTED;
+    }
+    return h->max_bytes > h->bytes ? SHARE_GROWING : SHARE_LOCAL;
+}
+
+/* Memory comes in whole granules unless it is one piece inside a process. */
+static uint64_t mapped_bytes(const struct tern_comm *comm, int kind, uint64_t bytes)
+{
+    return kind == SHARE_LOCAL ? bytes : terni_comm_granules(comm, bytes);
+}
+
+static enum tern_status allocate_own(const struct tern_comm *comm, struct heap *h)
 {
     struct heap_state *s = h->state;
     struct machine *m = h->machine;
-    struct share share = {.fd = -1};
+    struct share share;
+    int kind = kind_of(h);
     enum tern_status status;
-    if (s->num_remote > 0) {
-        TERN_TRY(terni_fd_listen(&s->name, &s->listen_fd));
+    TERN_TRY(m->ops->share_reserve(m, kind, mapped_bytes(comm, kind, h->max_bytes), &share));
+    status = m->ops->share_add(m, &share, mapped_bytes(comm, kind, h->bytes), &s->trade.export_fd);
+    if (status == TERN_OK) {
+        status = terni_part_open(&s->trade.name, &share, &s->references[h->rank]);
     }
-    TERN_TRY(m->ops->share_alloc(m, h->bytes, s->num_remote > 0, &share));
-    s->export_fd = share.fd;
-    share.fd = -1;
-    status = terni_part_open(&s->name, &share, &s->references[h->rank]);
     if (status != TERN_OK) {
         m->ops->share_free(m, &share);
         return status;
     }
-    h->parts[h->rank] = share;
     h->bases[h->rank] = share.base;
     return TERN_OK;
 }
 
-enum tern_status terni_heap_begin(struct tern_comm *comm, uint64_t bytes, struct heap **heap)
+enum tern_status terni_heap_begin_upto(struct tern_comm *comm, uint64_t bytes, uint64_t max_bytes,
+                                       struct heap **heap)
 {
-    struct heap_card card;
     enum tern_status status;
-    struct heap *h = heap_new(comm, bytes);
+    struct heap *h = heap_new(comm, bytes, max_bytes);
     if (h == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a heap of %d ranks", comm->num_ranks);
     }
-    memcpy(h->state->name.cookie, comm->cookie, sizeof h->state->name.cookie);
-    h->state->name.heap = comm->num_heaps++;
-    h->state->name.rank = comm->rank;
-    memset(&card, 0, sizeof card);
-    card.bytes = bytes;
-    card.number = h->state->name.heap;
-    card.status = (int32_t)allocate_own(h);
-    if (card.status != TERN_OK) {
-        snprintf(card.reason, sizeof card.reason, "%s", tern_last_error());
+    status = terni_trade_open(comm, TRADE_HEAP, bytes, &h->state->trade);
+    if (status == TERN_OK) {
+        status = terni_trade_post(comm, &h->state->trade, allocate_own(comm, h));
     }
-    status = comm->boot->ops->post(comm->boot, &card, sizeof card);
     if (status != TERN_OK) {
         terni_heap_close(h);
         return status;
@@ -130,28 +99,9 @@ enum tern_status terni_heap_begin(struct tern_comm *comm, uint64_t bytes, struct
     return TERN_OK;
 }
 
-/* All ranks judge the same cards, so all succeed or fail alike. */
-static enum tern_status check_cards(const struct tern_comm *comm, const struct heap_card *cards)
+enum tern_status terni_heap_begin(struct tern_comm *comm, uint64_t bytes, struct heap **heap)
 {
-    for (int r = 0; r < comm->num_ranks; r++) {
-        if (cards[r].number != cards[0].number) {
-            return TERN_FAIL(TERN_MISMATCH, "rank %d opens heap number %u where rank 0 opens %u", r,
-                             cards[r].number, cards[0].number);
-        }
-        if (cards[r].bytes != cards[0].bytes) {
-            return TERN_FAIL(TERN_MISMATCH,
-                             "rank %d opens a heap of %llu bytes where rank 0 opens one of %llu", r,
-                             (unsigned long long)cards[r].bytes, (unsigned long long)cards[0].bytes);
-        }
-    }
-    for (int r = 0; r < comm->num_ranks; r++) {
-        if (cards[r].status != TERN_OK) {
-            return TERN_FAIL((enum tern_status)cards[r].status, "rank %d has no window of %llu bytes: %.*s",
-                             r, (unsigned long long)cards[r].bytes, (int)sizeof cards[r].reason,
-                             cards[r].reason);
-        }
-    }
-    return TERN_OK;
+    return terni_heap_begin_upto(comm, bytes, bytes, heap);
 }
 
 /* Peers of this process: enable access to their devices, then share their parts. */
@@ -159,8 +109,8 @@ static enum tern_status take_local(struct tern_comm *comm, struct heap *h)
 {
     struct machine *m = h->machine;
     for (int r = 0; r < comm->num_ranks; r++) {
-        struct part_name name = h->state->name;
-        if (r == comm->rank || !is_same_domain(comm, r) || !is_same_process(comm, r)) {
+        struct part_name name = h->state->trade.name;
+        if (!terni_is_local_peer(comm, r)) {
             continue;
         }
         if (comm->cards[r].device != comm->cards[comm->rank].device &&
@@ -173,50 +123,34 @@ static enum tern_status take_local(struct tern_comm *comm, struct heap *h)
         if (h->state->references[r] == NULL) {
             return TERN_FAIL(TERN_DISCONNECTED, "rank %d has closed its window already", r);
         }
-        h->parts[r] = *terni_part_share(h->state->references[r]);
-        h->bases[r] = h->parts[r].base;
+        h->bases[r] = terni_part_base(h->state->references[r]);
     }
     return TERN_OK;
 }
 
-/* Peers in other processes: exchange descriptors, import theirs. */
+/* Peers in other processes. */
 static enum tern_status take_remote(struct tern_comm *comm, struct heap *h)
 {
-    struct heap_state *s = h->state;
     struct machine *m = h->machine;
-    enum tern_status status;
-    int *fds;
-    if (s->num_remote == 0) {
-        return TERN_OK;
-    }
-    fds = (int *)calloc((size_t)h->num_ranks, sizeof *fds);
-    if (fds == NULL) {
-        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d descriptors", h->num_ranks);
-    }
-    status = terni_fd_exchange(&s->name, h->num_ranks, s->is_remote, s->listen_fd, s->export_fd,
-                               comm->timeout_ms, fds);
-    for (int r = 0; r < h->num_ranks && status == TERN_OK; r++) {
-        struct share share = {.fd = -1};
-        if (!s->is_remote[r]) {
+    struct trade *t = &h->state->trade;
+    for (int r = 0; r < h->num_ranks; r++) {
+        struct share *share = &h->state->imports[r];
+        enum tern_status status;
+        if (!t->is_remote[r]) {
             continue;
         }
-        status = m->ops->share_import(m, fds[r], h->bytes, &share);
+        status = m->ops->share_reserve(m, SHARE_EXPORTED, terni_comm_granules(comm, h->max_bytes), share);
+        if (status == TERN_OK) {
+            status = m->ops->share_import(m, share, t->fds[r], 0, terni_comm_granules(comm, h->bytes));
+        }
         if (status != TERN_OK) {
-            status = TERN_FAIL(status, "rank %d cannot map rank %d's window: %s", comm->rank, r,
-                               tern_last_error());
-            break;
+            return TERN_FAIL(status, "rank %d cannot map rank %d's window: %s", comm->rank, r,
+                             tern_last_error());
         }
-        fds[r] = -1; /* import has closed it */
-        h->parts[r] = share;
-        h->bases[r] = share.base;
+        t->fds[r] = -1; /* import has closed it */
+        h->bases[r] = share->base;
     }
-    for (int r = 0; r < h->num_ranks; r++) {
-        if (s->is_remote[r] && fds[r] >= 0) {
-            close(fds[r]);
-        }
-    }
-    free(fds);
-    return status;
+    return TERN_OK;
 }
 
 /* On the machine's own stream: the default stream of a device waits for the program's other streams there,
@@ -241,27 +175,37 @@ static enum tern_status publish_bases(struct heap *h)
     return TERN_OK;
 }
 
-static void close_fds(struct heap_state *s)
-{
-    if (s->listen_fd >= 0) {
-        close(s->listen_fd);
-    }
-    if (s->export_fd >= 0) {
-        close(s->export_fd);
-    }
-    s->listen_fd = s->export_fd = -1;
-}
-
 enum tern_status terni_heap_end(struct tern_comm *comm, struct heap *heap)
 {
-    struct heap_card *cards = heap->state->cards;
-    TERN_TRY(comm->boot->ops->wait(comm->boot, cards, sizeof *cards, comm->timeout_ms));
-    TERN_TRY(check_cards(comm, cards));
-    TERN_TRY(take_local(comm, heap));
-    TERN_TRY(take_remote(comm, heap));
-    /* What was sent to peers that have not read it yet lives on in their sockets. */
-    close_fds(heap->state);
+    struct trade *t = &heap->state->trade;
+    enum tern_status status = terni_trade_wait(comm, t);
+    if (status == TERN_OK) {
+        status = take_local(comm, heap);
+    }
+    if (status == TERN_OK) {
+        status = take_remote(comm, heap);
+    }
+    terni_trade_close(t);
+    TERN_TRY(status);
     return publish_bases(heap);
+}
+
+static void state_close(struct heap *heap)
+{
+    struct heap_state *s = heap->state;
+    struct machine *m = heap->machine;
+    for (int r = 0; r < heap->num_ranks; r++) {
+        if (s->references != NULL) {
+            terni_part_release(s->references[r], m);
+        }
+        if (s->imports != NULL) {
+            m->ops->share_free(m, &s->imports[r]);
+        }
+    }
+    terni_trade_close(&s->trade);
+    free(s->references);
+    free(s->imports);
+    free(s);
 }
 
 void terni_heap_close(struct heap *heap)
@@ -273,31 +217,22 @@ void terni_heap_close(struct heap *heap)
         heap->machine->ops->free(heap->machine, heap->device_bases);
     }
     if (heap->state != NULL) {
-        close_fds(heap->state);
+        state_close(heap);
     }
-    for (int r = 0; r < heap->num_ranks && heap->state != NULL && heap->state->references != NULL; r++) {
-        if (heap->state->references[r] != NULL) {
-            terni_part_release(heap->state->references[r], heap->machine);
-        } else if (heap->parts != NULL && heap->parts[r].base != NULL) {
-            heap->machine->ops->share_free(heap->machine, &heap->parts[r]);
-        }
-    }
-    if (heap->state != NULL) {
-        free(heap->state->references);
-        free(heap->state->is_remote);
-        free(heap->state->cards);
-    }
-    free(heap->state);
     free(heap->bases);
-    free(heap->parts);
     free(heap);
 }
+
+/* Another thread may grow the heap meanwhile. Relaxed: whoever has a pointer into new memory has it from a
+ * call that came after the growth, in whatever order the program gave to its threads. */
+uint64_t terni_heap_bytes(const struct heap *heap) { return __atomic_load_n(&heap->bytes, __ATOMIC_RELAXED); }
 
 int64_t terni_heap_offset(const struct heap *heap, const void *p, uint64_t bytes)
 {
     uintptr_t base = (uintptr_t)heap->bases[heap->rank];
     uintptr_t at = (uintptr_t)p;
-    if (at < base || at - base > heap->bytes || bytes > heap->bytes - (at - base)) {
+    uint64_t heap_bytes = terni_heap_bytes(heap);
+    if (at < base || at - base > heap_bytes || bytes > heap_bytes - (at - base)) {
         return -1;
     }
     return (int64_t)(at - base);

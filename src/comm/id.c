@@ -108,20 +108,28 @@ static int is_wildcard(const struct address *a)
     return v4.sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
-enum tern_status terni_id_create(const char *interface, struct tern_id *id)
+static void clear_port(struct address *a)
+{
+    struct sockaddr_in6 v6;
+    struct sockaddr_in v4;
+    if (a->storage.ss_family == AF_INET6) {
+        memcpy(&v6, &a->storage, sizeof v6);
+        v6.sin6_port = 0;
+        memcpy(&a->storage, &v6, sizeof v6);
+    } else {
+        memcpy(&v4, &a->storage, sizeof v4);
+        v4.sin_port = 0;
+        memcpy(&a->storage, &v4, sizeof v4);
+    }
+}
+
+enum tern_status terni_id_create_at(const struct address *own, struct tern_id *id)
 {
     unsigned char cookie[TERN_COOKIE_BYTES];
-    struct address asked, bound;
+    struct address asked = *own, bound;
     enum tern_status status;
     int fd;
-    if (interface == NULL) {
-        interface = terni_env(TERN_ENV_INTERFACE);
-    }
-    TERN_TRY(resolve(interface, "0", AI_NUMERICHOST | AI_NUMERICSERV, &asked));
-    if (is_wildcard(&asked)) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "interface %s is no address that other ranks can reach",
-                         interface);
-    }
+    clear_port(&asked);
     if (getrandom(cookie, sizeof cookie, 0) != (ssize_t)sizeof cookie) {
         return TERN_FAIL(TERN_SYSTEM_ERROR, "no random bytes for a cookie: %m");
     }
@@ -133,6 +141,20 @@ enum tern_status terni_id_create(const char *interface, struct tern_id *id)
     }
     pack(&bound, 0, cookie, id);
     return TERN_OK;
+}
+
+enum tern_status terni_id_create(const char *interface, struct tern_id *id)
+{
+    struct address asked;
+    if (interface == NULL) {
+        interface = terni_env(TERN_ENV_INTERFACE);
+    }
+    TERN_TRY(resolve(interface, "0", AI_NUMERICHOST | AI_NUMERICSERV, &asked));
+    if (is_wildcard(&asked)) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "interface %s is no address that other ranks can reach",
+                         interface);
+    }
+    return terni_id_create_at(&asked, id);
 }
 
 /* FNV-1a from two starting points: a fingerprint of the agreed text. */

@@ -24,6 +24,8 @@ struct id_fields {
 };
 
 enum tern_status terni_id_create(const char *interface, struct tern_id *id);
+/* Listens there, at any free port. */
+enum tern_status terni_id_create_at(const struct address *own, struct tern_id *id);
 enum tern_status terni_id_from_address(const char *address, struct tern_id *id);
 enum tern_status terni_id_from_environment(struct tern_id *id, int *rank, int *num_ranks);
 

@@ -16,7 +16,7 @@ struct note {
     char reason[TERN_SENTENCE_BYTES - 4];
 };
 
-enum tern_status terni_comm_judge_post(struct tern_comm *comm, enum tern_status status)
+enum tern_status terni_boot_judge_post(struct boot *boot, enum tern_status status)
 {
     struct note note;
     enum tern_status posted;
@@ -25,7 +25,7 @@ enum tern_status terni_comm_judge_post(struct tern_comm *comm, enum tern_status 
     if (status != TERN_OK) {
         snprintf(note.reason, sizeof note.reason, "%s", tern_last_error());
     }
-    posted = comm->boot->ops->post(comm->boot, &note, sizeof note);
+    posted = boot->ops->post(boot, &note, sizeof note);
     if (posted != TERN_OK && status != TERN_OK) {
         /* The boot is what failed, or fails now for the same reason: the first sentence is the news. */
         return TERN_FAIL(status, "%s", note.reason);
@@ -48,10 +48,10 @@ static int find_culprit(const struct note *notes, int num_ranks)
     return culprit;
 }
 
-static enum tern_status judge(const struct note *notes, int num_ranks, int self)
+static enum tern_status judge(const struct note *notes, const struct boot *boot)
 {
     char sentence[TERN_SENTENCE_BYTES];
-    int culprit = find_culprit(notes, num_ranks);
+    int culprit = find_culprit(notes, boot->num_ranks);
     enum tern_status status = culprit < 0 ? TERN_OK : (enum tern_status)notes[culprit].status;
     if (status == TERN_OK) {
         return TERN_OK;
@@ -59,27 +59,37 @@ static enum tern_status judge(const struct note *notes, int num_ranks, int self)
     snprintf(sentence, sizeof sentence, "%.*s", (int)sizeof notes[culprit].reason, notes[culprit].reason);
     /* A sentence that begins with ranks has named the culprits itself: they need not be the teller. */
     if (strncmp(sentence, "rank", 4) != 0) {
-        return TERN_FAIL(status, "rank %d: %s", culprit, sentence);
+        return TERN_FAIL(status, "rank %d: %s", terni_boot_name(boot, culprit), sentence);
     }
     if (status == TERN_TIMEOUT) {
-        terni_late_mark(sentence, self);
+        terni_late_mark(sentence, terni_boot_name(boot, boot->rank));
     }
     return TERN_FAIL(status, "%s", sentence);
 }
 
-enum tern_status terni_comm_judge_wait(struct tern_comm *comm)
+enum tern_status terni_boot_judge_wait(struct boot *boot, uint32_t timeout_ms)
 {
     /* Twice, because the step that is judged may itself have waited for its whole deadline elsewhere. */
-    uint32_t timeout_ms = comm->timeout_ms <= UINT32_MAX / 2 ? 2 * comm->timeout_ms : UINT32_MAX;
+    uint32_t patience_ms = timeout_ms <= UINT32_MAX / 2 ? 2 * timeout_ms : UINT32_MAX;
     enum tern_status status;
-    struct note *notes = (struct note *)calloc((size_t)comm->num_ranks, sizeof *notes);
+    struct note *notes = (struct note *)calloc((size_t)boot->num_ranks, sizeof *notes);
     if (notes == NULL) {
-        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for the notes of %d ranks", comm->num_ranks);
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for the notes of %d ranks", boot->num_ranks);
     }
-    status = comm->boot->ops->wait(comm->boot, notes, sizeof *notes, timeout_ms);
+    status = boot->ops->wait(boot, notes, sizeof *notes, patience_ms);
     if (status == TERN_OK) {
-        status = judge(notes, comm->num_ranks, comm->rank);
+        status = judge(notes, boot);
     }
     free(notes);
     return status;
+}
+
+enum tern_status terni_comm_judge_post(struct tern_comm *comm, enum tern_status status)
+{
+    return terni_boot_judge_post(comm->boot, status);
+}
+
+enum tern_status terni_comm_judge_wait(struct tern_comm *comm)
+{
+    return terni_boot_judge_wait(comm->boot, comm->timeout_ms);
 }

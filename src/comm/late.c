@@ -12,22 +12,23 @@ enum { max_named = 16 };
 
 static const char this_one[] = " (this one)";
 
-void terni_late_print(const unsigned char *is_late, int num_ranks, uint32_t timeout_ms,
+void terni_late_print(const unsigned char *is_late, const int *names, int num_ranks, uint32_t timeout_ms,
                       char sentence[TERN_SENTENCE_BYTES])
 {
-    char names[max_named * 6 + 32] = ""; /* "1234, " each, then " and 4000 more" */
+    char list[max_named * 6 + 32] = ""; /* "1234, " each, then " and 4000 more" */
     size_t at = 0;
     int num_late = 0;
     for (int r = 0; r < num_ranks; r++) {
         if (is_late[r] && num_late++ < max_named) {
-            at += (size_t)snprintf(names + at, sizeof names - at, num_late == 1 ? "%d" : ", %d", r);
+            at += (size_t)snprintf(list + at, sizeof list - at, num_late == 1 ? "%d" : ", %d",
+                                   names != NULL ? names[r] : r);
         }
     }
     if (num_late > max_named) {
-        snprintf(names + at, sizeof names - at, " and %d more", num_late - max_named);
+        snprintf(list + at, sizeof list - at, " and %d more", num_late - max_named);
     }
     snprintf(sentence, TERN_SENTENCE_BYTES, "rank%s %s did not arrive within %u ms", num_late == 1 ? "" : "s",
-             names, timeout_ms);
+             list, timeout_ms);
 }
 
 /* The list begins after "rank " or "ranks ", and a comma parts its numbers. */

@@ -51,7 +51,9 @@ struct part *terni_part_find(const struct part_name *name)
     return p;
 }
 
-const struct share *terni_part_share(const struct part *part) { return &part->share; }
+char *terni_part_base(const struct part *part) { return part->share.base; }
+
+struct share *terni_part_share(struct part *part) { return &part->share; }
 
 void terni_part_release(struct part *part, struct machine *machine)
 {

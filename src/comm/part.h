@@ -19,7 +19,10 @@ struct part;
 enum tern_status terni_part_open(const struct part_name *name, const struct share *share, struct part **part);
 /* Another reference to an open part of this process; NULL if it is not there any more. */
 struct part *terni_part_find(const struct part_name *name);
-const struct share *terni_part_share(const struct part *part);
+/* As its owner addresses it, and so all ranks of the process. Never changes. */
+char *terni_part_base(const struct part *part);
+/* For the owner alone, who may add memory to it while it holds its reference. */
+struct share *terni_part_share(struct part *part);
 /* The last one out frees the memory, through its own machine: the owner's may have closed. Accepts NULL. */
 void terni_part_release(struct part *part, struct machine *machine);
 

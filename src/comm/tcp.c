@@ -51,7 +51,7 @@ enum tern_status terni_tcp_judge_late(struct tcp *t, uint32_t timeout_ms)
     for (int r = 0; r < t->boot.num_ranks; r++) {
         is_late[r] = !t->has_arrived[r];
     }
-    terni_late_print(is_late, t->boot.num_ranks, timeout_ms, late);
+    terni_late_print(is_late, t->boot.names, t->boot.num_ranks, timeout_ms, late);
     return terni_tcp_judge(t, TERN_TIMEOUT, "%s", late);
 }
 
@@ -78,16 +78,19 @@ static enum tern_status root_header(struct tcp *t, int r)
                                                                  : TERN_OK;
     }
     if (in->type != TERN_FRAME_POST) {
-        return terni_tcp_judge(t, TERN_MISMATCH, "rank %d sent a message of unknown type %u", r, in->type);
+        return terni_tcp_judge(t, TERN_MISMATCH, "rank %d sent a message of unknown type %u",
+                               terni_boot_name(&t->boot, r), in->type);
     }
     if (in->sequence != t->sequence || t->has_arrived[r]) {
-        return terni_tcp_judge(t, TERN_MISMATCH, "rank %d is at exchange %llu where rank 0 is at %llu", r,
-                               (unsigned long long)in->sequence, n);
+        return terni_tcp_judge(t, TERN_MISMATCH, "rank %d is at exchange %llu where rank %d is at %llu",
+                               terni_boot_name(&t->boot, r), (unsigned long long)in->sequence,
+                               terni_boot_name(&t->boot, 0), n);
     }
     if (in->bytes != t->bytes) {
         return terni_tcp_judge(t, TERN_MISMATCH,
-                               "rank %d sent %llu bytes in exchange %llu where rank 0 sent %llu", r,
-                               (unsigned long long)in->bytes, n, (unsigned long long)t->bytes);
+                               "rank %d sent %llu bytes in exchange %llu where rank %d sent %llu",
+                               terni_boot_name(&t->boot, r), (unsigned long long)in->bytes, n,
+                               terni_boot_name(&t->boot, 0), (unsigned long long)t->bytes);
     }
     l->in_data = t->gather + (uint64_t)r * t->bytes;
     return TERN_OK;
@@ -108,7 +111,8 @@ enum tern_status terni_tcp_root_input(struct tcp *t, int r)
             }
             break;
         case LINK_CLOSED:
-            return terni_tcp_judge(t, TERN_DISCONNECTED, "rank %d closed its connection", r);
+            return terni_tcp_judge(t, TERN_DISCONNECTED, "rank %d closed its connection",
+                                   terni_boot_name(&t->boot, r));
         }
     }
 }
@@ -183,8 +187,9 @@ static enum tern_status peer_header(struct tcp *t)
     }
     return terni_tcp_judge(
         t, TERN_MISMATCH,
-        "rank 0 sent message type %u of exchange %llu with %llu bytes where rank %d is at %llu", in->type,
-        (unsigned long long)in->sequence, (unsigned long long)in->bytes, t->boot.rank,
+        "rank %d sent message type %u of exchange %llu with %llu bytes where rank %d is at %llu",
+        terni_boot_name(&t->boot, 0), in->type, (unsigned long long)in->sequence,
+        (unsigned long long)in->bytes, terni_boot_name(&t->boot, t->boot.rank),
         (unsigned long long)t->sequence);
 }
 
@@ -206,7 +211,7 @@ static int peer_input(struct tcp *t, enum peer_event *event)
             if (l->in.type == TERN_FRAME_VERDICT) {
                 t->verdict = (enum tern_status)(int32_t)l->in.value;
                 if (t->verdict == TERN_TIMEOUT) {
-                    terni_late_mark(t->sentence, t->boot.rank);
+                    terni_late_mark(t->sentence, terni_boot_name(&t->boot, t->boot.rank));
                 }
             }
             *event = l->in.type == TERN_FRAME_VERDICT ? PEER_VERDICT : PEER_RESULT;
@@ -245,7 +250,8 @@ enum peer_event terni_tcp_peer_wait(struct tcp *t, uint64_t deadline_ns, uint32_
         }
         fd.events = (short)(POLLIN | (terni_link_is_sending(l) ? POLLOUT : 0));
         if (terni_poll(&fd, 1, terni_poll_ms(end_ns)) != TERN_OK) {
-            terni_tcp_judge(t, TERN_SYSTEM_ERROR, "rank %d cannot poll its socket", t->boot.rank);
+            terni_tcp_judge(t, TERN_SYSTEM_ERROR, "rank %d cannot poll its socket",
+                            terni_boot_name(&t->boot, t->boot.rank));
             return PEER_VERDICT;
         }
     }
@@ -259,11 +265,13 @@ static enum tern_status peer_exchange(struct tcp *t, uint32_t timeout_ms)
     case PEER_VERDICT:
         return TERN_FAIL(t->verdict, "%s", t->sentence);
     case PEER_GONE:
-        return terni_tcp_judge(t, TERN_DISCONNECTED, "rank 0 closed its connection");
+        return terni_tcp_judge(t, TERN_DISCONNECTED, "rank %d closed its connection",
+                               terni_boot_name(&t->boot, 0));
     case PEER_SILENT:
         break;
     }
-    return terni_tcp_judge(t, TERN_TIMEOUT, "rank 0 did not arrive within %u ms", timeout_ms);
+    return terni_tcp_judge(t, TERN_TIMEOUT, "rank %d did not arrive within %u ms",
+                           terni_boot_name(&t->boot, 0), timeout_ms);
 }
 
 /* ---- Both ---- */
@@ -273,7 +281,7 @@ static enum tern_status tcp_post(struct boot *boot, const void *send, size_t byt
     struct tcp *t = (struct tcp *)boot;
     uint64_t need = (uint64_t)boot->num_ranks * bytes;
     if (t->verdict != TERN_OK) {
-        return TERN_FAIL_EARLIER(t->verdict, t->sentence);
+        return TERN_FAIL_EARLIER(boot, t->verdict, t->sentence);
     }
     if (need > t->gather_bytes) {
         char *grown = (char *)realloc(t->gather, need);
@@ -305,7 +313,7 @@ static enum tern_status tcp_wait(struct boot *boot, void *recv, size_t bytes, ui
     struct tcp *t = (struct tcp *)boot;
     uint64_t deadline_ns = terni_clock_ns() + (uint64_t)timeout_ms * 1000000;
     if (t->verdict != TERN_OK) {
-        return TERN_FAIL_EARLIER(t->verdict, t->sentence);
+        return TERN_FAIL_EARLIER(boot, t->verdict, t->sentence);
     }
     if (boot->rank == 0) {
         TERN_TRY(root_gather(t, deadline_ns, timeout_ms));
@@ -345,4 +353,5 @@ void terni_tcp_close(struct boot *boot)
     free(t);
 }
 
-const struct boot_ops terni_tcp_ops = {terni_tcp_close, tcp_post, tcp_wait};
+const struct boot_ops terni_tcp_ops = {terni_tcp_close,  tcp_post,           tcp_wait,
+                                       terni_tcp_invite, terni_tcp_withdraw, terni_tcp_join};

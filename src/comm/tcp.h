@@ -59,6 +59,11 @@ enum peer_event {
 enum peer_event terni_tcp_peer_wait(struct tcp *t, uint64_t deadline_ns, uint32_t timeout_ms);
 
 void terni_tcp_close(struct boot *boot);
+/* Groups (tcp_group.c). */
+enum tern_status terni_tcp_invite(struct boot *boot, struct tern_id *id);
+void terni_tcp_withdraw(struct boot *boot, const struct tern_id *id);
+enum tern_status terni_tcp_join(struct boot *boot, const struct boot_group *group, const struct tern_id *id,
+                                uint32_t timeout_ms, struct boot **joined);
 extern const struct boot_ops terni_tcp_ops;
 
 #endif

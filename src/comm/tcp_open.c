@@ -51,7 +51,8 @@ static enum tern_status accept_guests(struct door *d)
     while (!is_full(d)) {
         int fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
-            return terni_tcp_judge(d->tcp, TERN_SYSTEM_ERROR, "rank 0 cannot accept a connection: %m");
+            return terni_tcp_judge(d->tcp, TERN_SYSTEM_ERROR, "rank %d cannot accept a connection: %m",
+                                   terni_boot_name(&d->tcp->boot, 0));
         }
         if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) {
             continue;
@@ -81,15 +82,17 @@ static enum tern_status seat(struct door *d, int i)
     struct tcp *t = d->tcp;
     struct guest *g = &d->guests[i];
     int num_ranks = t->boot.num_ranks;
+    int root = terni_boot_name(&t->boot, 0);
     uint32_t r = g->link.in.value;
+    uint32_t name = r < (uint32_t)num_ranks ? (uint32_t)terni_boot_name(&t->boot, (int)r) : r;
     if (g->hello.version != tern_version()) {
-        terni_tcp_judge(t, TERN_MISMATCH, "rank %u has version %08x where rank 0 has %08x", r,
-                        g->hello.version, tern_version());
+        terni_tcp_judge(t, TERN_MISMATCH, "rank %u has version %08x where rank %d has %08x", name,
+                        g->hello.version, root, tern_version());
         return turn_away(d, g);
     }
     if (g->hello.num_ranks != (uint32_t)num_ranks) {
-        terni_tcp_judge(t, TERN_MISMATCH, "rank %u expects %u ranks where rank 0 expects %d", r,
-                        g->hello.num_ranks, num_ranks);
+        terni_tcp_judge(t, TERN_MISMATCH, "rank %u expects %u ranks where rank %d expects %d", name,
+                        g->hello.num_ranks, root, num_ranks);
         return turn_away(d, g);
     }
     if (r >= (uint32_t)num_ranks) {
@@ -97,7 +100,7 @@ static enum tern_status seat(struct door *d, int i)
         return turn_away(d, g);
     }
     if (t->has_arrived[r]) {
-        terni_tcp_judge(t, TERN_MISMATCH, "two callers say that they are rank %u of %d", r, num_ranks);
+        terni_tcp_judge(t, TERN_MISMATCH, "two callers say that they are rank %u of %d", name, num_ranks);
         return turn_away(d, g);
     }
     t->links[r] = g->link;
@@ -278,6 +281,7 @@ static enum tern_status open_peer(struct tcp *t, const struct id_fields *fields,
     uint64_t deadline_ns = terni_clock_ns() + (uint64_t)timeout_ms * 1000000;
     int may_come_later = (fields->flags & TERN_ID_AGREED) != 0;
     char root[TERN_ADDRESS_TEXT];
+    int root_name = terni_boot_name(&t->boot, 0);
     struct hello hello = {.version = tern_version(), .num_ranks = (uint32_t)t->boot.num_ranks};
     terni_address_print(a, root);
     memcpy(hello.cookie, fields->cookie, sizeof hello.cookie);
@@ -295,7 +299,8 @@ static enum tern_status open_peer(struct tcp *t, const struct id_fields *fields,
             case PEER_VERDICT:
                 return TERN_FAIL(t->verdict, "%s", t->sentence);
             case PEER_SILENT:
-                return TERN_FAIL(TERN_TIMEOUT, "rank 0 at %s did not arrive within %u ms", root, timeout_ms);
+                return TERN_FAIL(TERN_TIMEOUT, "rank %d at %s did not arrive within %u ms", root_name, root,
+                                 timeout_ms);
             case PEER_GONE:
                 break;
             }
@@ -303,18 +308,18 @@ static enum tern_status open_peer(struct tcp *t, const struct id_fields *fields,
             reason = "it closed the connection";
         }
         if (!may_come_later) {
-            return TERN_FAIL(TERN_DISCONNECTED, "rank 0 at %s did not welcome rank %d: %s", root,
-                             t->boot.rank, reason);
+            return TERN_FAIL(TERN_DISCONNECTED, "rank %d at %s did not welcome rank %d: %s", root_name, root,
+                             terni_boot_name(&t->boot, t->boot.rank), reason);
         }
         if (terni_clock_ns() >= deadline_ns) {
-            return TERN_FAIL(TERN_TIMEOUT, "rank 0 at %s did not arrive within %u ms: %s", root, timeout_ms,
-                             reason);
+            return TERN_FAIL(TERN_TIMEOUT, "rank %d at %s did not arrive within %u ms: %s", root_name, root,
+                             timeout_ms, reason);
         }
         pause_ms(deadline_ns, ms);
     }
 }
 
-static struct tcp *tcp_new(int rank, int num_ranks)
+static struct tcp *tcp_new(int rank, int num_ranks, const int *names)
 {
     int num_links = rank == 0 ? num_ranks : 1;
     struct tcp *t = (struct tcp *)calloc(1, sizeof *t);
@@ -324,6 +329,7 @@ static struct tcp *tcp_new(int rank, int num_ranks)
     t->boot.ops = &terni_tcp_ops;
     t->boot.rank = rank;
     t->boot.num_ranks = num_ranks;
+    t->boot.names = names;
     t->links = (struct link *)calloc((size_t)num_links, sizeof *t->links);
     t->fds = (struct pollfd *)calloc((size_t)num_links, sizeof *t->fds);
     t->has_arrived = (unsigned char *)calloc((size_t)num_links, 1);
@@ -337,15 +343,15 @@ static struct tcp *tcp_new(int rank, int num_ranks)
     return t;
 }
 
-enum tern_status terni_tcp_open(const struct tern_id *id, int rank, int num_ranks, uint32_t timeout_ms,
-                                struct boot **boot)
+enum tern_status terni_tcp_open(const struct tern_id *id, int rank, int num_ranks, const int *names,
+                                uint32_t timeout_ms, struct boot **boot)
 {
     struct id_fields fields;
     struct address address;
     enum tern_status status;
     struct tcp *t;
     TERN_TRY(terni_id_read(id, &fields, &address));
-    t = tcp_new(rank, num_ranks);
+    t = tcp_new(rank, num_ranks, names);
     if (t == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for connections of %d ranks", num_ranks);
     }

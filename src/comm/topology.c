@@ -92,6 +92,7 @@ enum tern_status terni_cards_check(const struct rank_card *cards, int num_ranks)
             {"abi", cards[0].abi, cards[r].abi},
             {"machine", (uint64_t)cards[0].machine, (uint64_t)cards[r].machine},
             {"heap_bytes", cards[0].heap_bytes, cards[r].heap_bytes},
+            {"heap_max_bytes", cards[0].heap_max_bytes, cards[r].heap_max_bytes},
             {"TERN_DOMAIN_SIZE", cards[0].domain_size, cards[r].domain_size},
         };
         for (size_t i = 0; i < sizeof equal / sizeof equal[0]; i++) {
@@ -103,6 +104,16 @@ enum tern_status terni_cards_check(const struct rank_card *cards, int num_ranks)
         }
     }
     return TERN_OK;
+}
+
+/* Granules are powers of two, so the largest is a multiple of all. */
+uint64_t terni_comm_granules(const struct tern_comm *comm, uint64_t bytes)
+{
+    uint64_t granule = 1;
+    for (int r = 0; r < comm->num_ranks; r++) {
+        granule = comm->cards[r].share_granule > granule ? comm->cards[r].share_granule : granule;
+    }
+    return (bytes + granule - 1) / granule * granule;
 }
 
 int terni_local_index(const struct rank_card *cards, int rank)
@@ -192,8 +203,11 @@ int terni_topology_describe(const struct tern_comm *comm, char *text, size_t tex
     add_count(&t, num_different(comm, 0), "host", "hosts");
     add_count(&t, num_different(comm, 1), "process", "processes");
     add(&t, "%d %s\n", comm->num_domains, comm->num_domains == 1 ? "domain" : "domains");
-    add(&t, "windows of %llu bytes a rank, deadline %u ms, %d processors a rank\n",
-        (unsigned long long)comm->cards[comm->rank].heap_bytes, comm->timeout_ms, tern_comm_num_sms(comm));
+    add(&t, "windows of %llu bytes a rank", (unsigned long long)terni_heap_bytes(comm->heap));
+    if (comm->heap->max_bytes > terni_heap_bytes(comm->heap)) {
+        add(&t, " that may grow to %llu", (unsigned long long)comm->heap->max_bytes);
+    }
+    add(&t, ", deadline %u ms, %d processors a rank\n", comm->timeout_ms, tern_comm_num_sms(comm));
     for (int r = 0; r < comm->num_ranks; r++) {
         const struct rank_card *c = &comm->cards[r];
         add(&t, "rank %d: host %s, process %lld, device %d (%s, %d processors), domain %d\n", r, c->host_name,

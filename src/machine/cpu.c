@@ -1,20 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu machine: one rank's view of an executor. Device memory is memory of the process, shared memory a
- * memfd or an anonymous mapping; everything on streams goes to the executor (simt/). */
-#define _GNU_SOURCE 1 /* memfd_create */
-
-#include <errno.h>
+ * The cpu machine: one rank's view of an executor. Device memory is memory of the process, shared memory that
+ * of cpu_share.c; everything on streams goes to the executor (simt/). */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/kernels.h"
 #include "kernels/table_cpu.h"
+#include "machine/cpu_machine.h"
 #include "simt/executor.h"
 
 #define ALIGNMENT 256
@@ -66,102 +62,6 @@ static enum tern_status cpu_host_alloc(struct machine *m, size_t bytes, void **h
     *host = p;
     *device = p;
     return TERN_OK;
-}
-
-static enum tern_status map_shared(int fd, uint64_t bytes, char **base)
-{
-    int flags = MAP_SHARED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
-
-    if (p == MAP_FAILED) {
-        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no address space for %llu bytes of shared memory: %s",
-                         (unsigned long long)bytes, strerror(errno));
-    }
-    *base = (char *)p;
-    return TERN_OK;
-}
-
-static enum tern_status cpu_share_alloc(struct machine *m, uint64_t bytes, int exportable,
-                                        struct share *share)
-{
-    char *base;
-    int fd = -1;
-    enum tern_status status;
-
-    (void)m;
-    if (bytes == 0 || bytes > INT64_MAX) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "shared memory of %llu bytes", (unsigned long long)bytes);
-    }
-    if (exportable) {
-        fd = memfd_create("tern", MFD_CLOEXEC);
-        if (fd < 0) {
-            return TERN_FAIL(TERN_SYSTEM_ERROR, "memfd_create: %s", strerror(errno));
-        }
-        if (ftruncate(fd, (off_t)bytes) != 0) {
-            status = TERN_FAIL(TERN_OUT_OF_MEMORY, "a memfd of %llu bytes: %s", (unsigned long long)bytes,
-                               strerror(errno));
-            goto close_fd;
-        }
-    }
-    status = map_shared(fd, bytes, &base);
-    if (status != TERN_OK) {
-        goto close_fd;
-    }
-    share->base = base;
-    share->bytes = bytes;
-    share->fd = fd;
-    share->opaque = 0;
-    return TERN_OK;
-
-close_fd:
-    if (fd >= 0) {
-        close(fd);
-    }
-    return status;
-}
-
-/* The mapping keeps the memory alive. */
-static enum tern_status cpu_share_import(struct machine *m, int fd, uint64_t bytes, struct share *share)
-{
-    struct stat info;
-    char *base;
-
-    (void)m;
-    if (fstat(fd, &info) != 0) {
-        return TERN_FAIL(TERN_SYSTEM_ERROR, "fstat of imported descriptor %d: %s", fd, strerror(errno));
-    }
-    if (bytes == 0 || info.st_size < 0 || (uint64_t)info.st_size < bytes) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "imported memory has %lld bytes, %llu are expected",
-                         (long long)info.st_size, (unsigned long long)bytes);
-    }
-    TERN_TRY(map_shared(fd, bytes, &base));
-    close(fd);
-    share->base = base;
-    share->bytes = bytes;
-    share->fd = -1;
-    share->opaque = 0;
-    return TERN_OK;
-}
-
-static enum tern_status cpu_peer_enable(struct machine *m, int device)
-{
-    (void)m;
-    (void)device;
-    return TERN_OK; /* one process, one address space */
-}
-
-static void cpu_share_free(struct machine *m, struct share *share)
-{
-    (void)m;
-    if (share->base == NULL) {
-        return;
-    }
-    munmap(share->base, share->bytes);
-    if (share->fd >= 0) {
-        close(share->fd);
-    }
-    share->base = NULL;
-    share->fd = -1;
 }
 
 /* ---- Streams ---- */
@@ -386,10 +286,13 @@ static const struct machine_ops cpu_ops = {
     .free = cpu_free,
     .host_alloc = cpu_host_alloc,
     .host_free = cpu_free,
-    .share_alloc = cpu_share_alloc,
-    .share_import = cpu_share_import,
-    .peer_enable = cpu_peer_enable,
-    .share_free = cpu_share_free,
+    .share_reserve = terni_cpu_share_reserve,
+    .share_add = terni_cpu_share_add,
+    .share_import = terni_cpu_share_import,
+    .share_trim = terni_cpu_share_trim,
+    .peer_enable = terni_cpu_peer_enable,
+    .share_free = terni_cpu_share_free,
+    .share_lend = terni_cpu_share_lend,
     .copy = cpu_copy,
     .fill = cpu_fill,
     .store = cpu_store,
@@ -428,6 +331,7 @@ static void describe(struct cpu_machine *cpu, int num_sms)
     info->num_sms = num_sms;
     info->max_shared_bytes = SIMT_SHARED_BYTES;
     info->has_bulk = 1;
+    info->share_granule = page_bytes > 0 ? (uint64_t)page_bytes : 4096;
     info->memory_bytes = pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : 0;
 }
 

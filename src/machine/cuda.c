@@ -236,10 +236,13 @@ static const struct machine_ops ops = {
     .free = cuda_free,
     .host_alloc = cuda_host_alloc,
     .host_free = cuda_host_free,
-    .share_alloc = terni_cuda_share_alloc,
+    .share_reserve = terni_cuda_share_reserve,
+    .share_add = terni_cuda_share_add,
     .share_import = terni_cuda_share_import,
+    .share_trim = terni_cuda_share_trim,
     .peer_enable = terni_cuda_peer_enable,
     .share_free = terni_cuda_share_free,
+    .share_lend = terni_cuda_share_lend,
     .copy = cuda_copy,
     .fill = cuda_fill,
     .store = cuda_store,
@@ -310,6 +313,7 @@ static enum tern_status prepare(struct cuda_machine *c)
                               "cudaEventCreateWithFlags "
                               "on device %d",
                               c->base.info.device));
+    TERN_TRY(terni_cuda_share_granule(c, &c->base.info.share_granule));
     return load_kernels(&c->base);
 }
 

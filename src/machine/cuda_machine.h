@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the parts of the cuda machine share: cuda.c (open, close, memory, launch), cuda_share.c (memory for
- * peers), cuda_stream.c (streams, the host's wait), cuda_graph.c (events, graphs), cuda_driver.c (driver
- * calls, the current context, errors), cuda_info.c (what devices there are).
+ * What the parts of the cuda machine share: cuda.c (open, close, memory, launch), cuda_share.c and
+ * cuda_lend.c (memory for peers), cuda_stream.c (streams, the host's wait), cuda_graph.c (events, graphs),
+ * cuda_driver.c (driver calls, the current context, errors), cuda_info.c (what devices there are).
  *
  * The CUDA runtime is linked statically and opens the driver when it is first asked, so a program with Tern
  * in it runs where no driver is. Driver calls that the runtime lacks are fetched through it (cuda_driver.c).
@@ -37,6 +37,9 @@
     X(set_access, cuMemSetAccess, v10020, 10020)                                                             \
     X(export_handle, cuMemExportToShareableHandle, v10020, 10020)                                            \
     X(import_handle, cuMemImportFromShareableHandle, v10020, 10020)                                          \
+    X(retain_handle, cuMemRetainAllocationHandle, v11000, 11000)                                             \
+    X(get_address_range, cuMemGetAddressRange, v3020, 3020)                                                  \
+    X(pointer_attribute, cuPointerGetAttribute, v4000, 4000)                                                 \
     X(get_granularity, cuMemGetAllocationGranularity, v10020, 10020)                                         \
     X(get_properties, cuMemGetAllocationPropertiesFromHandle, v10020, 10020)
 
@@ -108,11 +111,22 @@ enum tern_status terni_cuda_fail(const char *file, int line, int error, const ch
 enum tern_status terni_cuda_info_get(int ordinal, struct machine_info *info);
 
 /* cuda_share.c */
-enum tern_status terni_cuda_share_alloc(struct machine *m, uint64_t bytes, int exportable,
-                                        struct share *share);
-enum tern_status terni_cuda_share_import(struct machine *m, int fd, uint64_t bytes, struct share *share);
+enum tern_status terni_cuda_share_granule(struct cuda_machine *c, uint64_t *granule);
+enum tern_status terni_cuda_share_reserve(struct machine *m, int kind, uint64_t bytes, struct share *share);
+enum tern_status terni_cuda_share_add(struct machine *m, struct share *share, uint64_t bytes, int *fd);
+enum tern_status terni_cuda_share_import(struct machine *m, struct share *share, int fd, uint64_t offset,
+                                         uint64_t bytes);
+void terni_cuda_share_trim(struct machine *m, struct share *share, uint64_t bytes);
 enum tern_status terni_cuda_peer_enable(struct machine *m, int device);
 void terni_cuda_share_free(struct machine *m, struct share *share);
+/* Ranks on other devices of this process may use these addresses, as with cudaMalloc after peer_enable. */
+enum tern_status terni_cuda_set_peer_access(struct cuda_machine *c, CUdeviceptr at, size_t bytes);
+/* Closed on exec. */
+enum tern_status terni_cuda_export_fd(struct cuda_machine *c, CUmemGenericAllocationHandle handle, int *fd);
+
+/* cuda_lend.c */
+enum tern_status terni_cuda_share_lend(struct machine *m, void *memory, uint64_t bytes, int exported,
+                                       struct share_loan *loan);
 
 /* cuda_stream.c */
 enum tern_status terni_cuda_stream_open(struct machine *m, struct tern_stream **s);

@@ -1,41 +1,77 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that other ranks address. Between processes: physical memory of the driver's virtual memory
- * management, exported as a file descriptor and mapped by each rank for its own device.
+ * Memory that other ranks address. A range that grows, or that other processes map, is made of physical
+ * memory of the driver's virtual memory management:
  *
- *     reserve addresses, create memory, map, set access, export          owner
- *     import the descriptor, close it, reserve addresses, map, access    peer
+ *     reserve addresses once; for each piece: create memory, map, set access, export       owner
+ *     reserve addresses once; for each piece: import the descriptor, close it, map, access  peer
+ *     unmap the pieces, last first; free the addresses                                      both
  *
- * The handle is released as soon as memory is mapped: mappings and descriptors keep it alive, so the last who
- * unmaps frees it, in whatever order ranks close. Inside a process: plain cudaMalloc and peer access between
- * devices. A share records only what it must undo: in `opaque` the bytes mapped, 0 for cudaMalloc. */
+ * A handle is released as soon as its memory is mapped: mappings and descriptors keep it alive, so the last
+ * who unmaps frees it, in whatever order ranks close. cuMemUnmap takes whole mappings only, so a share
+ * remembers where each piece ends. One piece for ranks of one process is plain cudaMalloc, with peer access
+ * between devices. */
 #include "machine/cuda_machine.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define HANDLE_TYPE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
-static uint64_t round_up(uint64_t bytes, uint64_t granule)
-{
-    return (bytes + granule - 1) / granule * granule;
-}
+/* share.opaque, of every kind but SHARE_LOCAL. */
+struct pieces {
+    size_t num, most;
+    uint64_t ends[]; /* [most] bytes from the share's base to where each piece ends */
+};
 
-/* Whole granules (2 MiB on today's devices) that hold `bytes`. */
-static enum tern_status granules(struct cuda_machine *c, const CUmemAllocationProp *prop, uint64_t bytes,
-                                 size_t *mapped)
-{
-    size_t granule = 0;
+static struct pieces *pieces_of(const struct share *share) { return (struct pieces *)share->opaque; }
 
-    TERN_TRY(TERN_CUDA_STATUS(c->driver.get_granularity(&granule, prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-                              "cuMemGetAllocationGranularity on device %d", c->base.info.device));
-    *mapped = (size_t)round_up(bytes ? bytes : 1, granule);
+/* Before anything is mapped that must be remembered. */
+static enum tern_status make_room(struct share *share)
+{
+    struct pieces *p = pieces_of(share);
+    size_t most = p && p->num < p->most ? p->most : p ? 2 * p->most : 4;
+
+    if (p && most == p->most) {
+        return TERN_OK;
+    }
+    p = (struct pieces *)realloc(p, sizeof(*p) + most * sizeof(p->ends[0]));
+    if (!p) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for a list of %zu pieces", most);
+    }
+    p->num = share->opaque ? p->num : 0;
+    p->most = most;
+    share->opaque = p;
     return TERN_OK;
 }
 
-static enum tern_status set_access(struct cuda_machine *c, CUdeviceptr at, size_t mapped, int device)
+static CUmemAllocationProp prop_of(int device, int exported)
+{
+    CUmemAllocationProp prop;
+
+    memset(&prop, 0, sizeof(prop));
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.requestedHandleTypes = exported ? HANDLE_TYPE : CU_MEM_HANDLE_TYPE_NONE;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    prop.location.id = device;
+    return prop;
+}
+
+enum tern_status terni_cuda_share_granule(struct cuda_machine *c, uint64_t *granule)
+{
+    CUmemAllocationProp prop = prop_of(c->base.info.device, 1);
+    size_t bytes = 0;
+
+    TERN_TRY(TERN_CUDA_STATUS(c->driver.get_granularity(&bytes, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+                              "cuMemGetAllocationGranularity on device %d", c->base.info.device));
+    *granule = bytes;
+    return TERN_OK;
+}
+
+static enum tern_status set_access(struct cuda_machine *c, CUdeviceptr at, size_t bytes, int device)
 {
     CUmemAccessDesc access;
 
@@ -43,40 +79,75 @@ static enum tern_status set_access(struct cuda_machine *c, CUdeviceptr at, size_
     access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     access.location.id = device;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    return TERN_CUDA_STATUS(c->driver.set_access(at, mapped, &access, 1),
-                            "cuMemSetAccess of %zu bytes for device %d", mapped, device);
+    return TERN_CUDA_STATUS(c->driver.set_access(at, bytes, &access, 1),
+                            "cuMemSetAccess of %zu bytes for device %d", bytes, device);
 }
 
-/* Maps all of `handle` at new addresses for this machine's device. */
-static enum tern_status map(struct cuda_machine *c, CUmemGenericAllocationHandle handle, size_t mapped,
-                            CUdeviceptr *at)
+enum tern_status terni_cuda_set_peer_access(struct cuda_machine *c, CUdeviceptr at, size_t bytes)
 {
-    CUdeviceptr base = 0;
+    int own = c->base.info.device, count = 0;
+
+    TERN_TRY(TERN_CUDA_STATUS(cudaGetDeviceCount(&count), "cudaGetDeviceCount"));
+    for (int d = 0; d < count; d++) {
+        int can = 0;
+
+        if (d == own) {
+            continue;
+        }
+        TERN_TRY(TERN_CUDA_STATUS(cudaDeviceCanAccessPeer(&can, d, own),
+                                  "cudaDeviceCanAccessPeer of %d to %d", d, own));
+        if (can) {
+            TERN_TRY(set_access(c, at, bytes, d));
+        }
+    }
+    return TERN_OK;
+}
+
+static CUdeviceptr address(const struct share *share, uint64_t offset)
+{
+    return (CUdeviceptr)(uintptr_t)share->base + offset;
+}
+
+/* Maps all of `handle` as the share's next piece, for this machine's device. Undone by
+ * terni_cuda_share_trim. */
+static enum tern_status map_piece(struct cuda_machine *c, struct share *share,
+                                  CUmemGenericAllocationHandle handle, uint64_t bytes)
+{
+    CUdeviceptr at = address(share, share->bytes);
+    struct pieces *p;
     enum tern_status status;
 
-    TERN_TRY(TERN_CUDA_STATUS(c->driver.address_reserve(&base, mapped, 0, 0, 0),
-                              "cuMemAddressReserve of %zu bytes", mapped));
-    status = TERN_CUDA_STATUS(c->driver.map(base, mapped, 0, handle, 0), "cuMemMap of %zu bytes", mapped);
-    if (status != TERN_OK) {
-        goto free_addresses;
+    if (bytes > share->reserved - share->bytes) {
+        return TERN_FAIL(TERN_INTERNAL_ERROR, "%llu bytes more in a range of %llu that has %llu",
+                         (unsigned long long)bytes, (unsigned long long)share->reserved,
+                         (unsigned long long)share->bytes);
     }
-    status = set_access(c, base, mapped, c->base.info.device);
+    TERN_TRY(make_room(share));
+    TERN_TRY(TERN_CUDA_STATUS(c->driver.map(at, bytes, 0, handle, 0), "cuMemMap of %llu bytes",
+                              (unsigned long long)bytes));
+    status = set_access(c, at, bytes, c->base.info.device);
     if (status != TERN_OK) {
-        goto unmap;
+        TERN_CUDA_WARN(c->driver.unmap(at, bytes), "cuMemUnmap of %llu bytes", (unsigned long long)bytes);
+        return status;
     }
-    *at = base;
+    share->bytes += bytes;
+    p = pieces_of(share);
+    p->ends[p->num++] = share->bytes;
     return TERN_OK;
-unmap:
-    TERN_CUDA_WARN(c->driver.unmap(base, mapped), "cuMemUnmap of %zu bytes", mapped);
-free_addresses:
-    TERN_CUDA_WARN(c->driver.address_free(base, mapped), "cuMemAddressFree of %zu bytes", mapped);
-    return status;
 }
 
-static void unmap(struct cuda_machine *c, CUdeviceptr at, size_t mapped)
+/* Last piece first. */
+static void trim(struct cuda_machine *c, struct share *share, uint64_t bytes)
 {
-    TERN_CUDA_WARN(c->driver.unmap(at, mapped), "cuMemUnmap of %zu bytes", mapped);
-    TERN_CUDA_WARN(c->driver.address_free(at, mapped), "cuMemAddressFree of %zu bytes", mapped);
+    struct pieces *p = pieces_of(share);
+
+    while (p && p->num > 0 && p->ends[p->num - 1] > bytes) {
+        uint64_t end = p->ends[--p->num], begin = p->num > 0 ? p->ends[p->num - 1] : 0;
+
+        TERN_CUDA_WARN(c->driver.unmap(address(share, begin), end - begin), "cuMemUnmap of %llu bytes",
+                       (unsigned long long)(end - begin));
+        share->bytes = begin;
+    }
 }
 
 static enum tern_status zero(struct cuda_machine *c, void *at, uint64_t bytes)
@@ -87,7 +158,7 @@ static enum tern_status zero(struct cuda_machine *c, void *at, uint64_t bytes)
                             (unsigned long long)bytes);
 }
 
-static enum tern_status export_fd(struct cuda_machine *c, CUmemGenericAllocationHandle handle, int *fd)
+enum tern_status terni_cuda_export_fd(struct cuda_machine *c, CUmemGenericAllocationHandle handle, int *fd)
 {
     int exported = -1;
 
@@ -104,75 +175,48 @@ static enum tern_status export_fd(struct cuda_machine *c, CUmemGenericAllocation
     return TERN_OK;
 }
 
-/* Ranks on other devices of this process may use the owner's addresses, as with cudaMalloc after peer_enable.
- */
-static enum tern_status set_peer_access(struct cuda_machine *c, CUdeviceptr at, size_t mapped)
+/* Zeroed before a peer can see it. */
+static enum tern_status fill_piece(struct cuda_machine *c, struct share *share, uint64_t begin,
+                                   CUmemGenericAllocationHandle handle, int *fd)
 {
-    int own = c->base.info.device, count = 0;
+    uint64_t bytes = share->bytes - begin;
 
-    TERN_TRY(TERN_CUDA_STATUS(cudaGetDeviceCount(&count), "cudaGetDeviceCount"));
-    for (int d = 0; d < count; d++) {
-        int can = 0;
-
-        if (d == own) {
-            continue;
-        }
-        TERN_TRY(TERN_CUDA_STATUS(cudaDeviceCanAccessPeer(&can, d, own),
-                                  "cudaDeviceCanAccessPeer of %d to %d", d, own));
-        if (can) {
-            TERN_TRY(set_access(c, at, mapped, d));
-        }
-    }
-    return TERN_OK;
+    TERN_TRY(terni_cuda_set_peer_access(c, address(share, begin), bytes));
+    TERN_TRY(zero(c, share->base + begin, bytes));
+    return share->kind == SHARE_EXPORTED ? terni_cuda_export_fd(c, handle, fd) : TERN_OK;
 }
 
-static enum tern_status create_exportable(struct cuda_machine *c, uint64_t bytes, struct share *share)
+static enum tern_status add_piece(struct cuda_machine *c, struct share *share, uint64_t bytes, int *fd)
 {
-    CUmemAllocationProp prop;
+    CUmemAllocationProp prop = prop_of(c->base.info.device, share->kind == SHARE_EXPORTED);
     CUmemGenericAllocationHandle handle;
-    CUdeviceptr at = 0;
+    uint64_t begin = share->bytes;
     enum tern_status status;
-    size_t mapped = 0;
-    int fd = -1;
+    int exported = -1;
 
-    memset(&prop, 0, sizeof(prop));
-    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.requestedHandleTypes = HANDLE_TYPE;
-    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    prop.location.id = c->base.info.device;
-    TERN_TRY(granules(c, &prop, bytes, &mapped));
-    TERN_TRY(TERN_CUDA_STATUS(c->driver.create(&handle, mapped, &prop, 0),
-                              "cuMemCreate of %zu bytes on device %d", mapped, c->base.info.device));
-    status = map(c, handle, mapped, &at);
-    if (status != TERN_OK) {
-        goto release;
-    }
-    status = set_peer_access(c, at, mapped);
+    TERN_TRY(TERN_CUDA_STATUS(c->driver.create(&handle, bytes, &prop, 0),
+                              "cuMemCreate of %llu bytes on device %d", (unsigned long long)bytes,
+                              c->base.info.device));
+    status = map_piece(c, share, handle, bytes);
     if (status == TERN_OK) {
-        status = zero(c, (void *)(uintptr_t)at, mapped);
+        status = fill_piece(c, share, begin, handle, &exported);
+        if (status != TERN_OK) {
+            trim(c, share, begin);
+        }
     }
+    TERN_CUDA_WARN(c->driver.release(handle), "cuMemRelease of %llu bytes", (unsigned long long)bytes);
     if (status == TERN_OK) {
-        status = export_fd(c, handle, &fd);
+        *fd = exported;
     }
-    if (status != TERN_OK) {
-        unmap(c, at, mapped);
-        goto release;
-    }
-    share->base = (char *)(uintptr_t)at;
-    share->bytes = bytes;
-    share->fd = fd;
-    share->opaque = mapped;
-release:
-    TERN_CUDA_WARN(c->driver.release(handle), "cuMemRelease of %zu bytes", mapped);
     return status;
 }
 
-static enum tern_status create_local(struct cuda_machine *c, uint64_t bytes, struct share *share)
+static enum tern_status add_local(struct cuda_machine *c, struct share *share, uint64_t bytes)
 {
     enum tern_status status;
     void *base = NULL;
 
-    TERN_TRY(TERN_CUDA_STATUS(cudaMalloc(&base, bytes ? bytes : 1), "cudaMalloc of %llu bytes on device %d",
+    TERN_TRY(TERN_CUDA_STATUS(cudaMalloc(&base, bytes), "cudaMalloc of %llu bytes on device %d",
                               (unsigned long long)bytes, c->base.info.device));
     status = zero(c, base, bytes);
     if (status != TERN_OK) {
@@ -181,65 +225,92 @@ static enum tern_status create_local(struct cuda_machine *c, uint64_t bytes, str
     }
     share->base = (char *)base;
     share->bytes = bytes;
-    share->fd = -1;
-    share->opaque = 0;
     return TERN_OK;
 }
 
-enum tern_status terni_cuda_share_alloc(struct machine *m, uint64_t bytes, int exportable,
-                                        struct share *share)
+enum tern_status terni_cuda_share_reserve(struct machine *m, int kind, uint64_t bytes, struct share *share)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
+    CUdeviceptr base = 0;
+    enum tern_status status;
+
+    if (bytes == 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "shared memory of no bytes");
+    }
+    if (kind != SHARE_LOCAL) {
+        TERN_TRY(terni_cuda_enter(c, &caller));
+        status = TERN_CUDA_STATUS(c->driver.address_reserve(&base, bytes, 0, 0, 0),
+                                  "cuMemAddressReserve of %llu bytes", (unsigned long long)bytes);
+        terni_cuda_leave(&caller);
+        TERN_TRY(status);
+    }
+    memset(share, 0, sizeof(*share));
+    share->base = (char *)(uintptr_t)base;
+    share->reserved = bytes;
+    share->kind = kind;
+    return TERN_OK;
+}
+
+enum tern_status terni_cuda_share_add(struct machine *m, struct share *share, uint64_t bytes, int *fd)
 {
     struct cuda_machine *c = terni_cuda_of(m);
     struct cuda_caller caller;
     enum tern_status status;
+    int exported = -1;
 
     TERN_TRY(terni_cuda_enter(c, &caller));
-    status = exportable ? create_exportable(c, bytes, share) : create_local(c, bytes, share);
+    status = share->kind == SHARE_LOCAL ? add_local(c, share, bytes) : add_piece(c, share, bytes, &exported);
     terni_cuda_leave(&caller);
+    if (status == TERN_OK) {
+        *fd = exported;
+    }
     return status;
 }
 
-static enum tern_status import(struct cuda_machine *c, int fd, uint64_t bytes, struct share *share)
+static enum tern_status import(struct cuda_machine *c, struct share *share, int fd, uint64_t bytes)
 {
-    CUmemAllocationProp prop;
     CUmemGenericAllocationHandle handle;
-    CUdeviceptr at = 0;
     enum tern_status status;
-    size_t mapped = 0;
 
     TERN_TRY(TERN_CUDA_STATUS(c->driver.import_handle(&handle, (void *)(intptr_t)fd, HANDLE_TYPE),
                               "cuMemImportFromShareableHandle of descriptor %d on device %d", fd,
                               c->base.info.device));
-    /* The owner's device, not this one's, says what a granule is. */
-    status =
-        TERN_CUDA_STATUS(c->driver.get_properties(&prop, handle), "cuMemGetAllocationPropertiesFromHandle");
+    status = map_piece(c, share, handle, bytes);
     if (status == TERN_OK) {
-        status = granules(c, &prop, bytes, &mapped);
-    }
-    if (status == TERN_OK) {
-        status = map(c, handle, mapped, &at);
-    }
-    if (status == TERN_OK) {
-        share->base = (char *)(uintptr_t)at;
-        share->bytes = bytes;
-        share->fd = -1;
-        share->opaque = mapped;
         close(fd); /* the mapping keeps the memory alive */
     }
     TERN_CUDA_WARN(c->driver.release(handle), "cuMemRelease of an imported handle");
     return status;
 }
 
-enum tern_status terni_cuda_share_import(struct machine *m, int fd, uint64_t bytes, struct share *share)
+/* A handle is mapped from its beginning: the driver has no other offset yet. */
+enum tern_status terni_cuda_share_import(struct machine *m, struct share *share, int fd, uint64_t offset,
+                                         uint64_t bytes)
 {
     struct cuda_machine *c = terni_cuda_of(m);
     struct cuda_caller caller;
     enum tern_status status;
 
+    if (offset != 0) {
+        return TERN_FAIL(TERN_INTERNAL_ERROR, "an import of %llu bytes from offset %llu on",
+                         (unsigned long long)bytes, (unsigned long long)offset);
+    }
     TERN_TRY(terni_cuda_enter(c, &caller));
-    status = import(c, fd, bytes, share);
+    status = import(c, share, fd, bytes);
     terni_cuda_leave(&caller);
     return status;
+}
+
+void terni_cuda_share_trim(struct machine *m, struct share *share, uint64_t bytes)
+{
+    struct cuda_machine *c = terni_cuda_of(m);
+    struct cuda_caller caller;
+
+    if (terni_cuda_enter(c, &caller) == TERN_OK) {
+        trim(c, share, bytes);
+        terni_cuda_leave(&caller);
+    }
 }
 
 static enum tern_status enable(struct cuda_machine *c, int device)
@@ -281,18 +352,15 @@ void terni_cuda_share_free(struct machine *m, struct share *share)
     struct cuda_caller caller;
 
     if (share->base && terni_cuda_enter(c, &caller) == TERN_OK) {
-        if (share->opaque) {
-            unmap(c, (CUdeviceptr)(uintptr_t)share->base, (size_t)share->opaque);
-        } else {
+        if (share->kind == SHARE_LOCAL) {
             TERN_CUDA_WARN(cudaFree(share->base), "cudaFree of %p", (void *)share->base);
+        } else {
+            trim(c, share, 0);
+            TERN_CUDA_WARN(c->driver.address_free(address(share, 0), share->reserved),
+                           "cuMemAddressFree of %llu bytes", (unsigned long long)share->reserved);
         }
         terni_cuda_leave(&caller);
     }
-    if (share->fd >= 0) {
-        close(share->fd);
-    }
-    share->base = NULL;
-    share->bytes = 0;
-    share->fd = -1;
-    share->opaque = 0;
+    free(share->opaque);
+    memset(share, 0, sizeof(*share));
 }

@@ -24,13 +24,28 @@ struct launch {
     uint32_t args_bytes; /* at most 4000 */
 };
 
-/* Memory that other ranks can map. Exactly one owner; importers hold their own struct. */
+/* Memory that other ranks can map: a range of addresses that never moves, filled from its beginning on with
+ * pieces of memory. Exactly one owner; importers hold a struct of their own. Zeroed: nothing. */
 struct share {
-    char *base; /* as this rank addresses it */
-    uint64_t bytes;
-    int fd;          /* of an exportable allocation made here, else -1; share_free closes it. Memory lives
-                        without it: whoever needs it no more may close it and put -1 here */
-    uint64_t opaque; /* implementation's */
+    char *base;        /* as this rank addresses it */
+    uint64_t reserved; /* bytes of addresses from there on */
+    uint64_t bytes;    /* of memory, likewise */
+    int kind;          /* enum share_kind */
+    void *opaque;      /* implementation's */
+};
+
+enum share_kind {
+    SHARE_LOCAL, /* one piece, the whole range, for ranks of this process. cuda: base comes with the piece */
+    SHARE_GROWING, /* pieces of whole info.share_granule each, for ranks of this process */
+    SHARE_EXPORTED /* likewise, and other processes can import them */
+};
+
+/* What another process needs to import memory that is not of share_add. */
+struct share_loan {
+    int fd;              /* the caller's to close; -1 if no process is to import it */
+    uint64_t offset;     /* into what fd names, for share_import */
+    uint64_t span_bytes; /* to import from there */
+    uint64_t inner;      /* where the memory begins in these */
 };
 
 struct machine_info {
@@ -44,6 +59,7 @@ struct machine_info {
     int has_bulk;              /* asynchronous bulk copies */
     int compute_capability;    /* 90 for sm_90; 0 on cpu */
     uint64_t memory_bytes;
+    uint64_t share_granule; /* a power of two: pieces of shared memory are multiples of it */
 };
 
 struct machine_ops {
@@ -58,17 +74,27 @@ struct machine_ops {
     enum tern_status (*host_alloc)(struct machine *m, size_t bytes, void **host, void **device);
     void (*host_free)(struct machine *m, void *host);
 
-    /* Zeroed shared memory. exportable: fd is valid and another process can import it. Otherwise only ranks
-     * of this process can address `base`. */
-    enum tern_status (*share_alloc)(struct machine *m, uint64_t bytes, int exportable, struct share *share);
-    /* On success fd is closed, and the share has none; on failure it is still the caller's. */
-    enum tern_status (*share_import)(struct machine *m, int fd, uint64_t bytes, struct share *share);
+    /* Addresses for `bytes`, and no memory yet. */
+    enum tern_status (*share_reserve)(struct machine *m, int kind, uint64_t bytes, struct share *share);
+    /* Zeroed memory at the end of what the share has. *fd: SHARE_EXPORTED, a descriptor for share_import in
+     * another process, the caller's to close (memory lives without it); else -1. */
+    enum tern_status (*share_add)(struct machine *m, struct share *share, uint64_t bytes, int *fd);
+    /* There, `bytes` that another process has, from `offset` on in what fd names. On success fd is closed, on
+     * failure it is still the caller's. */
+    enum tern_status (*share_import)(struct machine *m, struct share *share, int fd, uint64_t offset,
+                                     uint64_t bytes);
+    /* Gives back the pieces from the one that begins at `bytes` on; their addresses stay reserved. */
+    void (*share_trim)(struct machine *m, struct share *share, uint64_t bytes);
     /* Before this rank addresses in-process memory of a rank on `device` (info.device). */
     enum tern_status (*peer_enable)(struct machine *m, int device);
-    /* Owner or importer. A share of share_alloc may also be freed through the machine of another rank of this
+    /* Owner or importer. A share of share_add may also be freed through the machine of another rank of this
      * process, on the same or another device, after the owner's machine has closed: the last who maps it
-     * does. */
+     * does. Leaves the struct zeroed. */
     void (*share_free)(struct machine *m, struct share *share);
+    /* Memory that the caller allocated, for peers on other devices of this process and, if exported, for
+     * other processes. TERN_UNSUPPORTED says what memory would do. */
+    enum tern_status (*share_lend)(struct machine *m, void *memory, uint64_t bytes, int exported,
+                                   struct share_loan *loan);
 
     enum tern_status (*copy)(struct machine *m, void *dst, const void *src, size_t bytes,
                              struct tern_stream *s);

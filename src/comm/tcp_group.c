@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A star of their own for some ranks of a TCP boot. The group's leader listens at the address by which it is
+ * connected already: the others have reached that network. A group of one rank needs no socket. */
+#include "comm/listener.h"
+#include "comm/tcp.h"
+
+#include <unistd.h>
+
+enum tern_status terni_tcp_invite(struct boot *boot, struct tern_id *id)
+{
+    const struct tcp *t = (const struct tcp *)boot;
+    struct address own = {.bytes = sizeof own.storage};
+    int num_links = boot->rank == 0 ? boot->num_ranks : 1;
+    int fd = -1;
+    for (int i = 0; i < num_links && fd < 0; i++) {
+        fd = t->links[i].fd;
+    }
+    if (getsockname(fd, (struct sockaddr *)&own.storage, &own.bytes) != 0) {
+        return TERN_FAIL(TERN_SYSTEM_ERROR, "rank %d cannot learn its own address: %m",
+                         terni_boot_name(boot, boot->rank));
+    }
+    return terni_id_create_at(&own, id);
+}
+
+void terni_tcp_withdraw(struct boot *boot, const struct tern_id *id)
+{
+    struct id_fields fields;
+    struct address address;
+    int fd = terni_id_read(id, &fields, &address) == TERN_OK ? terni_listener_take(fields.cookie) : -1;
+    (void)boot;
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+enum tern_status terni_tcp_join(struct boot *boot, const struct boot_group *group, const struct tern_id *id,
+                                uint32_t timeout_ms, struct boot **joined)
+{
+    (void)boot;
+    return terni_tcp_open(id, group->rank, group->num_ranks, group->names, timeout_ms, joined);
+}
