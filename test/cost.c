@@ -18,6 +18,8 @@ static const struct counter counters[COST_COUNTERS] = {
     {"threads", AT(threads)},
     {"sync_block", AT(joins[PRIMITIVE_SYNC_BLOCK])},
     {"sync_block_or", AT(joins[PRIMITIVE_SYNC_BLOCK_OR])},
+    {"sync_part", AT(joins[PRIMITIVE_SYNC_PART])},
+    {"sync_part_or", AT(joins[PRIMITIVE_SYNC_PART_OR])},
     {"sync_warp", AT(joins[PRIMITIVE_SYNC_WARP])},
     {"ballot", AT(joins[PRIMITIVE_BALLOT])},
     {"shfl", AT(joins[PRIMITIVE_SHFL])},

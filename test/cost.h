@@ -7,7 +7,7 @@
 
 #include "tern/tern.h"
 
-enum { COST_COUNTERS = 17 };
+enum { COST_COUNTERS = 19 };
 
 const char *cost_name(int counter);
 /* Since the executor of this stream began. Every stream of it is synchronised. */

@@ -120,6 +120,7 @@ static void fill_inputs(struct tern_ep *ep, const struct tern_ll_dispatch_args *
     k->payload_bytes = a->cast == TERN_CAST_NONE ? 2 * a->hidden : a->hidden;
     k->scale_bytes = terni_ll_scale_bytes(a->cast, a->hidden);
     k->row_bytes = k->header_bytes + k->payload_bytes + (uint32_t)align_up(k->scale_bytes, 16);
+    k->place_offset = terni_ll_place_offset(&ep->shape);
     k->stage_offset = terni_ll_stage_offset(&ep->shape);
     uint64_t s = terni_ep_sign(terni_ep_sign(TERN_OP_LL_DISPATCH, a->hidden), a->cast);
     s = terni_ep_sign(terni_ep_sign(terni_ep_sign(s, a->topk), k->max_tokens), a->weights);
@@ -156,7 +157,7 @@ enum tern_status terni_ll_dispatch(struct tern_ep *ep, const struct tern_ll_disp
     k.phases = terni_ll_phases(a->phase);
     k.lane.watch = terni_ll_shared_bytes(&ep->shape, k.row_bytes);
     struct ll_launch what = {TERN_OP_LL_DISPATCH,
-                             TERN_KERNEL_ll_dispatch_bulk,
+                             ep->shape.ll_mask ? TERN_KERNEL_ll_dispatch_mask_bulk : TERN_KERNEL_ll_dispatch_bulk,
                              TERN_KERNEL_ll_dispatch_plain,
                              (uint32_t)k.lane.watch,
                              a->num_sms,

@@ -184,16 +184,20 @@ uint32_t terni_ll_sent_bytes(uint32_t compression, uint32_t hidden)
                : (uint32_t)align_up(blocks * (compression == TERN_LL_FP8 ? 132 : 164), 16);
 }
 
+uint32_t terni_ll_place_offset(const struct ep_shape *s)
+{
+    return (uint32_t)((s->num_experts + (1ull + LL_STAGES) * s->num_ranks) * sizeof(uint32_t));
+}
+
 uint32_t terni_ll_stage_offset(const struct ep_shape *s)
 {
-    return (uint32_t)align_up((s->num_experts + (1ull + LL_STAGES) * s->num_ranks) * sizeof(uint32_t), 128);
+    uint64_t places = (s->num_experts + s->num_ranks + s->experts_a_rank + 2ull) * sizeof(uint32_t);
+    return (uint32_t)align_up(terni_ll_place_offset(s) + places, 128);
 }
 
 uint32_t terni_ll_shared_bytes(const struct ep_shape *s, uint32_t row_bytes)
 {
-    uint64_t receive = (s->num_experts + s->num_ranks + s->experts_a_rank + 2ull) * sizeof(uint32_t);
-    return (uint32_t)align_up(larger(receive, terni_ll_stage_offset(s) + (uint64_t)LL_STAGES * row_bytes),
-                              16);
+    return (uint32_t)align_up(terni_ll_stage_offset(s) + (uint64_t)LL_STAGES * row_bytes, 16);
 }
 
 uint32_t terni_ll_watch_bytes(const struct ep_shape *s)

@@ -134,7 +134,7 @@ TERN_DEVICE int await_row(const struct puller *s, struct target g, uint32_t *arr
         }
     }
     *arrived = piece + 1;
-    fence_proxy_async(); /* the rows, seen through the word, come before asynchronous reads */
+    fence_proxy_async_global(); /* the rows, seen through the word, come before asynchronous reads */
     return 1;
 }
 
@@ -304,7 +304,7 @@ TERN_DEVICE int pull_bulk(const struct puller *s, const int groups)
                 end_sum(s, &a, t, chunk);
             }
             /* These reads of the stage and its note come before what the loader puts there next. */
-            fence_proxy_async();
+            fence_proxy_async_shared();
             sync_warp();
             stage = stage == ahead ? 0 : stage + 1;
             parity ^= stage == 0;
@@ -413,7 +413,7 @@ TERN_DEVICE void combine_body(const struct combine_args *p, const int bulk)
     if (ok) {
         if (bulk) {
             /* The peers' rows, seen through their ready signals, come before asynchronous reads. */
-            fence_proxy_async();
+            fence_proxy_async_global();
         }
         struct puller s = puller_of(p, &table, epoch);
         if ((uint32_t)warp() >= p->num_pullers) {

@@ -124,7 +124,7 @@ TERN_DEVICE void finish_stage(const struct sender *s, uint32_t t, uint32_t stage
                  p->in[0].row_bytes / 2, p->scale_bytes, p->cast);
     }
     if (bulk && s->touched) {
-        fence_proxy_async();
+        fence_proxy_async_shared();
         sync_warp();
     }
 }
@@ -224,7 +224,7 @@ TERN_DEVICE void send_tokens_bulk(const struct sender *s)
         if (t + ahead * s->step < p->num_tokens) {
             bulk_wait_read(1);
             if (s->touched) {
-                fence_proxy_async();
+                fence_proxy_async_shared();
             }
             sync_warp();
             load_token(s, t + ahead * s->step, stage == 0 ? ahead : stage - 1, 1);
@@ -321,7 +321,7 @@ TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
     if (ok && bulk) {
         /* The peers' reads of what their outputs held before, seen through their ready signals, come before
          * this block's asynchronous writes there. */
-        fence_proxy_async();
+        fence_proxy_async_global();
     }
     if (ok && !sends) {
         struct courier c = courier_of(p, &table);

@@ -110,12 +110,12 @@ TERN_DEVICE void op_hear(const struct op_frame *f, struct op_note *n)
 /* 1 if somebody gave up; then there is a record, so that no abandoned operation looks like a success. */
 TERN_DEVICE int op_stopped(const struct op_frame *f, uint64_t epoch, int awaited)
 {
-    if (!op_aborted(f)) {
-        return 0;
+    if (TERN_RARE(op_aborted(f))) {
+        struct op_note note = {0, awaited, 0, 0, epoch, epoch, 0, 0, 0, 0};
+        op_hear(f, &note);
+        return 1;
     }
-    struct op_note note = {0, awaited, 0, 0, epoch, epoch, 0, 0, 0, 0};
-    op_hear(f, &note);
-    return 1;
+    return 0;
 }
 
 /* The last that an operation does. One thread. */
@@ -147,7 +147,7 @@ TERN_DEVICE int op_patient(const struct op_frame *f, struct op_patience *w, stru
     uint64_t now = clock_ns();
     w->begin = w->begin ? w->begin : now;
     note->elapsed_ns = now - w->begin;
-    if (op_aborted(f)) {
+    if (TERN_RARE(op_aborted(f))) {
         op_hear(f, note);
         return OP_GIVEN_UP;
     }

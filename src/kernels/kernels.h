@@ -13,6 +13,7 @@
     X(combine_bulk, struct combine_args, 544)                                                                \
     X(combine_plain, struct combine_args, 544)                                                               \
     X(ll_dispatch_bulk, struct ll_dispatch_args, 512)                                                        \
+    X(ll_dispatch_mask_bulk, struct ll_dispatch_args, 512)                                                   \
     X(ll_dispatch_plain, struct ll_dispatch_args, 512)                                                       \
     X(ll_combine_bulk, struct ll_combine_args, 512)                                                          \
     X(ll_combine_plain, struct ll_combine_args, 512)                                                         \

@@ -179,7 +179,7 @@ TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch
     }
     for (uint32_t u = (uint32_t)bid(); u < count; u += (uint32_t)nblk()) {
         char *from = shared_memory() + stage * p->sent_bytes;
-        if (p->lane.masks.heard && !ll_goes_home(p, u)) {
+        if (ll_has_masks(&p->lane) && !ll_goes_home(p, u)) {
             continue;
         }
         int evicted = ll_is_evicted(&p->f, &p->lane); /* on its way while the row is read */
@@ -371,9 +371,9 @@ TERN_DEVICE void ll_combine_receive(const struct ll_combine_args *p, uint64_t ep
         struct ll_awaited a;
         ok = ll_await_rows(p, epoch, begin, u / pieces, &a);
         for (int judged = 0, again = ok; again;) {
-            int doubts = p->lane.masks.heard && lane() == 0 && ll_doubts(&p->lane, epoch);
+            int doubts = ll_has_masks(&p->lane) && lane() == 0 && ll_doubts(&p->lane, epoch);
             ll_add_token(p, epoch, u / pieces, u % pieces * LL_SUM, &a, codec);
-            again = p->lane.masks.heard && warp_any(doubts) && !judged;
+            again = ll_has_masks(&p->lane) && warp_any(doubts) && !judged;
             if (again) {
                 ll_judge_token(p, epoch, u / pieces, LL_HERE, &a);
                 judged = 1;
@@ -402,7 +402,9 @@ TERN_DEVICE void ll_combine_body(const struct ll_combine_args *p, const int code
 {
     int ok;
     uint32_t dispatched = p->lane.state->dispatched; /* on its way with the epoch */
-    uint64_t epoch = ll_enter(&p->f, &p->lane, &ok);
+    struct ll_glance glance = ll_look(&p->f, &p->lane);
+    uint64_t epoch = glance.epoch;
+    ll_enter(&p->f, &glance, &ok);
     if (ok && (p->phases & LL_SENDS)) {
         ok = ll_combine_fits(p, epoch, dispatched);
     }

@@ -3,7 +3,8 @@
  * Low-latency dispatch, receiving: what comes, and where it goes. Every block learns from all ranks' entry
  * words where each (expert, source) begins in the slab.
  *
- * Shared memory: | begins [R][L] | rows before [R + 1] | rows of the slab before [L + 1] | */
+ * Shared memory, beside what sending needs: | begins [R][L] | rows before [R + 1] | rows of the slab before
+ * [L + 1] | */
 #ifndef TERN_LL_COUNTS_H
 #define TERN_LL_COUNTS_H
 
@@ -13,17 +14,20 @@
 struct ll_receiver {
     const struct ll_dispatch_args *p;
     uint64_t epoch, begin;
+    int threads; /* the block's first so many receive; the others wait for copies that they have sent */
     uint32_t *begins; /* choices at first */
     uint32_t *rows_before, *slab_before;
 };
 
-TERN_DEVICE struct ll_receiver ll_receiver_of(const struct ll_dispatch_args *p, uint64_t epoch)
+TERN_DEVICE struct ll_receiver ll_receiver_of(const struct ll_dispatch_args *p, uint64_t epoch,
+                                              int threads)
 {
     struct ll_receiver r;
     r.p = p;
     r.epoch = epoch;
+    r.threads = threads;
     r.begin = ll_begin(&p->lane);
-    r.begins = (uint32_t *)shared_memory();
+    r.begins = (uint32_t *)(shared_memory() + p->place_offset);
     r.rows_before = r.begins + p->num_experts;
     r.slab_before = r.rows_before + p->f.num_ranks + 1;
     return r;
@@ -45,20 +49,20 @@ TERN_DEVICE void ll_take_count(const struct ll_receiver *r, uint32_t s, uint32_t
     }
 }
 
-/* All threads: every rank is in, in the same operation, with these counts, or masked, with none; 0: abandon.
+/* All receiving threads: every rank is in, in the same operation, with these counts, or masked, with none; 0: abandon.
  * If a rank was lost over it, the counts wait for ll_recount: the operation is doubtful. */
 TERN_DEVICE int ll_await_counts(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;
     uint32_t words = LL_ENTRY_CHOICES + ll_experts_counted(p);
     int ok = 1;
-    for (uint32_t i = (uint32_t)tid(); ok && i < words * (uint32_t)p->f.num_ranks; i += (uint32_t)nthr()) {
+    for (uint32_t i = (uint32_t)tid(); ok && i < words * (uint32_t)p->f.num_ranks; i += (uint32_t)r->threads) {
         uint32_t s = i / words, w = i % words, value = 0;
         uint32_t gone = ll_gone(&p->f, &p->lane, (int)s);
         int end = gone ? LL_LOST
                        : ll_await(&p->f, &p->lane, r->epoch, r->begin, OP_AWAIT_READY, (int)s,
                                   ll_entry(&p->lane, p->f.own, r->epoch, (int)s) + w, &value);
-        if (end == LL_LOST && gone != LL_KNOWN) {
+        if (TERN_RARE(end == LL_LOST && gone != LL_KNOWN)) {
             ll_raise_doubt(&p->lane, r->epoch);
         }
         ok = end != LL_ABANDON;
@@ -67,16 +71,16 @@ TERN_DEVICE int ll_await_counts(const struct ll_receiver *r)
         }
         ll_take_count(r, s, w, end == LL_HERE ? value : 0);
     }
-    return !sync_block_or(!ok);
+    return !sync_part_or(r->threads, !ok);
 }
 
-/* All threads: what counts, now that the operation is doubtful. A source has sent all its words, or none. */
+/* All receiving threads: what counts, now that the operation is doubtful. A source has sent all its words, or none. */
 TERN_DEVICE void ll_recount(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;
     uint32_t words = LL_ENTRY_CHOICES + ll_experts_counted(p);
-    sync_block(); /* the places made of earlier counts have been read */
-    for (int s = warp(); s < p->f.num_ranks; s += nwarps()) {
+    sync_part(r->threads); /* the places made of earlier counts have been read */
+    for (int s = warp(); s < p->f.num_ranks; s += r->threads / 32) {
         const uint64_t *entry = ll_entry(&p->lane, p->f.own, r->epoch, s);
         int known = ll_gone(&p->f, &p->lane, s) == LL_KNOWN;
         int here = !known;
@@ -93,31 +97,39 @@ TERN_DEVICE void ll_recount(const struct ll_receiver *r)
             ll_take_count(r, (uint32_t)s, w, here ? (uint32_t)ld_relaxed_sys_u64(&entry[w]) : 0);
         }
     }
-    sync_block();
+    sync_part(r->threads);
 }
 
-/* One warp: values[0 .. n - 1] become the sums of those up to them. */
+/* One warp: values[1 .. n] become the sums of those up to them, values[0] 0. A lane has consecutive ones. */
 TERN_DEVICE void ll_scan(uint32_t *values, uint32_t n)
 {
-    uint32_t before = 0;
-    for (uint32_t i0 = 0; i0 < n; i0 += 32) {
-        uint32_t i = i0 + (uint32_t)lane();
-        uint32_t sum = scan_warp(i < n ? values[i] : 0) + before;
-        if (i < n) {
-            values[i] = sum;
-        }
-        before = shfl_u32(sum, 31);
+    uint32_t each = (n + 31) / 32, sum = 0;
+    uint32_t begin = 1 + (uint32_t)lane() * each;
+    uint32_t end = begin + each < n + 1 ? begin + each : n + 1;
+    TERN_ROLLED
+    for (uint32_t i = begin; i < end; i++) {
+        sum += values[i];
+    }
+    sum = scan_warp(sum) - sum;
+    TERN_ROLLED
+    for (uint32_t i = begin; i < end; i++) {
+        sum += values[i];
+        values[i] = sum;
+    }
+    if (lane() == 0) {
+        values[0] = 0;
     }
 }
 
-/* All threads: choices an expert become places in the slab; block 0 gives the caller its counts and
+/* All receiving threads: choices an expert become places in the slab; block 0 gives the caller its counts and
  * ranges. */
 TERN_DEVICE void ll_place_experts(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;
     uint32_t ranks = (uint32_t)p->f.num_ranks, experts = ll_experts_counted(p);
-    for (uint32_t e = (uint32_t)tid(); e < experts; e += (uint32_t)nthr()) {
+    for (uint32_t e = (uint32_t)tid(); e < experts; e += (uint32_t)r->threads) {
         uint32_t sum = 0;
+        TERN_ROLLED
         for (uint32_t s = 0; s < ranks; s++) {
             uint32_t count = r->begins[s * p->experts_a_rank + e];
             r->begins[s * p->experts_a_rank + e] = sum;
@@ -133,30 +145,27 @@ TERN_DEVICE void ll_place_experts(const struct ll_receiver *r)
     }
 }
 
-/* All threads: counts become places. 1: they are in doubt. */
+/* All receiving threads: counts become places. 1: they are in doubt. */
 TERN_DEVICE int ll_place(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;
     uint32_t ranks = (uint32_t)p->f.num_ranks;
-    int doubts = p->lane.masks.heard && tid() == nthr() - 1 && ll_doubts(&p->lane, r->epoch);
+    int doubts = ll_has_masks(&p->lane) && tid() == r->threads - 1 && ll_doubts(&p->lane, r->epoch);
     ll_place_experts(r);
-    for (uint32_t s = (uint32_t)tid(); bid() == 0 && p->by_rank && s < ranks; s += (uint32_t)nthr()) {
+    for (uint32_t s = (uint32_t)tid(); bid() == 0 && p->by_rank && s < ranks; s += (uint32_t)r->threads) {
         p->out_counts[s] = (int32_t)r->rows_before[s + 1];
     }
-    sync_block();
+    sync_part(r->threads);
     if (warp() == 0) {
-        ll_scan(r->rows_before + 1, ranks);
-        ll_scan(r->slab_before + 1, ll_experts_counted(p));
-        if (lane() == 0) {
-            r->rows_before[0] = 0;
-            r->slab_before[0] = 0;
-        }
-        sync_warp();
+        ll_scan(r->slab_before, ll_experts_counted(p));
     }
-    if (p->lane.masks.heard) {
-        doubts = sync_block_or(doubts);
+    if (warp() == r->threads / 32 - 1) {
+        ll_scan(r->rows_before, ranks);
+    }
+    if (ll_has_masks(&p->lane)) {
+        doubts = sync_part_or(r->threads, doubts);
     } else {
-        sync_block();
+        sync_part(r->threads);
     }
     if (bid() == 0 && tid() == 0) {
         uint32_t received = r->rows_before[ranks];
@@ -167,17 +176,17 @@ TERN_DEVICE int ll_place(const struct ll_receiver *r)
     return doubts;
 }
 
-/* All threads: where everything goes. Block 0 adds to the caller's sums, without waiting for what they were.
+/* All receiving threads: where everything goes. Block 0 adds to the caller's sums, without waiting for what they were.
  * 0: abandon. */
 TERN_DEVICE int ll_learn_places(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;
     int ok = ll_await_counts(r);
-    for (int recounts = 0; ok && ll_place(r) && recounts == 0; recounts++) {
+    for (int recounts = 0; ok && TERN_RARE(ll_place(r)) && recounts == 0; recounts++) {
         ll_recount(r);
     }
     for (uint32_t e = (uint32_t)tid(); ok && bid() == 0 && p->sum_counts && e < p->experts_a_rank;
-         e += (uint32_t)nthr()) {
+         e += (uint32_t)r->threads) {
         atom_add_relaxed_gpu_u64((uint64_t *)&p->sum_counts[e], r->slab_before[e + 1] - r->slab_before[e]);
     }
     return ok;

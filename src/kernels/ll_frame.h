@@ -35,13 +35,27 @@ TERN_DEVICE char *ll_buffer(const struct ll_lane *l, char *heap, uint64_t epoch)
     return heap + l->buffers + (epoch & 1) * l->buffer_bytes;
 }
 
-/* All threads. The epoch of this operation; *ok is 0 if the object has a fault. */
-TERN_DEVICE uint64_t ll_enter(const struct op_frame *f, const struct ll_lane *l, int *ok)
+/* What a block reads first of all, so that it comes while the block does what needs none of it. */
+struct ll_glance {
+    uint64_t epoch; /* of this operation */
+    int stopped;    /* the last thread: the object has a fault */
+};
+
+/* All threads, before the block's first barrier. */
+TERN_DEVICE struct ll_glance ll_look(const struct op_frame *f, const struct ll_lane *l)
 {
-    uint64_t epoch = l->state->epoch + 1;
+    struct ll_glance g = {l->state->epoch + 1, 0};
+    if (tid() == nthr() - 1) {
+        g.stopped = op_aborted(f);
+    }
     ll_look_round(f, l);
-    *ok = !sync_block_or(tid() == nthr() - 1 && op_stopped(f, epoch, OP_AWAIT_READY));
-    return epoch;
+    return g;
+}
+
+/* All threads, a barrier. *ok is 0 if the object has a fault. */
+TERN_DEVICE void ll_enter(const struct op_frame *f, const struct ll_glance *g, int *ok)
+{
+    *ok = !sync_block_or(TERN_RARE(g->stopped) && op_stopped(f, g->epoch, OP_AWAIT_READY));
 }
 
 /* Every block of a kernel that receives, before it does: the last one raises the state's epoch, which all
@@ -55,7 +69,7 @@ TERN_DEVICE void ll_raise(const struct op_frame *f, const struct ll_lane *l, uin
         if (atom_add_acqrel_gpu_u32(&l->state->entered, 1) == (uint32_t)nblk() - 1) {
             l->state->entered = 0;
             l->state->epoch = epoch;
-            if (l->masks.heard) {
+            if (ll_has_masks(l)) {
                 ll_learn(f, l, epoch);
             }
         }
@@ -76,7 +90,7 @@ TERN_DEVICE int ll_judge_row(const struct op_frame *f, const struct ll_lane *l, 
 }
 
 /* When this thread's receive phase begins, if anybody asks. */
-TERN_DEVICE uint64_t ll_begin(const struct ll_lane *l) { return l->wait_ns ? clock_ns() : 0; }
+TERN_DEVICE uint64_t ll_begin(const struct ll_lane *l) { return TERN_RARE(l->wait_ns) ? clock_ns() : 0; }
 
 /* All threads of the block, at the end of a receiving phase. */
 TERN_DEVICE void ll_leave(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch)
@@ -85,7 +99,7 @@ TERN_DEVICE void ll_leave(const struct op_frame *f, const struct ll_lane *l, uin
         /* Whoever gave up on this rank has told its host so, and must not be proved wrong. */
         op_stopped(f, epoch, OP_AWAIT_DONE);
     }
-    if (l->wait_ns) {
+    if (TERN_RARE(l->wait_ns)) {
         sync_block();
         for (int r = tid(); r < f->num_ranks; r += nthr()) {
             ll_add_wait(l, epoch, r);
@@ -96,6 +110,7 @@ TERN_DEVICE void ll_leave(const struct op_frame *f, const struct ll_lane *l, uin
 /* The deadline of a wait has passed: the object's operations end, or the peer is masked. */
 TERN_DEVICE int ll_expire(const struct op_frame *f, const struct ll_lane *l, struct op_note *note)
 {
+    TERN_ROLLED
     for (int s = 0; note->awaited == OP_AWAIT_READY && s < f->num_ranks; s++) {
         if (!ll_gone(f, l, s) &&
             !op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, note->epoch, s)), note->epoch)) {
@@ -103,7 +118,7 @@ TERN_DEVICE int ll_expire(const struct op_frame *f, const struct ll_lane *l, str
         }
     }
     op_note_late(note, note->peer);
-    if (l->masks.heard) {
+    if (ll_has_masks(l)) {
         ll_evict(f, l, note);
         return LL_LOST;
     }
@@ -128,12 +143,12 @@ TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint
         }
         struct op_note note = {OP_STATUS_TIMEOUT, awaited, peer, f->rank, epoch, epoch, seen >> 32, 0, 0, 0};
         int verdict = ll_patient(f, l, &patience, &note);
-        if (verdict != OP_WAIT_ON) {
+        if (TERN_RARE(verdict != OP_WAIT_ON)) {
             end = verdict == OP_LOST ? LL_LOST : verdict == OP_EXPIRED ? ll_expire(f, l, &note) : LL_ABANDON;
             break;
         }
     }
-    if (l->wait_ns && patience.op.looks > 0) {
+    if (TERN_RARE(l->wait_ns) && patience.op.looks > 0) {
         ll_note_wait(l, peer, begin);
     }
     return end;
@@ -142,14 +157,14 @@ TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint
 /* Whether the last thread of a sending block has heard that the others leave this rank out. */
 TERN_DEVICE int ll_is_evicted(const struct op_frame *f, const struct ll_lane *l)
 {
-    return l->masks.heard && tid() == nthr() - 1 && ll_heard(f, l, f->rank);
+    return ll_has_masks(l) && tid() == nthr() - 1 && ll_heard(f, l, f->rank);
 }
 
 /* All threads of a sending block: a barrier; 0 if it is to send no more. A rank that was stopped for so long
  * that it is evicted would write to buffers that others use by now. */
 TERN_DEVICE int ll_sync_sender(const struct ll_lane *l, int evicted)
 {
-    if (l->masks.heard) {
+    if (ll_has_masks(l)) {
         return !sync_block_or(evicted);
     }
     sync_block();

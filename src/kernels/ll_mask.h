@@ -29,6 +29,14 @@ enum { LL_ABANDON, LL_HERE, LL_LOST }; /* how a wait ended */
 enum { OP_LOST = OP_EXPIRED + 1 };     /* a verdict of ll_patient beside those of op_patient */
 enum { LL_ROUNDS = 4, LL_GRACE_NS = 5000 };
 
+/* Kernels for objects without masks are compiled without the code for them, which is most of a kernel: less of
+ * it lies between the instructions that run. */
+#ifndef LL_WITH_MASKS
+#define LL_WITH_MASKS 1
+#endif
+
+TERN_DEVICE int ll_has_masks(const struct ll_lane *l) { return TERN_RARE(LL_WITH_MASKS && l->masks.heard); }
+
 /* Of the block, in shared memory: the longest wait for each rank. */
 TERN_DEVICE uint64_t *ll_waited(const struct ll_lane *l) { return (uint64_t *)(shared_memory() + l->watch); }
 
@@ -48,10 +56,10 @@ TERN_DEVICE int ll_heard(const struct op_frame *f, const struct ll_lane *l, int 
 /* All threads, before the block's first barrier. */
 TERN_DEVICE void ll_look_round(const struct op_frame *f, const struct ll_lane *l)
 {
-    for (int r = tid(); l->wait_ns && r < f->num_ranks; r += nthr()) {
+    for (int r = tid(); TERN_RARE(l->wait_ns) && r < f->num_ranks; r += nthr()) {
         ll_waited(l)[r] = 0;
     }
-    for (int r = tid(); l->masks.heard && r < f->num_ranks; r += nthr()) {
+    for (int r = tid(); ll_has_masks(l) && r < f->num_ranks; r += nthr()) {
         uint32_t known = l->masks.peers[r].known;
         int heard = ll_heard(f, l, r); /* both on their way at once */
         ll_seen(f, l)[r] = known ? LL_KNOWN : heard ? LL_NEWS : LL_CLEAR;
@@ -61,11 +69,11 @@ TERN_DEVICE void ll_look_round(const struct op_frame *f, const struct ll_lane *l
 /* What the block knows of rank r since then; an evicted rank does without all. */
 TERN_DEVICE uint32_t ll_gone(const struct op_frame *f, const struct ll_lane *l, int r)
 {
-    if (!l->masks.heard) {
-        return LL_CLEAR;
+    if (ll_has_masks(l)) {
+        uint32_t it = ll_seen(f, l)[r], self = ll_seen(f, l)[f->rank];
+        return it > self ? it : self;
     }
-    uint32_t it = ll_seen(f, l)[r], self = ll_seen(f, l)[f->rank];
-    return it > self ? it : self;
+    return LL_CLEAR;
 }
 
 /* The host learns that, and why, rank note->peer is masked. */
@@ -135,7 +143,7 @@ TERN_DEVICE int ll_patient(const struct op_frame *f, const struct ll_lane *l, st
                            struct op_note *note)
 {
     int verdict = op_patient(f, &w->op, note);
-    if (!l->masks.heard || w->op.looks % 64 != 0 || verdict == OP_GIVEN_UP) {
+    if (!ll_has_masks(l) || w->op.looks % 64 != 0 || verdict == OP_GIVEN_UP) {
         return verdict;
     }
     if (ll_heard(f, l, f->rank) || ll_heard(f, l, note->peer)) {

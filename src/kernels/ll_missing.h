@@ -10,6 +10,7 @@
 #include "kernels/ll_counts.h"
 
 enum { LL_PIECE_VECS = 4, LL_PIECE = LL_PIECE_VECS * 512 }; /* bytes that a warp copies at once */
+enum { LL_NOTES = 1 << 20 };                                /* the piece of what goes with a row */
 
 /* Row i of rank s, on this side of the wire. */
 TERN_DEVICE const char *ll_row_from(const struct ll_receiver *r, uint32_t s, uint32_t i)
@@ -27,7 +28,7 @@ TERN_DEVICE int ll_is_row_here(const struct ll_receiver *r, uint32_t s, uint32_t
     return warp_all(here);
 }
 
-/* One warp: this piece of a row of the slab that nobody fills, which would have been this push; with piece 0,
+/* One warp: this piece of a row of the slab that nobody fills, which would have been this push; with LL_NOTES,
  * what goes with the row. */
 TERN_DEVICE void ll_clear_piece(const struct ll_receiver *r, uint32_t piece, uint32_t expert,
                                 uint32_t position, uint32_t push)
@@ -36,20 +37,21 @@ TERN_DEVICE void ll_clear_piece(const struct ll_receiver *r, uint32_t piece, uin
     const struct vec16 zero = {{0, 0, 0, 0}};
     uint64_t rows = (uint64_t)(uint32_t)p->f.num_ranks * p->max_tokens;
     char *to = p->out + (expert * rows + position) * p->payload_bytes;
-    uint32_t end = (piece + 1) * LL_PIECE < p->payload_bytes ? (piece + 1) * LL_PIECE : p->payload_bytes;
-    for (uint32_t i = piece * LL_PIECE + (uint32_t)lane() * 16; i < end; i += 512) {
+    uint32_t begin = piece == LL_NOTES ? p->payload_bytes : piece * LL_PIECE;
+    uint32_t end = begin + LL_PIECE < p->payload_bytes ? begin + LL_PIECE : p->payload_bytes;
+    for (uint32_t i = begin + (uint32_t)lane() * 16; i < end; i += 512) {
         st_vec16(to + i, zero);
     }
-    for (uint32_t w = (uint32_t)lane(); piece == 0 && w < p->scale_bytes / 4; w += 32) {
+    for (uint32_t w = (uint32_t)lane(); piece == LL_NOTES && w < p->scale_bytes / 4; w += 32) {
         p->out_scales[((uint64_t)expert * (p->scale_bytes / 4) + w) * rows + position] = 0;
     }
-    if (piece == 0 && lane() == 0) {
+    if (piece == LL_NOTES && lane() == 0) {
         p->lane.pushes[push].rank = -1;
         if (p->out_source) {
             p->out_source[expert * rows + position] = -1;
         }
     }
-    for (uint32_t k = (uint32_t)lane(); piece == 0 && p->by_rank && k < p->topk; k += 32) {
+    for (uint32_t k = (uint32_t)lane(); piece == LL_NOTES && p->by_rank && k < p->topk; k += 32) {
         if (p->out_topk_idx) {
             p->out_topk_idx[(uint64_t)position * p->topk + k] = -1;
         }
@@ -118,7 +120,7 @@ TERN_DEVICE void ll_do_without(const struct ll_receiver *r, uint32_t number, uin
     for (uint32_t before = 0; first && before < i; before++) {
         first = ll_is_row_here(r, s, before);
     }
-    if (piece == 0 && lane() == 0) {
+    if (piece == LL_NOTES && lane() == 0) {
         p->lane.plan[(uint64_t)number * (LL_PLAN_ROWS + 2 * p->topk) + LL_PLAN_RANK] = -1;
     }
     if (first) {

@@ -5,7 +5,7 @@
  * experts here. Rows of the slab: by expert, source rank, token. By rank a row has one place, that of the
  * buffer it came in: nothing is expanded, and the slab is as that of one expert.
  *
- * The first piece's warp also notes what combine must know, writes scales, sources, ids and weights. */
+ * What goes with a row is a piece too, LL_NOTES: what combine must know, scales, sources, ids and weights. */
 #ifndef TERN_LL_RECEIVE_H
 #define TERN_LL_RECEIVE_H
 
@@ -35,7 +35,7 @@ TERN_DEVICE struct ll_choice ll_choice_of(const struct ll_receiver *r, const int
         c.position = place;
         return c;
     }
-    c.placed = TERN_FFS(match_any_u32((uint32_t)id)) - 1 == lane() && c.local;
+    c.placed = is_first((uint32_t)id, k, p->topk) && c.local;
     c.expert = c.local ? (uint32_t)expert : 0;
     c.position =
         c.local ? (uint32_t)header[LL_HEADER_IDS + p->topk + k] + r->begins[s * p->experts_a_rank + c.expert]
@@ -106,15 +106,30 @@ TERN_DEVICE void ll_note_row(const struct ll_receiver *r, const int32_t *header,
     }
 }
 
-/* Scales of one expert's rows: word after word, each with all rows together. */
-TERN_DEVICE void ll_write_scales(const struct ll_receiver *r, const uint32_t *scales, uint32_t expert,
-                                 uint32_t position)
+/* To each expert's rows that a lane in `hits` names: word after word, each with all rows together. */
+TERN_DEVICE void ll_write_scales(const struct ll_receiver *r, const uint32_t *scales, uint32_t hits,
+                                 struct ll_choice c)
 {
     const struct ll_dispatch_args *p = r->p;
     uint64_t rows = (uint64_t)(uint32_t)p->f.num_ranks * p->max_tokens;
     uint32_t words = p->scale_bytes / 4;
-    for (uint32_t w = (uint32_t)lane(); w < words; w += 32) {
-        p->out_scales[((uint64_t)expert * words + w) * rows + position] = scales[w];
+    for (uint32_t w0 = 0; w0 < words; w0 += LL_AT_ONCE * 32) {
+        uint32_t w = w0 + (uint32_t)lane(), scale[LL_AT_ONCE];
+        TERN_UNROLL
+        for (uint32_t a = 0; a < LL_AT_ONCE; a++) {
+            scale[a] = w + a * 32 < words ? scales[w + a * 32] : 0;
+        }
+        for (uint32_t left = hits; left; left &= left - 1) {
+            int src = TERN_FFS(left) - 1;
+            uint32_t *to = p->out_scales + (uint64_t)shfl_u32(c.expert, src) * words * rows +
+                           shfl_u32(c.position, src);
+            TERN_UNROLL
+            for (uint32_t a = 0; a < LL_AT_ONCE; a++) {
+                if (w + a * 32 < words) {
+                    to[(w + a * 32) * rows] = scale[a];
+                }
+            }
+        }
     }
 }
 
@@ -159,21 +174,20 @@ TERN_DEVICE int ll_expand_piece(const struct ll_receiver *r, uint32_t number, ui
     const int32_t *header = (const int32_t *)at;
     struct ll_piece v;
     uint32_t begin = piece * LL_PIECE;
-    ll_load_piece(&v, at + p->header_bytes + begin, p->payload_bytes - begin);        /* beside the header */
-    int doubts = p->lane.masks.heard && lane() == 0 && ll_doubts(&p->lane, r->epoch); /* and beside both */
+    if (piece != LL_NOTES) {
+        ll_load_piece(&v, at + p->header_bytes + begin, p->payload_bytes - begin); /* beside the header */
+    }
+    int doubts = ll_has_masks(&p->lane) && lane() == 0 && ll_doubts(&p->lane, r->epoch); /* and beside both */
     struct ll_choice c = ll_choice_of(r, header, s, s * p->max_tokens + i);
-    if (p->lane.masks.heard && warp_any(doubts) && !ll_is_row_here(r, s, i)) {
+    if (ll_has_masks(&p->lane) && warp_any(doubts) && !ll_is_row_here(r, s, i)) {
         return 0;
     }
     uint32_t hits = warp_ballot(c.placed);
-    ll_store_piece(p, &v, begin, hits, ll_slab_row(p, c));
-    if (piece == 0) {
+    if (piece != LL_NOTES) {
+        ll_store_piece(p, &v, begin, hits, ll_slab_row(p, c));
+    } else {
         ll_note_row(r, header, number, s, c);
-        for (uint32_t left = p->scale_bytes ? hits : 0; left; left &= left - 1) {
-            int src = TERN_FFS(left) - 1;
-            ll_write_scales(r, (const uint32_t *)(at + p->header_bytes + p->payload_bytes),
-                            shfl_u32(c.expert, src), shfl_u32(c.position, src));
-        }
+        ll_write_scales(r, (const uint32_t *)(at + p->header_bytes + p->payload_bytes), hits, c);
     }
     return 1;
 }
@@ -190,36 +204,37 @@ TERN_DEVICE int ll_take_piece(const struct ll_receiver *r, uint32_t number, uint
         end = ll_await(&p->f, &p->lane, r->epoch, r->begin, OP_AWAIT_DONE, (int)s,
                        ll_arrival(&p->lane, p->f.own, r->epoch, ll_place_of(&p->lane, s, i)), &data);
     }
-    if (!warp_all(end == LL_HERE)) {
-        if (shfl_u32((uint32_t)end, 0) == LL_ABANDON) {
+    if (TERN_RARE(!warp_all(end == LL_HERE))) {
+        if (!ll_has_masks(&p->lane) || shfl_u32((uint32_t)end, 0) == LL_ABANDON) {
             return 0;
         }
         ll_raise_doubt(&p->lane, r->epoch);
         here = ll_is_row_here(r, s, i);
     }
     sync_warp(); /* what lane 0 has acquired is there for all lanes */
-    if (!here || !ll_expand_piece(r, number, piece, s, i)) {
+    if (TERN_RARE(!here || !ll_expand_piece(r, number, piece, s, i))) {
         ll_do_without(r, number, piece, s, i);
     }
     return 1;
 }
 
-TERN_DEVICE void ll_dispatch_receive(const struct ll_dispatch_args *p, uint64_t epoch)
+/* The block's first `threads` threads. */
+TERN_DEVICE void ll_dispatch_receive(const struct ll_dispatch_args *p, uint64_t epoch, int threads)
 {
-    struct ll_receiver r = ll_receiver_of(p, epoch);
-    uint32_t pieces = (p->payload_bytes + LL_PIECE - 1) / LL_PIECE;
+    struct ll_receiver r = ll_receiver_of(p, epoch, threads);
+    uint32_t pieces = (p->payload_bytes + LL_PIECE - 1) / LL_PIECE + 1; /* the last one LL_NOTES */
     uint32_t s = 0;
     int ok = ll_learn_places(&r);
     uint32_t units = ok ? r.rows_before[p->f.num_ranks] * pieces : 0;
     for (uint32_t u = (uint32_t)(warp() * nblk() + bid()); ok && u < units;
-         u += (uint32_t)(nblk() * nwarps())) {
+         u += (uint32_t)(nblk() * threads / 32)) {
         uint32_t number = u / pieces;
         while (r.rows_before[s + 1] <= number) {
             s++;
         }
-        ok = ll_take_piece(&r, number, u % pieces, s);
+        uint32_t piece = u % pieces;
+        ok = ll_take_piece(&r, number, piece == pieces - 1 ? LL_NOTES : piece, s);
     }
-    ll_leave(&p->f, &p->lane, epoch);
 }
 
 #endif

@@ -13,127 +13,26 @@
 #define TERN_LL_SEND_H
 
 #include "kernels/cast.h"
-#include "kernels/ids.h"
-#include "kernels/ll_frame.h"
+#include "kernels/ll_sender.h"
 
 /* A program that is wrong on purpose, for test/tsan_awake.sh, is without it. */
 #ifdef TERN_TEST_NO_LL_DISPATCH_PROXY
 #define LL_DISPATCH_PROXY_FENCE() ((void)0)
+#define LL_DISPATCH_STAGE_FENCE() ((void)0)
 #else
-#define LL_DISPATCH_PROXY_FENCE() fence_proxy_async()
+#define LL_DISPATCH_PROXY_FENCE() fence_proxy_async_global()
+#define LL_DISPATCH_STAGE_FENCE() fence_proxy_async_shared()
 #endif
 
-/* What the first warp's lanes know of a token's choices. */
-struct ll_token {
-    int32_t id;
-    uint32_t weight; /* bits of the float */
-};
-
-struct ll_sender {
-    const struct ll_dispatch_args *p;
-    uint64_t epoch;
-    uint32_t begin, end;   /* tokens of this block */
-    struct ll_token token; /* the next one */
-    uint32_t *counters;    /* [E] choices, then [R] rows */
-    int32_t *slots;        /* [LL_STAGES][R]: of the staged token at each rank, or -1 */
-    char *stages;
-    char *heap; /* of rank tid(), loaded long before its row is whole */
-};
-
-TERN_DEVICE struct ll_sender ll_sender_of(const struct ll_dispatch_args *p)
-{
-    struct ll_sender s;
-    uint32_t senders = nblk() > 1 ? (uint32_t)nblk() - 1 : 1;
-    uint32_t b = (uint32_t)bid() < senders ? (uint32_t)bid() : senders;
-    s.p = p;
-    s.epoch = 0;                           /* not yet known */
-    s.begin = p->num_tokens * b / senders; /* below 2^13 tokens, 2^8 blocks */
-    s.end = p->num_tokens * (b < senders ? b + 1 : senders) / senders;
-    s.token.id = -1;
-    s.token.weight = 0;
-    s.counters = (uint32_t *)shared_memory();
-    s.slots = (int32_t *)(s.counters + p->num_experts + (uint32_t)p->f.num_ranks);
-    s.stages = shared_memory() + p->stage_offset;
-    s.heap = p->f.ep_bases[tid() < p->f.num_ranks ? tid() : 0];
-    return s;
-}
-
-TERN_DEVICE int32_t ll_id(const struct ll_dispatch_args *p, uint64_t c)
-{
-    int64_t id = id_at(p->topk_idx, p->idx_bytes, c);
-    return id >= 0 && id < (int64_t)p->num_experts ? (int32_t)id : -1;
-}
-
-/* The first id out of range since the object was opened or reset goes on record; it counts as -1. */
-TERN_DEVICE void ll_report_id(const struct ll_sender *s, uint64_t c)
-{
-    const struct ll_dispatch_args *p = s->p;
-    int64_t id = id_at(p->topk_idx, p->idx_bytes, c);
-    if (id < -1 || id >= (int64_t)p->num_experts) {
-        /* Pairs with itself in other threads: one of them wins the record. */
-        if (atom_cas_acqrel_gpu_u32(&p->lane.state->bad_ids, 0, 1) == 0) {
-            struct op_note note = {OP_STATUS_INVALID, OP_AWAIT_EXPERT_ID,
-                                   p->f.rank,         p->f.rank,
-                                   s->epoch,          c,
-                                   (uint64_t)id,      0,
-                                   p->topk,           0};
-            op_fill_record(&p->f, p->lane.bad_id, &note, s->epoch);
-        }
-    }
-}
-
-/* All threads. A barrier later, ll_count can begin. */
-TERN_DEVICE void ll_clear_counters(const struct ll_sender *s)
-{
-    const struct ll_dispatch_args *p = s->p;
-    for (uint32_t i = (uint32_t)tid(); i < p->num_experts + (uint32_t)p->f.num_ranks; i += (uint32_t)nthr()) {
-        s->counters[i] = 0;
-    }
-}
-
-/* All threads: adds what tokens 0 .. end - 1 have, once an expert and once a rank of each token. */
-TERN_DEVICE void ll_count(const struct ll_sender *s, uint32_t end, const int reports)
-{
-    const struct ll_dispatch_args *p = s->p;
-    for (uint32_t c = (uint32_t)tid(); c < end * p->topk; c += (uint32_t)nthr()) {
-        int32_t id = ll_id(p, c);
-        int32_t rank = id >= 0 ? id / (int32_t)p->experts_a_rank : 0;
-        int32_t low = rank * (int32_t)p->experts_a_rank;
-        int new_expert = id >= 0, new_rank = id >= 0;
-        for (uint32_t i = c - c % p->topk; i < c; i++) {
-            int32_t other = ll_id(p, i);
-            new_expert &= other != id;
-            new_rank &= other < low || other >= low + (int32_t)p->experts_a_rank;
-        }
-        if (new_expert) {
-            atom_add_cta_u32(&s->counters[id], 1);
-        }
-        if (new_rank) {
-            atom_add_cta_u32(&s->counters[p->num_experts + (uint32_t)rank], 1);
-        }
-        if (reports) {
-            ll_report_id(s, c);
-        }
-    }
-    sync_block();
-}
-
-TERN_DEVICE char *ll_heap(const struct ll_sender *s, int d)
-{
-    return d == tid() ? s->heap : s->p->f.ep_bases[d];
-}
-
-/* All threads of the last block: this rank is in, and so many rows and choices are on their way. */
+/* All threads of the last block, counted and past ll_enter: this rank is in, and so many rows and choices are
+ * on their way. The fence that makes the stores below releases is in ll_prepare. */
 TERN_DEVICE void ll_announce_counts(const struct ll_sender *s)
 {
     const struct ll_dispatch_args *p = s->p;
     uint32_t words = LL_ENTRY_CHOICES + p->experts_a_rank;
-    ll_count(s, p->num_tokens, 1);
-    uint32_t first = (uint32_t)tid() / words;
-    char *heap =
-        p->f.ep_bases[first < (uint32_t)p->f.num_ranks ? first : 0]; /* on its way before the fence */
-    OP_FENCE(); /* makes the stores below releases; pairs with the acquires in ll_await */
-    for (uint32_t i = (uint32_t)tid(); i < words * (uint32_t)p->f.num_ranks; i += (uint32_t)nthr()) {
+    uint32_t end = s->turn < LL_ANNOUNCERS ? words * (uint32_t)p->f.num_ranks : 0;
+    uint32_t step = nthr() < LL_ANNOUNCERS ? (uint32_t)nthr() : LL_ANNOUNCERS;
+    for (uint32_t i = (uint32_t)s->turn; i < end; i += step) {
         uint32_t d = i / words, w = i % words;
         uint32_t value = (uint32_t)p->f.message.signature;
         if (w == LL_ENTRY_ROWS) {
@@ -142,12 +41,10 @@ TERN_DEVICE void ll_announce_counts(const struct ll_sender *s)
             value = s->counters[d * p->experts_a_rank + w - LL_ENTRY_CHOICES];
         }
         if (!ll_gone(&p->f, &p->lane, (int)d)) {
-            heap = d == first ? heap : p->f.ep_bases[d];
-            uint64_t *to = ll_entry(&p->lane, heap, s->epoch, p->f.rank) + w;
+            uint64_t *to = ll_entry(&p->lane, ll_heap(s, (int)d), s->epoch, p->f.rank) + w;
             OP_STORE_READY(to, op_tagged(s->epoch, value));
         }
     }
-    sync_block();
 }
 
 /* The first warp, some time before ll_write_header. */
@@ -157,7 +54,7 @@ TERN_DEVICE struct ll_token ll_load_token(const struct ll_sender *s, uint32_t t)
     uint64_t c = (uint64_t)t * p->topk + (uint32_t)lane();
     struct ll_token token = {-1, 0};
     if (warp() == 0 && t < s->end && (uint32_t)lane() < p->topk) {
-        token.id = ll_id(p, c);
+        token.id = ll_valid_id(p, id_at(p->topk_idx, p->idx_bytes, c));
         token.weight = p->weights ? f32_bits(p->weights[c]) : 0;
     }
     return token;
@@ -172,19 +69,18 @@ TERN_DEVICE void ll_write_header(const struct ll_sender *s, uint32_t t, uint32_t
     uint32_t k = (uint32_t)lane();
     uint64_t c = (uint64_t)t * p->topk + k;
     int32_t id = s->token.id;
-    int32_t rank = id >= 0 ? id / (int32_t)p->experts_a_rank : -1;
-    int first_of_id = TERN_FFS(match_any_u32((uint32_t)id)) - 1;
-    int first_of_rank = TERN_FFS(match_any_u32((uint32_t)rank)) - 1;
+    int32_t rank = id >= 0 ? id / (int32_t)p->experts_a_rank : 0;
+    struct ll_firsts first = ll_firsts_of(p, id, (uint32_t)rank, k);
     int32_t slot = id >= 0 ? (int32_t)s->counters[id] : 0;
     int sent = id >= 0 && !ll_gone(&p->f, &p->lane, rank);
     for (int d = lane(); d < p->f.num_ranks; d += 32) {
         slots[d] = -1;
     }
     sync_warp();
-    if (id >= 0 && first_of_id == lane()) {
+    if (id >= 0 && first.of_expert) {
         s->counters[id]++;
     }
-    if (sent && first_of_rank == lane()) {
+    if (sent && first.of_rank) {
         slots[rank] = (int32_t)s->counters[p->num_experts + (uint32_t)rank]++;
     }
     if (k == 0) {
@@ -258,7 +154,7 @@ TERN_DEVICE void ll_start(const struct ll_sender *s, uint32_t stage, const int b
     const struct ll_dispatch_args *p = s->p;
     const int32_t *slots = s->slots + stage * (uint32_t)p->f.num_ranks;
     const char *from = s->stages + stage * p->row_bytes;
-    for (int d = bulk ? tid() : 0; d < p->f.num_ranks; d += bulk ? nthr() : 1) {
+    for (int d = bulk ? s->turn : 0; d < p->f.num_ranks; d += bulk ? nthr() : 1) {
         if (slots[d] >= 0 && bulk) {
             bulk_store(ll_row_at(s, ll_heap(s, d), slots[d]), from, p->row_bytes);
         } else if (slots[d] >= 0) {
@@ -276,11 +172,11 @@ TERN_DEVICE void ll_tell(const struct ll_sender *s, uint32_t stage)
 {
     const struct ll_dispatch_args *p = s->p;
     const int32_t *slots = s->slots + stage * (uint32_t)p->f.num_ranks;
-    if (tid() >= p->f.num_ranks) {
+    if (s->turn >= p->f.num_ranks) {
         return;
     }
     OP_FENCE(); /* pairs with the acquire in ll_await: the row comes before its word */
-    for (int d = tid(); d < p->f.num_ranks; d += nthr()) {
+    for (int d = s->turn; d < p->f.num_ranks; d += nthr()) {
         if (slots[d] >= 0) {
             uint64_t i = ll_place_of(&p->lane, (uint32_t)p->f.rank, (uint32_t)slots[d]);
             OP_STORE_DONE(ll_arrival(&p->lane, ll_heap(s, d), s->epoch, i), ll_arrived(s->epoch));
@@ -288,14 +184,27 @@ TERN_DEVICE void ll_tell(const struct ll_sender *s, uint32_t stage)
     }
 }
 
-/* All threads, before the block's first barrier: clears counters, and reads what can be read by then. */
-TERN_DEVICE void ll_prepare(struct ll_sender *s)
+/* All threads, before ll_enter: all that needs no epoch. A block's first row is in its stage, cast, and what
+ * comes before the block's tokens is counted; the loads of both are on their way together. */
+TERN_DEVICE void ll_prepare(struct ll_sender *s, const int bulk)
 {
-    ll_clear_counters(s);
+    if (s->announces && s->turn < LL_ANNOUNCERS) {
+        /* Makes the stores in ll_announce_counts releases; pairs with the acquires in ll_await. They say that
+         * this rank's earlier kernels are over, and hold what else they say; so the fence need not wait for
+         * anything of this kernel. */
+        OP_FENCE();
+    }
+    if (bulk && s->begin < s->end && s->turn < s->p->f.num_ranks) {
+        LL_DISPATCH_PROXY_FENCE(); /* what others read of the buffers before comes before this thread's copies */
+    }
+    int64_t id = ll_first_tally_id(s);
     s->token = ll_load_token(s, s->begin);
+    ll_clear_counters(s);
     if (s->begin < s->end) {
         ll_write_row(s, s->begin, 0);
     }
+    sync_block();
+    ll_tally(s, id);
 }
 
 /* All threads of a block with tokens. */
@@ -303,19 +212,17 @@ TERN_DEVICE void ll_send_tokens(struct ll_sender *s, const int bulk)
 {
     uint32_t stage = 0, before = LL_STAGES - 1;
     int started = 0;
-    ll_count(s, s->begin, 0);
     for (uint32_t t = s->begin; t < s->end; t++) {
         int evicted = ll_is_evicted(&s->p->f, &s->p->lane); /* on its way while the row is read */
         if (warp() == 0) {
             ll_write_header(s, t, stage);
         }
         s->token = ll_load_token(s, t + 1);
-        if (t > s->begin) {
+        if (TERN_RARE(t > s->begin)) { /* not with few tokens, when time counts most */
             ll_write_row(s, t, stage);
         }
         if (bulk) {
-            /* The stage, and what others read of the buffer before, come before the copies. */
-            LL_DISPATCH_PROXY_FENCE();
+            LL_DISPATCH_STAGE_FENCE(); /* the stage comes before the copies */
         }
         if (!ll_sync_sender(&s->p->lane, evicted)) {
             started = 0; /* not even the word of the row before: its place may be another's by now */
@@ -336,23 +243,24 @@ TERN_DEVICE void ll_send_tokens(struct ll_sender *s, const int bulk)
         stage = stage == LL_STAGES - 1 ? 0 : stage + 1;
     }
     if (bulk) {
-        bulk_wait(0);
+        bulk_wait(0); /* of the threads that started copies, which are those that tell */
+    } else {
+        sync_block();
     }
-    sync_block();
     if (started) {
         ll_tell(s, before);
     }
-    sync_block();
 }
 
-/* All threads, after ll_prepare and a barrier. */
-TERN_DEVICE void ll_dispatch_send(struct ll_sender *s, uint64_t epoch, const int bulk)
+/* All threads, after ll_prepare and ll_enter. The last warp, which waits for copies, comes back some time
+ * after the others, which can begin to receive. */
+TERN_DEVICE void ll_dispatch_send(struct ll_sender *s, const int bulk)
 {
-    s->epoch = epoch;
-    if (bid() == nblk() - 1) {
+    if (s->announces) {
         ll_announce_counts(s);
     }
-    if (nblk() == 1) { /* who counted all counts anew */
+    if (nblk() == 1) { /* who counted all, and sends all */
+        sync_block();
         ll_clear_counters(s);
         sync_block();
     }

@@ -154,6 +154,9 @@ void fence_proxy_async(void)
     order_release(&f->block->proxy); /* pairs with the acquire in issue() */
 }
 
+void fence_proxy_async_global(void) { fence_proxy_async(); }
+void fence_proxy_async_shared(void) { fence_proxy_async(); }
+
 static void check_copy(struct fiber *f, const char *call, const void *shared, const void *global,
                        uint32_t bytes)
 {

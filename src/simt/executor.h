@@ -41,9 +41,11 @@ enum primitive {
     PRIMITIVE_SHFL,
     PRIMITIVE_MATCH,
     PRIMITIVE_SYNC_BLOCK,
-    PRIMITIVE_SYNC_BLOCK_OR
+    PRIMITIVE_SYNC_BLOCK_OR,
+    PRIMITIVE_SYNC_PART,
+    PRIMITIVE_SYNC_PART_OR
 };
-enum { PRIMITIVE_COUNT = PRIMITIVE_SYNC_BLOCK_OR + 1 };
+enum { PRIMITIVE_COUNT = PRIMITIVE_SYNC_PART_OR + 1 };
 
 enum fiber_fate { FIBER_LIVES, FIBER_ENDED, FIBER_FAULTY };
 
@@ -97,16 +99,21 @@ struct warp {
     char clock[2];
 };
 
-struct block {
-    struct grid *grid;
-    struct block *next, *prev;
-    int bid;
-    int live; /* fibers */
+/* Of a block's threads. Two values and clocks, as in a warp. */
+struct barrier {
     int joined;
     enum primitive primitive;
     uint32_t phase;
     int any[2];
     char clock[2];
+};
+
+struct block {
+    struct grid *grid;
+    struct block *next, *prev;
+    int bid;
+    int live; /* fibers */
+    struct barrier whole, part;
     char *shared;
     uint32_t shared_bytes;
     uint64_t **bars; /* initialised mbarriers */

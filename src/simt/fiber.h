@@ -10,6 +10,7 @@
 
 #define TERN_DEVICE static inline __attribute__((always_inline, unused))
 #define TERN_UNROLL
+#define TERN_ROLLED
 #define TERN_POPC(x)  __builtin_popcount(x)
 #define TERN_FFS(x)   __builtin_ffs((int)(x))
 #define TERN_BSWAP(x) __builtin_bswap32(x)
@@ -43,6 +44,8 @@ extern _Thread_local struct simt_thread *simt_self __attribute__((tls_model("ini
 void sync_warp(void);
 void sync_block(void);
 int sync_block_or(int v);
+void sync_part(int threads);
+int sync_part_or(int threads, int v);
 uint32_t simt_ballot(int v);
 uint64_t simt_shfl(uint64_t v, int src);
 uint32_t match_any_u32(uint32_t v);
@@ -53,6 +56,8 @@ uint64_t clock_ns(void);
 void simt_no_fence(void); /* ends the program */
 
 void fence_proxy_async(void);
+void fence_proxy_async_global(void);
+void fence_proxy_async_shared(void);
 void mbar_init(uint64_t *bar, uint32_t count);
 void fence_mbar_init(void);
 void mbar_expect(uint64_t *bar, uint32_t bytes);

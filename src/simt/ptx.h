@@ -11,6 +11,7 @@
 
 #define TERN_DEVICE   static __device__ __forceinline__
 #define TERN_UNROLL   _Pragma("unroll")
+#define TERN_ROLLED   _Pragma("unroll 1")
 #define TERN_POPC(x)  __popc(x)
 #define TERN_FFS(x)   __ffs((int)(x))
 #define TERN_BSWAP(x) __byte_perm((x), 0, 0x0123)
@@ -43,6 +44,17 @@ TERN_DEVICE int nwarps(void) { return (int)(blockDim.x >> 5); }
 TERN_DEVICE void sync_warp(void) { __syncwarp(); }
 TERN_DEVICE void sync_block(void) { __syncthreads(); }
 TERN_DEVICE int sync_block_or(int v) { return __syncthreads_or(v); }
+/* Barrier 1; 0 is that of the whole block. */
+TERN_DEVICE void sync_part(int threads) { asm volatile("bar.sync 1, %0;" : : "r"(threads) : "memory"); }
+TERN_DEVICE int sync_part_or(int threads, int v)
+{
+    int any;
+    asm volatile("{ .reg .pred p, q; setp.ne.s32 p, %2, 0; bar.red.or.pred q, 1, %1, p; selp.s32 %0, 1, 0, q; }"
+                 : "=r"(any)
+                 : "r"(threads), "r"(v)
+                 : "memory");
+    return any;
+}
 TERN_DEVICE uint32_t warp_ballot(int v) { return __ballot_sync(0xffffffffu, v); }
 TERN_DEVICE int warp_any(int v) { return __any_sync(0xffffffffu, v); }
 TERN_DEVICE int warp_all(int v) { return __all_sync(0xffffffffu, v); }
@@ -197,6 +209,8 @@ TERN_DEVICE uint32_t cvt_e4m3x4(float a, float b, float c, float d)
 TERN_DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 TERN_DEVICE void fence_proxy_async(void) { asm volatile("fence.proxy.async;" : : : "memory"); }
+TERN_DEVICE void fence_proxy_async_global(void) { asm volatile("fence.proxy.async.global;" : : : "memory"); }
+TERN_DEVICE void fence_proxy_async_shared(void) { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
 
 TERN_DEVICE void mbar_init(uint64_t *bar, uint32_t count)
 {
@@ -258,6 +272,8 @@ TERN_DEVICE void bulk_commit(void) { asm volatile("cp.async.bulk.commit_group;" 
 
 /* Never reached: launchers choose the plain variant for such devices. */
 TERN_DEVICE void fence_proxy_async(void) {}
+TERN_DEVICE void fence_proxy_async_global(void) {}
+TERN_DEVICE void fence_proxy_async_shared(void) {}
 TERN_DEVICE void mbar_init(uint64_t *, uint32_t) { __trap(); }
 TERN_DEVICE void fence_mbar_init(void) {}
 TERN_DEVICE void mbar_expect(uint64_t *, uint32_t) { __trap(); }

@@ -45,7 +45,7 @@ static int print_block(const struct block *b)
             fprintf(stderr, " lanes %08x wait in %s;", w->joined, terni_primitive_name(w->primitive));
         }
         if (w->at_block != 0) {
-            fprintf(stderr, " lanes %08x wait in %s;", w->at_block, terni_primitive_name(b->primitive));
+            fprintf(stderr, " lanes %08x wait in %s;", w->at_block, terni_primitive_name(b->part.joined ? b->part.primitive : b->whole.primitive));
         }
         if (w->at_bulk != 0) {
             fprintf(stderr, " lanes %08x wait in bulk_wait;", w->at_bulk);

@@ -11,6 +11,7 @@
  *   int      tid() bid() nthr() nblk() lane() warp() nwarps()
  *   void     sync_warp() sync_block()                 all 32 lanes, all threads of the block
  *   int      sync_block_or(int)                       barrier; nonzero if any thread gave nonzero
+ *   void     sync_part(n)  int sync_part_or(n, int)   the same among the block's first n threads, whole warps
  *   uint32_t warp_ballot(int)  int warp_any(int)  int warp_all(int)  whole warp
  *   uint32_t shfl_u32(v, src)  uint64_t shfl_u64  float shfl_f32  shfl_xor_f32(v, mask)
  *   uint32_t match_any_u32(v)                         lanes that hold the same value
@@ -28,6 +29,8 @@
  *   void     fence_proxy_async()      earlier ordinary accesses of this thread, and those it has synchronised
  *                                     with, come before later bulk copies of this thread and of threads that
  *                                     synchronise with it afterwards; global and shared memory
+ *   void     fence_proxy_async_global() fence_proxy_async_shared()  the same for one of them, which takes 20
+ *                                     cycles instead of 500; the cpu machine takes each for both
  *   void     mbar_init(bar, count)    then fence_mbar_init() before others use it
  *   void     mbar_expect(bar, bytes)  one arrival, and so many bytes to come
  *   int      mbar_test(bar, parity)   1 once the phase with that parity is complete; acquires
@@ -46,13 +49,18 @@
  *   struct vec16 ld_stream_vec16(p)                   the same, read once: does not linger in L1
  *   void     st_stream_vec16(p, v)                    the same, not soon read: leaves L2 first
  *
- * Qualifiers: TERN_DEVICE (inline function), TERN_KERNEL(name, struct args, p) { body }, TERN_UNROLL.
- * Bits of a uint32_t: TERN_POPC(x) TERN_FFS(x) TERN_BSWAP(x). */
+ * Qualifiers: TERN_DEVICE (inline function), TERN_KERNEL(name, struct args, p) { body }, TERN_UNROLL and
+ * TERN_ROLLED (of the loop that follows: all of it, none of it).
+ * Bits of a uint32_t: TERN_POPC(x) TERN_FFS(x) TERN_BSWAP(x).
+ * TERN_RARE(x): the condition x, whose code is to be out of the way. A kernel of a few microseconds runs most of
+ * its instructions once, and waits for each line of them that is not the next one. */
 #ifndef TERN_SIMT_H
 #define TERN_SIMT_H
 
 #include <stddef.h>
 #include <stdint.h>
+
+#define TERN_RARE(x) __builtin_expect(!!(x), 0)
 
 struct vec16 {
     uint32_t w[4];

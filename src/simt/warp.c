@@ -28,6 +28,10 @@ const char *terni_primitive_name(enum primitive p)
         return "sync_block";
     case PRIMITIVE_SYNC_BLOCK_OR:
         return "sync_block_or";
+    case PRIMITIVE_SYNC_PART:
+        return "sync_part";
+    case PRIMITIVE_SYNC_PART_OR:
+        return "sync_part_or";
     case PRIMITIVE_NONE:
         break;
     }
@@ -110,31 +114,35 @@ uint32_t match_any_u32(uint32_t v)
     return mask;
 }
 
-static int block_join(enum primitive p, int v)
+/* The block's first `threads` threads, which are all for `whole`. */
+static int block_join(struct barrier *j, enum primitive p, int threads, int v)
 {
     struct fiber *f = current_fiber();
     struct block *b = f->block;
-    uint32_t set = b->phase & 1u;
+    uint32_t set = j->phase & 1u;
 
-    if (b->joined == 0) {
-        b->primitive = p;
-        b->any[set] = 0;
-    } else if (b->primitive != p) {
+    if (j->joined == 0) {
+        j->primitive = p;
+        j->any[set] = 0;
+    } else if (j->primitive != p) {
         terni_fiber_bug(f, "divergence: thread %d calls %s while others wait in %s", f->thread.tid,
-                        terni_primitive_name(p), terni_primitive_name(b->primitive));
+                        terni_primitive_name(p), terni_primitive_name(j->primitive));
     }
-    if (b->live != f->thread.nthr) {
+    if (f->thread.tid >= threads) {
+        terni_fiber_bug(f, "thread %d calls %s of %d threads", f->thread.tid, terni_primitive_name(p), threads);
+    }
+    if (j == &b->whole && b->live != threads) {
         terni_fiber_bug(f, "deadlock: thread %d calls %s after other threads have exited", f->thread.tid,
                         terni_primitive_name(p));
     }
-    b->any[set] |= v != 0;
-    order_release(&b->clock[set]);
-    if (++b->joined == f->thread.nthr) {
-        b->joined = 0;
-        b->phase++;
+    j->any[set] |= v != 0;
+    order_release(&j->clock[set]);
+    if (++j->joined == threads) {
+        j->joined = 0;
+        j->phase++;
         f->executor->stats.joins[p]++;
         f->executor->quiet = 0;
-        for (int i = 0; i < b->num_warps; i++) {
+        for (int i = 0; i < threads / SIMT_LANES; i++) {
             b->warps[i].at_block = 0;
             terni_warp_wake(&b->warps[i], ALL_LANES);
         }
@@ -144,13 +152,26 @@ static int block_join(enum primitive p, int v)
         terni_warp_check(f);
         terni_fiber_yield(f);
     }
-    order_acquire(&b->clock[set]);
-    return b->any[set];
+    order_acquire(&j->clock[set]);
+    return j->any[set];
 }
 
-void sync_block(void) { block_join(PRIMITIVE_SYNC_BLOCK, 0); }
+static int whole_join(enum primitive p, int v)
+{
+    struct fiber *f = current_fiber();
+    return block_join(&f->block->whole, p, f->thread.nthr, v);
+}
 
-int sync_block_or(int v) { return block_join(PRIMITIVE_SYNC_BLOCK_OR, v); }
+void sync_block(void) { whole_join(PRIMITIVE_SYNC_BLOCK, 0); }
+
+int sync_block_or(int v) { return whole_join(PRIMITIVE_SYNC_BLOCK_OR, v); }
+
+void sync_part(int threads) { block_join(&current_fiber()->block->part, PRIMITIVE_SYNC_PART, threads, 0); }
+
+int sync_part_or(int threads, int v)
+{
+    return block_join(&current_fiber()->block->part, PRIMITIVE_SYNC_PART_OR, threads, v);
+}
 
 void spin(void)
 {
