@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ep/ep_ll.h"
+#include "ep/tuning.h"
 #include "kernels/kernels.h"
 
 /* By compression. */
@@ -68,6 +69,19 @@ static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
     k->f.message.signature = terni_ep_sign(s, a->compression) & 0xffffffffu;
 }
 
+/* Rows that go home as they are pass through a ring of each warp; others are made in the block's stages. */
+static uint32_t fill_room(const struct tern_ep *ep, struct ll_combine_args *k)
+{
+    struct ll_depth depth = terni_tuning_ll_depth(&ep->machine->info);
+    int as_they_are = !k->adds_here && k->compression == TERN_LL_PLAIN;
+    struct ll_room room = as_they_are ? terni_ll_chunk_room(&ep->shape, &depth, k->row_bytes)
+                                      : terni_ll_row_room(&ep->shape, &depth, k->sent_bytes);
+    k->stage_bytes = room.stage_bytes;
+    k->stages = room.stages;
+    k->words_offset = room.words_offset;
+    return room.bytes;
+}
+
 enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combine_args *a,
                                   struct tern_stream *stream)
 {
@@ -88,7 +102,7 @@ enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combi
         k.out_stride = a->out_stride ? a->out_stride : (int64_t)k.row_bytes;
     }
     k.phases = terni_ll_phases(a->phase);
-    k.lane.watch = (uint64_t)LL_STAGES * k.sent_bytes;
+    k.lane.watch = fill_room(ep, &k);
     struct ll_launch what = {TERN_OP_LL_COMBINE,
                              kernels[k.compression][0],
                              kernels[k.compression][1],
