@@ -69,13 +69,18 @@ static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
     k->f.message.signature = terni_ep_sign(s, a->compression) & 0xffffffffu;
 }
 
-/* Rows that go home as they are pass through a ring of each warp; others are made in the block's stages. */
+/* Rows that go home as they are pass through a ring of each warp if they go by bulk copies; others are made in
+ * the block's stages. */
 static uint32_t fill_room(const struct tern_ep *ep, struct ll_combine_args *k)
 {
     struct ll_depth depth = terni_tuning_ll_depth(&ep->machine->info);
     int as_they_are = !k->adds_here && k->compression == TERN_LL_PLAIN;
-    struct ll_room room = as_they_are ? terni_ll_chunk_room(&ep->shape, &depth, k->row_bytes)
-                                      : terni_ll_row_room(&ep->shape, &depth, k->sent_bytes);
+    struct ll_room room = {0, 0, 0, 0};
+    if (!as_they_are) {
+        room = terni_ll_row_room(&ep->shape, &depth, k->sent_bytes);
+    } else if (ep->shape.transfer == TERN_TRANSFER_BULK) {
+        room = terni_ll_chunk_room(&ep->shape, &depth, k->row_bytes);
+    }
     k->stage_bytes = room.stage_bytes;
     k->stages = room.stages;
     k->words_offset = room.words_offset;

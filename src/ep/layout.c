@@ -19,7 +19,8 @@ enum {
     DEFAULT_SMS = 24,
     MAX_LL_TOKENS = 1 << 13,
     MAX_LANES = 64,
-    DEFAULT_LANES = 2
+    DEFAULT_LANES = 2,
+    LEAST_CHUNK = 256
 };
 static const uint64_t max_row_count = (1ull << 31) - 1;
 
@@ -210,10 +211,13 @@ struct ll_room terni_ll_chunk_room(const struct ep_shape *s, const struct ll_dep
 {
     uint32_t watch = terni_ll_watch_bytes(s);
     uint64_t a_warp = (d->shared_bytes > watch ? d->shared_bytes - watch : 0) / d->warps;
-    uint32_t chunks = (row_bytes + d->chunk_bytes - 1) / d->chunk_bytes;
     struct ll_room room;
     room.stage_bytes = d->chunk_bytes;
-    room.stages = between(a_warp / (d->chunk_bytes + sizeof(uint64_t)), 2, d->most_chunks);
+    while (room.stage_bytes > LEAST_CHUNK && a_warp < 2 * (room.stage_bytes + sizeof(uint64_t))) {
+        room.stage_bytes /= 2;
+    }
+    uint32_t chunks = (row_bytes + room.stage_bytes - 1) / room.stage_bytes;
+    room.stages = between(a_warp / (room.stage_bytes + sizeof(uint64_t)), 2, d->most_chunks);
     room.stages = chunks < room.stages ? chunks : room.stages;
     room.words_offset = d->warps * room.stages * room.stage_bytes;
     room.bytes = room.words_offset + d->warps * room.stages * (uint32_t)sizeof(uint64_t);

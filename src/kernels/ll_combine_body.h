@@ -227,13 +227,17 @@ TERN_DEVICE void ll_add_token(const struct ll_combine_args *p, uint64_t epoch, u
     }
 }
 
+/* When a warp's turn comes to receive: those that have sent least first, but for the one that has
+ * ll_raise to do. */
+TERN_DEVICE int ll_turn(void) { return warp() == nwarps() - 1 ? warp() : nwarps() - 2 - warp(); }
+
 TERN_DEVICE void ll_combine_receive(const struct ll_combine_args *p, uint64_t epoch, const int codec)
 {
     uint32_t pieces = (p->row_bytes + LL_SUM - 1) / LL_SUM;
     uint32_t units = p->num_tokens * pieces;
     uint64_t begin = ll_begin(&p->lane);
     int ok = !ll_is_speaker() || ll_await_entries(p, epoch, begin);
-    for (uint32_t u = (uint32_t)(warp() * nblk() + bid()); ok && u < units;
+    for (uint32_t u = (uint32_t)(ll_turn() * nblk() + bid()); ok && u < units;
          u += (uint32_t)(nblk() * nwarps())) {
         struct ll_awaited a;
         ok = ll_await_rows(p, epoch, begin, u / pieces, &a);

@@ -220,7 +220,7 @@ TERN_DEVICE void ll_make_send(const struct ll_combine_args *p, uint64_t epoch, u
         struct ll_parcel to = {ll_goes_home(p, o.rank) ? o.rank : -1, o.index, NULL};
         struct ll_origin later = o;
         to.heap = p->f.ep_bases[to.rank >= 0 ? to.rank : 0];
-        to.rank = ll_is_out(p) ? -1 : to.rank;
+        int out = ll_is_out(p);
         if (lane() == 0) {
             next = atom_add_cta_u32(&m.words[LL_MAKE_NEXT], 1);
         }
@@ -232,6 +232,7 @@ TERN_DEVICE void ll_make_send(const struct ll_combine_args *p, uint64_t epoch, u
         to.index += p->adds_here ? TERN_FFS(hits) - 1 : 0;
         ll_make_unit(&m, o, row, unit - row * m.units, codec);
         if (ll_count_made(&m, row, bulk)) {
+            to.rank = out ? -1 : to.rank;
             ll_send_made(&m, to, row, bulk);
         }
         unit = next;
