@@ -22,6 +22,7 @@ static int check_survivors(struct ll_stage *x, int operation)
         CHECK(f.operation == operation && f.peer == CULPRIT, "rank %d: operation %d, rank %d is to blame", r,
               f.operation, f.peer);
         CHECK(strstr(tern_last_error(), "low-latency"), "\"%s\" does not say low-latency", tern_last_error());
+        CHECK(f.awaited == TERN_AWAIT_READY, "rank %d awaited %d", r, f.awaited);
         if (f.reporter == r) {
             CHECK(f.late[0] == 1u << CULPRIT, "rank %d: late ranks are 0x%llx", r,
                   (unsigned long long)f.late[0]);

@@ -289,6 +289,28 @@ static int sufficient(struct test *t)
     return 0;
 }
 
+/* Rows of a low-latency combine on such a device, between 64 ranks. */
+static int check_low_latency(const struct machine_info *info, uint32_t row_bytes)
+{
+    struct ll_depth depth = terni_tuning_ll_depth(info);
+    struct ep_shape shape;
+    struct ll_room chunks, rows;
+
+    memset(&shape, 0, sizeof shape);
+    shape.num_ranks = 64;
+    chunks = terni_ll_chunk_room(&shape, &depth, row_bytes);
+    rows = terni_ll_row_room(&shape, &depth, row_bytes);
+    CHECK(chunks.bytes + terni_ll_watch_bytes(&shape) <= info->max_shared_bytes && chunks.bytes % 8 == 0 &&
+              chunks.stages >= (row_bytes > chunks.stage_bytes ? 2u : 1u) && chunks.stage_bytes % 16 == 0,
+          "a combine of %u bytes in %u: %u chunks of %u, %u bytes", row_bytes, info->max_shared_bytes,
+          chunks.stages, chunks.stage_bytes, chunks.bytes);
+    CHECK(rows.bytes + terni_ll_watch_bytes(&shape) <= info->max_shared_bytes && rows.bytes % 8 == 0 &&
+              rows.stages >= 1 && rows.stage_bytes >= row_bytes && rows.stage_bytes % 16 == 0,
+          "a combine of %u bytes in %u: %u rows of %u, %u bytes", row_bytes, info->max_shared_bytes,
+          rows.stages, rows.stage_bytes, rows.bytes);
+    return 0;
+}
+
 /* Any capability and 48 to 228 KiB of shared memory: rows of a usual size always have room. */
 static int unlisted(struct test *t)
 {
@@ -306,6 +328,7 @@ static int unlisted(struct test *t)
              info.max_shared_bytes += 4u << 10) {
             info.compute_capability = capabilities[c];
             for (r = 0; r < sizeof rows / sizeof rows[0]; r++, count++) {
+                PASS(check_low_latency(&info, rows[r]));
                 for (bulk = 0; bulk < 2; bulk++) {
                     OK(terni_tuning_dispatch(&info, bulk, 0, rows[r], 2048, &g));
                     CHECK(g.shared_bytes <= info.max_shared_bytes && g.num_threads >= 32 &&

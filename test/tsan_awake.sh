@@ -47,7 +47,7 @@ reports "a relaxed store of done alone" src/kernels/ "$build/awake/ep_done" --ca
 reports "a relaxed store of low latency's entry words alone" src/kernels/ "$build/awake/ll_ready" --seeds 81-92
 reports "a relaxed store of low latency's arrival words alone" src/kernels/ "$build/awake/ll_done" --case 1
 reports "low latency's dispatch without the proxy fence" src/kernels/ll_send "$build/awake/ll_dispatch_proxy" --case 1
-reports "low latency's combine without the proxy fence" src/kernels/ll_combine_body "$build/awake/ll_combine_proxy" --case 1
+reports "low latency's combine without the proxy fence" src/kernels/ll_make "$build/awake/ll_combine_proxy" --case 1
 # ThreadSanitizer does not model fences; the executor looks that they are there.
 for program in ep ll; do
     timeout 120 "$build/awake/${program}_no_fence" --case 1 > "$scratch/log" 2>&1

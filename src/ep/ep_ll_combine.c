@@ -4,12 +4,15 @@
 #include <string.h>
 
 #include "ep/ep_ll.h"
+#include "ep/tuning.h"
 #include "kernels/kernels.h"
 
-/* By compression. */
-static const int kernels[][2] = {{TERN_KERNEL_ll_combine_bulk, TERN_KERNEL_ll_combine_plain},
-                                 {TERN_KERNEL_ll_combine_fp8_bulk, TERN_KERNEL_ll_combine_fp8_plain},
-                                 {TERN_KERNEL_ll_combine_log10_bulk, TERN_KERNEL_ll_combine_log10_plain}};
+/* By compression: by bulk copies, the same with masks, and without bulk copies. */
+static const int kernels[][3] = {
+    {TERN_KERNEL_ll_combine_bulk, TERN_KERNEL_ll_combine_mask_bulk, TERN_KERNEL_ll_combine_plain},
+    {TERN_KERNEL_ll_combine_fp8_bulk, TERN_KERNEL_ll_combine_fp8_mask_bulk, TERN_KERNEL_ll_combine_fp8_plain},
+    {TERN_KERNEL_ll_combine_log10_bulk, TERN_KERNEL_ll_combine_log10_mask_bulk,
+     TERN_KERNEL_ll_combine_log10_plain}};
 
 static enum tern_status check_input(const struct tern_ll_combine_args *a)
 {
@@ -68,6 +71,24 @@ static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
     k->f.message.signature = terni_ep_sign(s, a->compression) & 0xffffffffu;
 }
 
+/* Rows that go home as they are pass through a ring of each warp if they go by bulk copies; others are made in
+ * the block's stages. */
+static uint32_t fill_room(const struct tern_ep *ep, struct ll_combine_args *k)
+{
+    struct ll_depth depth = terni_tuning_ll_depth(&ep->machine->info);
+    int as_they_are = !k->adds_here && k->compression == TERN_LL_PLAIN;
+    struct ll_room room = {0, 0, 0, 0};
+    if (!as_they_are) {
+        room = terni_ll_row_room(&ep->shape, &depth, k->sent_bytes);
+    } else if (ep->shape.transfer == TERN_TRANSFER_BULK) {
+        room = terni_ll_chunk_room(&ep->shape, &depth, k->row_bytes);
+    }
+    k->stage_bytes = room.stage_bytes;
+    k->stages = room.stages;
+    k->words_offset = room.words_offset;
+    return room.bytes;
+}
+
 enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combine_args *a,
                                   struct tern_stream *stream)
 {
@@ -88,10 +109,10 @@ enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combi
         k.out_stride = a->out_stride ? a->out_stride : (int64_t)k.row_bytes;
     }
     k.phases = terni_ll_phases(a->phase);
-    k.lane.watch = (uint64_t)LL_STAGES * k.sent_bytes;
+    k.lane.watch = fill_room(ep, &k);
     struct ll_launch what = {TERN_OP_LL_COMBINE,
-                             kernels[k.compression][0],
-                             kernels[k.compression][1],
+                             kernels[k.compression][ep->shape.ll_mask != 0],
+                             kernels[k.compression][2],
                              (uint32_t)k.lane.watch,
                              a->num_sms,
                              &k,

@@ -19,7 +19,8 @@ enum {
     DEFAULT_SMS = 24,
     MAX_LL_TOKENS = 1 << 13,
     MAX_LANES = 64,
-    DEFAULT_LANES = 2
+    DEFAULT_LANES = 2,
+    LEAST_CHUNK = 256
 };
 static const uint64_t max_row_count = (1ull << 31) - 1;
 
@@ -203,6 +204,43 @@ uint32_t terni_ll_shared_bytes(const struct ep_shape *s, uint32_t row_bytes)
 uint32_t terni_ll_watch_bytes(const struct ep_shape *s)
 {
     return s->num_ranks * (uint32_t)(sizeof(uint64_t) + sizeof(uint32_t));
+}
+
+static uint32_t between(uint64_t value, uint32_t low, uint32_t high)
+{
+    return value < low ? low : value > high ? high : (uint32_t)value;
+}
+
+struct ll_room terni_ll_chunk_room(const struct ep_shape *s, const struct ll_depth *d, uint32_t row_bytes)
+{
+    uint32_t watch = terni_ll_watch_bytes(s);
+    uint64_t a_warp = (d->shared_bytes > watch ? d->shared_bytes - watch : 0) / d->warps;
+    struct ll_room room;
+    room.stage_bytes = d->chunk_bytes;
+    while (room.stage_bytes > LEAST_CHUNK && a_warp < 2 * (room.stage_bytes + sizeof(uint64_t))) {
+        room.stage_bytes /= 2;
+    }
+    uint32_t chunks = (row_bytes + room.stage_bytes - 1) / room.stage_bytes;
+    room.stages = between(a_warp / (room.stage_bytes + sizeof(uint64_t)), 2, d->most_chunks);
+    room.stages = chunks < room.stages ? chunks : room.stages;
+    room.words_offset = d->warps * room.stages * room.stage_bytes;
+    room.bytes = room.words_offset + d->warps * room.stages * (uint32_t)sizeof(uint64_t);
+    return room;
+}
+
+struct ll_room terni_ll_row_room(const struct ep_shape *s, const struct ll_depth *d, uint32_t sent_bytes)
+{
+    uint32_t words = LL_MAKE_STAGES * (uint32_t)sizeof(uint32_t),
+             beside = terni_ll_watch_bytes(s) + words + 128;
+    uint64_t all = d->shared_bytes > beside ? d->shared_bytes - beside : 0;
+    struct ll_room room;
+    room.stage_bytes = (uint32_t)align_up(sent_bytes, 128);
+    words = LL_MAKE_WORDS * (uint32_t)sizeof(uint32_t);
+    room.stages = between(all / (room.stage_bytes + words), 1, d->most_rows);
+    room.words_offset = room.stages * room.stage_bytes;
+    room.bytes = (uint32_t)align_up(
+        room.words_offset + LL_MAKE_STAGES * sizeof(uint32_t) + (uint64_t)room.stages * words, 8);
+    return room;
 }
 
 static void layout_lane(const struct ep_shape *s, struct ll_layout *l)

@@ -68,6 +68,20 @@ uint32_t terni_ll_stage_offset(const struct ep_shape *shape);
 uint32_t terni_ll_shared_bytes(const struct ep_shape *shape, uint32_t row_bytes);
 /* Beside what an operation needs: who is gone, and how long each was waited for. */
 uint32_t terni_ll_watch_bytes(const struct ep_shape *shape);
+/* A combine's rows on their way, in a block's shared memory: how much there is and how much is wanted. */
+struct ll_depth {
+    uint32_t warps, chunk_bytes, most_chunks; /* of a warp that sends rows as they are */
+    uint32_t most_rows;                       /* of a block that makes them */
+    uint32_t shared_bytes;
+};
+/* A stage is a chunk or a row; `words_offset`: behind the stages, what looks after them; `bytes`: of both. */
+struct ll_room {
+    uint32_t stage_bytes, stages, words_offset, bytes;
+};
+struct ll_room terni_ll_chunk_room(const struct ep_shape *shape, const struct ll_depth *depth,
+                                   uint32_t row_bytes);
+struct ll_room terni_ll_row_room(const struct ep_shape *shape, const struct ll_depth *depth,
+                                 uint32_t sent_bytes);
 /* The most rows a rank can receive. */
 enum tern_status terni_shape_max_rows(const struct ep_shape *shape, int layout, uint32_t alignment,
                                       uint64_t *rows);

@@ -167,7 +167,7 @@ enum tern_status terni_tuning_low_latency(const struct machine_info *info, uint3
                                           struct geometry *g)
 {
     memset(g, 0, sizeof(*g));
-    g->num_threads = info->kind == TERN_MACHINE_CPU ? 64 : 512; /* all warps of a block cast one token */
+    g->num_threads = (int)terni_tuning_ll_depth(info).warps * 32; /* all warps of a block cast one token */
     g->shared_bytes = shared_bytes;
     if (shared_bytes > info->max_shared_bytes) {
         return TERN_FAIL(
@@ -177,6 +177,15 @@ enum tern_status terni_tuning_low_latency(const struct machine_info *info, uint3
             shared_bytes, info->name, info->max_shared_bytes);
     }
     return TERN_OK;
+}
+
+struct ll_depth terni_tuning_ll_depth(const struct machine_info *info)
+{
+    /* On GPUs a warp has a usual row whole on its way. On the cpu machine rings are short, so that they go
+     * round. */
+    struct ll_depth cpu = {2, 256, 3, 2, info->max_shared_bytes},
+                    gpu = {16, 2048, 8, 8, info->max_shared_bytes};
+    return info->kind == TERN_MACHINE_CPU ? cpu : gpu;
 }
 
 uint32_t terni_tuning_parts(uint32_t num_tokens, uint32_t chunks, uint32_t warps, uint32_t *part_chunks)

@@ -5,6 +5,7 @@
 #ifndef TERN_TUNING_H
 #define TERN_TUNING_H
 
+#include "ep/layout.h"
 #include "machine/machine.h"
 
 struct geometry {
@@ -28,6 +29,8 @@ enum tern_status terni_tuning_combine(const struct machine_info *info, int bulk,
 /* A block of a low-latency operation. */
 enum tern_status terni_tuning_low_latency(const struct machine_info *info, uint32_t shared_bytes,
                                           struct geometry *g);
+/* What it would have on its way home. */
+struct ll_depth terni_tuning_ll_depth(const struct machine_info *info);
 /* In how many parts, of *part_chunks chunks each, combine cuts a token so that `warps` are busy alike. */
 uint32_t terni_tuning_parts(uint32_t num_tokens, uint32_t chunks, uint32_t warps, uint32_t *part_chunks);
 

@@ -16,10 +16,13 @@
     X(ll_dispatch_mask_bulk, struct ll_dispatch_args, 512)                                                   \
     X(ll_dispatch_plain, struct ll_dispatch_args, 512)                                                       \
     X(ll_combine_bulk, struct ll_combine_args, 512)                                                          \
+    X(ll_combine_mask_bulk, struct ll_combine_args, 512)                                                     \
     X(ll_combine_plain, struct ll_combine_args, 512)                                                         \
     X(ll_combine_fp8_bulk, struct ll_combine_args, 512)                                                      \
+    X(ll_combine_fp8_mask_bulk, struct ll_combine_args, 512)                                                 \
     X(ll_combine_fp8_plain, struct ll_combine_args, 512)                                                     \
     X(ll_combine_log10_bulk, struct ll_combine_args, 512)                                                    \
+    X(ll_combine_log10_mask_bulk, struct ll_combine_args, 512)                                               \
     X(ll_combine_log10_plain, struct ll_combine_args, 512)                                                   \
     X(ll_mask, struct ll_mask_args, 128)                                                                     \
     X(copy_rows, struct copy_args, 512)                                                                      \

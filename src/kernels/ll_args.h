@@ -21,6 +21,9 @@ enum { LL_ENTRY_SIGNATURE, LL_ENTRY_ROWS, LL_ENTRY_CHOICES };
 enum { LL_MAX_TOPK = 32 }; /* a lane of a warp looks after each choice */
 enum { LL_SENDS = 1, LL_RECEIVES = 2 };
 enum { LL_STAGES = 3 };
+/* Words of a block that makes rows, in shared memory: the next unit of work, then of each stage. */
+enum { LL_MAKE_NEXT, LL_MAKE_STAGES };
+enum { LL_MAKE_MADE, LL_MAKE_FREED, LL_MAKE_WORDS };
 enum { LL_MASK_CLEAR, LL_MASK_SET, LL_MASK_GET }; /* what the ll_mask kernel does */
 
 /* Header of a row on its way, in 32-bit words: token, then K expert ids, K slots and K weights. */
@@ -127,6 +130,8 @@ struct ll_combine_args {
     uint32_t summed;     /* one row a rank comes home, with its weights in it */
     uint32_t adds_here;  /* and the sender makes it from its experts' rows; else the caller has */
     uint32_t compression, sent_bytes, blocks; /* of rows on their way: bytes; of 128 channels, rounded up */
+    uint32_t stage_bytes, stages; /* in shared memory: chunks of each warp (ll_pipe.h), or rows (ll_make.h) */
+    uint32_t words_offset;        /* there: what looks after them */
 };
 
 #endif

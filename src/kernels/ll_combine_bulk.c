@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Low-latency combine by asynchronous bulk copies: sm_90 and later, and the cpu machine. */
+#define LL_WITH_MASKS 0
 #include "kernels/kernels.h"
 #include "kernels/ll_combine_body.h"
 

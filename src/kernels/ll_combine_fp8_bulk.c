@@ -2,6 +2,7 @@
  *
  * Low-latency combine of rows that travel as FP8 blocks, by asynchronous bulk copies: sm_90 and later, and
  * the cpu machine. */
+#define LL_WITH_MASKS 0
 #include "kernels/kernels.h"
 #include "kernels/ll_combine_body.h"
 

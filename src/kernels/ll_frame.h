@@ -110,6 +110,9 @@ TERN_DEVICE void ll_leave(const struct op_frame *f, const struct ll_lane *l, uin
 /* The deadline of a wait has passed: the object's operations end, or the peer is masked. */
 TERN_DEVICE int ll_expire(const struct op_frame *f, const struct ll_lane *l, struct op_note *note)
 {
+    if (!op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, note->epoch, note->peer)), note->epoch)) {
+        note->awaited = OP_AWAIT_READY; /* whose row is awaited is not even in */
+    }
     TERN_ROLLED
     for (int s = 0; note->awaited == OP_AWAIT_READY && s < f->num_ranks; s++) {
         if (!ll_gone(f, l, s) &&

@@ -58,7 +58,7 @@ static void fiber_main(void)
     order_acquire(&f->block->begin);
     f->block->grid->op->function(f->block->grid->op->args);
     terni_bulk_check_exit(f);
-    if (f->warp->joined != 0 || f->block->joined != 0) {
+    if (f->warp->joined != 0 || f->block->whole.joined != 0) {
         f->warp->ready &= ~(1u << f->lane);
         f->warp->exited |= 1u << f->lane;
         terni_fiber_bug(f, "thread %d has ended while others wait for it in a barrier", f->thread.tid);

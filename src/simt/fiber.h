@@ -102,6 +102,14 @@ TERN_DEVICE uint32_t atom_add_cta_u32(uint32_t *p, uint32_t v)
     return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
 }
 
+/* An acquire: what it brings, a fence made before does not pass on. */
+TERN_DEVICE uint32_t atom_add_acqrel_cta_u32(uint32_t *p, uint32_t v)
+{
+    simt_point();
+    simt_self->fenced = 0;
+    return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
+}
+
 TERN_DEVICE uint32_t atom_add_acqrel_gpu_u32(uint32_t *p, uint32_t v)
 {
     simt_point();

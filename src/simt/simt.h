@@ -18,6 +18,7 @@
  *   char    *shared_memory()                          the block's dynamic shared memory, 128-byte aligned
  *   uint32_t atom_add_cta_u32(p, v)                   relaxed, in shared memory
  *   void     atom_max_cta_u64(p, v)                   likewise
+ *   uint32_t atom_add_acqrel_cta_u32(p, v)            likewise, and orders
  *   uint32_t atom_add_acqrel_gpu_u32(p, v)            on this device's memory
  *   uint32_t atom_cas_acqrel_gpu_u32(p, old, new)     uint64_t atom_cas_acqrel_gpu_u64
  *   uint64_t atom_add_relaxed_gpu_u64(p, v)

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ll_combine_bulk for objects with masks. */
+#include "kernels/kernels.h"
+#include "kernels/ll_combine_body.h"
+
+TERN_KERNEL(ll_combine_mask_bulk, struct ll_combine_args, p)
+{
+    if (TERN_HAS_BULK) { /* elsewhere it is never launched, and need not be compiled */
+        ll_combine_body(p, LL_PLAIN, 1);
+    }
+}
