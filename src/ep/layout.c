@@ -249,7 +249,7 @@ static void layout_lane(const struct ep_shape *s, struct ll_layout *l)
     uint64_t choices = (uint64_t)s->ll_tokens * s->max_topk;
     uint64_t here = s->max_topk < s->experts_a_rank ? s->max_topk : s->experts_a_rank;
     uint64_t at = 0;
-    l->entry_words = LL_ENTRY_CHOICES + s->experts_a_rank;
+    l->entry_words = LL_ENTRY_WORDS(s->experts_a_rank);
     l->entry_bytes = align_up(s->num_ranks * l->entry_words * sizeof(uint64_t), ALIGNMENT);
     l->arrival_bytes = align_up(larger(rows, choices) * sizeof(uint64_t), ALIGNMENT);
     l->row_stride = terni_ll_row_bytes(s->max_topk, s->ll_hidden);

@@ -8,7 +8,7 @@
  * are enough: a rank sends in epoch e + 1 only after it saw every rank enter e, which each did after it had
  * finished e - 1.
  *
- *   entries[2][R][2 + L]   tagged words from rank s: signature; dispatch also rows, choices an expert
+ *   entries[2][R][2 + L/2] tagged words from rank s: signature; dispatch also rows, choices an expert
  *   arrivals[2][R * T]     the epoch, halves exchanged. Dispatch, [s][j]: row j of rank s is in the buffer
  *           [2][T * K]     combine, [t][k]: so is the row that stands for choice k of token t
  *   buffers[2]             the rows themselves, likewise indexed */
@@ -17,7 +17,9 @@
 
 #include "kernels/ep_args.h"
 
+/* An entry word from LL_ENTRY_CHOICES on has the choices of two experts, 16 bits each. */
 enum { LL_ENTRY_SIGNATURE, LL_ENTRY_ROWS, LL_ENTRY_CHOICES };
+#define LL_ENTRY_WORDS(experts) (LL_ENTRY_CHOICES + ((experts) + 1u) / 2)
 enum { LL_MAX_TOPK = 32 }; /* a lane of a warp looks after each choice */
 enum { LL_SENDS = 1, LL_RECEIVES = 2 };
 enum { LL_STAGES = 3 };

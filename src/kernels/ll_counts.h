@@ -45,7 +45,12 @@ TERN_DEVICE void ll_take_count(const struct ll_receiver *r, uint32_t s, uint32_t
     if (w == LL_ENTRY_ROWS) {
         r->rows_before[s + 1] = value;
     } else if (w >= LL_ENTRY_CHOICES) {
-        r->begins[s * r->p->experts_a_rank + w - LL_ENTRY_CHOICES] = value;
+        uint32_t e = 2 * (w - LL_ENTRY_CHOICES);
+        uint32_t *begins = r->begins + s * r->p->experts_a_rank + e;
+        begins[0] = value & 0xffffu;
+        if (e + 1 < r->p->experts_a_rank) {
+            begins[1] = value >> 16;
+        }
     }
 }
 
@@ -54,7 +59,7 @@ TERN_DEVICE void ll_take_count(const struct ll_receiver *r, uint32_t s, uint32_t
 TERN_DEVICE int ll_await_counts(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;
-    uint32_t words = LL_ENTRY_CHOICES + ll_experts_counted(p);
+    uint32_t words = LL_ENTRY_WORDS(ll_experts_counted(p));
     int ok = 1;
     for (uint32_t i = (uint32_t)tid(); ok && i < words * (uint32_t)p->f.num_ranks; i += (uint32_t)r->threads) {
         uint32_t s = i / words, w = i % words, value = 0;
@@ -78,7 +83,7 @@ TERN_DEVICE int ll_await_counts(const struct ll_receiver *r)
 TERN_DEVICE void ll_recount(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;
-    uint32_t words = LL_ENTRY_CHOICES + ll_experts_counted(p);
+    uint32_t words = LL_ENTRY_WORDS(ll_experts_counted(p));
     sync_part(r->threads); /* the places made of earlier counts have been read */
     for (int s = warp(); s < p->f.num_ranks; s += r->threads / 32) {
         const uint64_t *entry = ll_entry(&p->lane, p->f.own, r->epoch, s);

@@ -24,25 +24,37 @@
 #define LL_DISPATCH_STAGE_FENCE() fence_proxy_async_shared()
 #endif
 
+/* Word w of what rank d is told. */
+TERN_DEVICE uint32_t ll_entry_value(const struct ll_sender *s, uint32_t d, uint32_t w)
+{
+    const struct ll_dispatch_args *p = s->p;
+    if (w == LL_ENTRY_SIGNATURE) {
+        return (uint32_t)p->f.message.signature;
+    }
+    if (w == LL_ENTRY_ROWS) {
+        return s->counters[p->num_experts + d];
+    }
+    uint32_t e = 2 * (w - LL_ENTRY_CHOICES);
+    const uint32_t *choices = s->counters + d * p->experts_a_rank + e;
+    return choices[0] | (e + 1 < p->experts_a_rank ? choices[1] << 16 : 0);
+}
+
 /* All threads of the last block, counted and past ll_enter: this rank is in, and so many rows and choices are
  * on their way. The fence that makes the stores below releases is in ll_prepare. */
 TERN_DEVICE void ll_announce_counts(const struct ll_sender *s)
 {
     const struct ll_dispatch_args *p = s->p;
-    uint32_t words = LL_ENTRY_CHOICES + p->experts_a_rank;
-    uint32_t end = s->turn < LL_ANNOUNCERS ? words * (uint32_t)p->f.num_ranks : 0;
+    uint32_t words = LL_ENTRY_WORDS(p->experts_a_rank);
     uint32_t step = nthr() < LL_ANNOUNCERS ? (uint32_t)nthr() : LL_ANNOUNCERS;
-    for (uint32_t i = (uint32_t)s->turn; i < end; i += step) {
-        uint32_t d = i / words, w = i % words;
-        uint32_t value = (uint32_t)p->f.message.signature;
-        if (w == LL_ENTRY_ROWS) {
-            value = s->counters[p->num_experts + d];
-        } else if (w >= LL_ENTRY_CHOICES) {
-            value = s->counters[d * p->experts_a_rank + w - LL_ENTRY_CHOICES];
+    TERN_ROLLED
+    for (int d = 0; s->turn < LL_ANNOUNCERS && d < p->f.num_ranks; d++) {
+        if (ll_gone(&p->f, &p->lane, d)) {
+            continue;
         }
-        if (!ll_gone(&p->f, &p->lane, (int)d)) {
-            uint64_t *to = ll_entry(&p->lane, ll_heap(s, (int)d), s->epoch, p->f.rank) + w;
-            OP_STORE_READY(to, op_tagged(s->epoch, value));
+        uint64_t *to = ll_entry(&p->lane, ll_heap(s, d), s->epoch, p->f.rank);
+        TERN_ROLLED
+        for (uint32_t w = (uint32_t)s->turn; w < words; w += step) {
+            OP_STORE_READY(to + w, op_tagged(s->epoch, ll_entry_value(s, (uint32_t)d, w)));
         }
     }
 }

@@ -15,7 +15,7 @@ struct ll_token {
     uint32_t weight; /* bits of the float */
 };
 
-enum { LL_ANNOUNCERS = 32 }; /* threads: a fence takes the longer the more warps have one */
+enum { LL_ANNOUNCERS = 64 }; /* threads: a fence takes the longer the more warps have one */
 
 struct ll_sender {
     const struct ll_dispatch_args *p;
@@ -49,8 +49,7 @@ TERN_DEVICE struct ll_sender ll_sender_of(const struct ll_dispatch_args *p, uint
     s.slots = (int32_t *)(s.counters + p->num_experts + (uint32_t)p->f.num_ranks);
     s.stages = shared_memory() + p->stage_offset;
     s.turn = nthr() - 1 - tid();
-    s.heap_of = s.begin < s.end ? s.turn : s.turn / (int)(LL_ENTRY_CHOICES + p->experts_a_rank);
-    s.heap_of = s.heap_of < p->f.num_ranks ? s.heap_of : 0;
+    s.heap_of = s.begin < s.end && s.turn < p->f.num_ranks ? s.turn : 0;
     s.heap = p->f.ep_bases[s.heap_of];
     return s;
 }
