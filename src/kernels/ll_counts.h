@@ -14,13 +14,12 @@
 struct ll_receiver {
     const struct ll_dispatch_args *p;
     uint64_t epoch, begin;
-    int threads; /* the block's first so many receive; the others wait for copies that they have sent */
+    int threads;      /* the block's first so many receive; the others wait for copies that they have sent */
     uint32_t *begins; /* choices at first */
     uint32_t *rows_before, *slab_before;
 };
 
-TERN_DEVICE struct ll_receiver ll_receiver_of(const struct ll_dispatch_args *p, uint64_t epoch,
-                                              int threads)
+TERN_DEVICE struct ll_receiver ll_receiver_of(const struct ll_dispatch_args *p, uint64_t epoch, int threads)
 {
     struct ll_receiver r;
     r.p = p;
@@ -61,7 +60,8 @@ TERN_DEVICE int ll_await_counts(const struct ll_receiver *r)
     const struct ll_dispatch_args *p = r->p;
     uint32_t words = LL_ENTRY_WORDS(ll_experts_counted(p));
     int ok = 1;
-    for (uint32_t i = (uint32_t)tid(); ok && i < words * (uint32_t)p->f.num_ranks; i += (uint32_t)r->threads) {
+    for (uint32_t i = (uint32_t)tid(); ok && i < words * (uint32_t)p->f.num_ranks;
+         i += (uint32_t)r->threads) {
         uint32_t s = i / words, w = i % words, value = 0;
         uint32_t gone = ll_gone(&p->f, &p->lane, (int)s);
         int end = gone ? LL_LOST

@@ -121,8 +121,8 @@ TERN_DEVICE void ll_write_scales(const struct ll_receiver *r, const uint32_t *sc
         }
         for (uint32_t left = hits; left; left &= left - 1) {
             int src = TERN_FFS(left) - 1;
-            uint32_t *to = p->out_scales + (uint64_t)shfl_u32(c.expert, src) * words * rows +
-                           shfl_u32(c.position, src);
+            uint32_t *to =
+                p->out_scales + (uint64_t)shfl_u32(c.expert, src) * words * rows + shfl_u32(c.position, src);
             TERN_UNROLL
             for (uint32_t a = 0; a < LL_AT_ONCE; a++) {
                 if (w + a * 32 < words) {

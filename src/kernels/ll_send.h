@@ -59,12 +59,12 @@ TERN_DEVICE void ll_announce_counts(const struct ll_sender *s)
     }
 }
 
-/* The first warp, some time before ll_write_header. */
+/* The first warp, some time before ll_study_token. */
 TERN_DEVICE struct ll_token ll_load_token(const struct ll_sender *s, uint32_t t)
 {
     const struct ll_dispatch_args *p = s->p;
     uint64_t c = (uint64_t)t * p->topk + (uint32_t)lane();
-    struct ll_token token = {-1, 0};
+    struct ll_token token = {-1, 0, 0, {0, 0}};
     if (warp() == 0 && t < s->end && (uint32_t)lane() < p->topk) {
         token.id = ll_valid_id(p, id_at(p->topk_idx, p->idx_bytes, c));
         token.weight = p->weights ? f32_bits(p->weights[c]) : 0;
@@ -72,37 +72,50 @@ TERN_DEVICE struct ll_token ll_load_token(const struct ll_sender *s, uint32_t t)
     return token;
 }
 
-/* The first warp: the token's slots, its header, and this rank's own note of its ids for combine. */
-TERN_DEVICE void ll_write_header(const struct ll_sender *s, uint32_t t, uint32_t stage)
+/* The first warp: what the token's header has whatever its slots are. */
+TERN_DEVICE void ll_study_token(struct ll_sender *s, uint32_t t, uint32_t stage)
 {
     const struct ll_dispatch_args *p = s->p;
     int32_t *header = (int32_t *)(s->stages + stage * p->row_bytes);
     int32_t *slots = s->slots + stage * (uint32_t)p->f.num_ranks;
     uint32_t k = (uint32_t)lane();
-    uint64_t c = (uint64_t)t * p->topk + k;
-    int32_t id = s->token.id;
-    int32_t rank = id >= 0 ? id / (int32_t)p->experts_a_rank : 0;
-    struct ll_firsts first = ll_firsts_of(p, id, (uint32_t)rank, k);
-    int32_t slot = id >= 0 ? (int32_t)s->counters[id] : 0;
-    int sent = id >= 0 && !ll_gone(&p->f, &p->lane, rank);
+    s->token.rank = s->token.id >= 0 ? (uint32_t)s->token.id / p->experts_a_rank : 0;
+    s->token.first = ll_firsts_of(p, s->token.id, s->token.rank, k);
     for (int d = lane(); d < p->f.num_ranks; d += 32) {
         slots[d] = -1;
-    }
-    sync_warp();
-    if (id >= 0 && first.of_expert) {
-        s->counters[id]++;
-    }
-    if (sent && first.of_rank) {
-        slots[rank] = (int32_t)s->counters[p->num_experts + (uint32_t)rank]++;
     }
     if (k == 0) {
         header[LL_HEADER_TOKEN] = (int32_t)t;
     }
     if (k < p->topk) {
-        header[LL_HEADER_IDS + k] = id;
-        header[LL_HEADER_IDS + p->topk + k] = slot;
+        header[LL_HEADER_IDS + k] = s->token.id;
         header[LL_HEADER_IDS + 2 * p->topk + k] = (int32_t)s->token.weight;
-        p->lane.ids[c] = sent ? id : -1;
+    }
+    sync_warp();
+}
+
+/* The first warp, when what comes before is counted: the token's slots, in its header and for its copies, and
+ * this rank's own note of its ids for combine. */
+TERN_DEVICE void ll_give_slots(const struct ll_sender *s, uint32_t t, uint32_t stage)
+{
+    const struct ll_dispatch_args *p = s->p;
+    int32_t *header = (int32_t *)(s->stages + stage * p->row_bytes);
+    int32_t *slots = s->slots + stage * (uint32_t)p->f.num_ranks;
+    uint32_t k = (uint32_t)lane();
+    int32_t id = s->token.id;
+    uint32_t rank = s->token.rank;
+    int32_t slot = id >= 0 ? (int32_t)s->counters[id] : 0;
+    int sent = id >= 0 && !ll_gone(&p->f, &p->lane, (int)rank);
+    sync_warp(); /* the choices of one expert have one slot */
+    if (id >= 0 && s->token.first.of_expert) {
+        s->counters[id]++;
+    }
+    if (sent && s->token.first.of_rank) {
+        slots[rank] = (int32_t)s->counters[p->num_experts + rank]++;
+    }
+    if (k < p->topk) {
+        header[LL_HEADER_IDS + p->topk + k] = slot;
+        p->lane.ids[(uint64_t)t * p->topk + k] = sent ? id : -1;
     }
     sync_warp();
 }
@@ -214,6 +227,9 @@ TERN_DEVICE void ll_prepare(struct ll_sender *s, const int bulk)
     ll_clear_counters(s);
     if (s->begin < s->end) {
         ll_write_row(s, s->begin, 0);
+        if (warp() == 0) {
+            ll_study_token(s, s->begin, 0);
+        }
     }
     sync_block();
     ll_tally(s, id);
@@ -226,13 +242,16 @@ TERN_DEVICE void ll_send_tokens(struct ll_sender *s, const int bulk)
     int started = 0;
     for (uint32_t t = s->begin; t < s->end; t++) {
         int evicted = ll_is_evicted(&s->p->f, &s->p->lane); /* on its way while the row is read */
+        if (TERN_RARE(t > s->begin)) {                      /* not with few tokens, when time counts most */
+            ll_write_row(s, t, stage);
+            if (warp() == 0) {
+                ll_study_token(s, t, stage);
+            }
+        }
         if (warp() == 0) {
-            ll_write_header(s, t, stage);
+            ll_give_slots(s, t, stage);
         }
         s->token = ll_load_token(s, t + 1);
-        if (TERN_RARE(t > s->begin)) { /* not with few tokens, when time counts most */
-            ll_write_row(s, t, stage);
-        }
         if (bulk) {
             LL_DISPATCH_STAGE_FENCE(); /* the stage comes before the copies */
         }

@@ -9,10 +9,17 @@
 #include "kernels/ids.h"
 #include "kernels/ll_frame.h"
 
+/* Whether no choice of the token before this lane's has its expert, or its rank. */
+struct ll_firsts {
+    int of_expert, of_rank;
+};
+
 /* What the first warp's lanes know of a token's choices. */
 struct ll_token {
     int32_t id;
     uint32_t weight; /* bits of the float */
+    uint32_t rank;   /* that has the expert */
+    struct ll_firsts first;
 };
 
 enum { LL_ANNOUNCERS = 64 }; /* threads: a fence takes the longer the more warps have one */
@@ -45,6 +52,7 @@ TERN_DEVICE struct ll_sender ll_sender_of(const struct ll_dispatch_args *p, uint
     s.end = p->num_tokens * (b < senders ? b + 1 : senders) / senders;
     s.token.id = -1;
     s.token.weight = 0;
+    s.token.rank = 0;
     s.counters = (uint32_t *)shared_memory();
     s.slots = (int32_t *)(s.counters + p->num_experts + (uint32_t)p->f.num_ranks);
     s.stages = shared_memory() + p->stage_offset;
@@ -111,11 +119,6 @@ TERN_DEVICE int64_t ll_first_tally_id(const struct ll_sender *s)
     return ll_tally_id(s, (uint32_t)warp() * (32 / s->p->topk));
 }
 
-/* Whether no choice of the token before this lane's has its expert, or its rank. */
-struct ll_firsts {
-    int of_expert, of_rank;
-};
-
 /* All lanes, tokens side by side; this lane has the k-th choice of its token. As is_first in ids.h, for both
  * questions at once. */
 TERN_DEVICE struct ll_firsts ll_firsts_of(const struct ll_dispatch_args *p, int32_t id, uint32_t rank,
@@ -123,7 +126,6 @@ TERN_DEVICE struct ll_firsts ll_firsts_of(const struct ll_dispatch_args *p, int3
 {
     struct ll_firsts first = {1, 1};
     uint32_t low = rank * p->experts_a_rank;
-    TERN_ROLLED
     for (uint32_t i = 1; i < p->topk; i++) {
         uint32_t other = shfl_u32((uint32_t)id, (lane() - (int)i) & 31);
         first.of_expert &= i > k || other != (uint32_t)id;

@@ -129,7 +129,8 @@ static int block_join(struct barrier *j, enum primitive p, int threads, int v)
                         terni_primitive_name(p), terni_primitive_name(j->primitive));
     }
     if (f->thread.tid >= threads) {
-        terni_fiber_bug(f, "thread %d calls %s of %d threads", f->thread.tid, terni_primitive_name(p), threads);
+        terni_fiber_bug(f, "thread %d calls %s of %d threads", f->thread.tid, terni_primitive_name(p),
+                        threads);
     }
     if (j == &b->whole && b->live != threads) {
         terni_fiber_bug(f, "deadlock: thread %d calls %s after other threads have exited", f->thread.tid,
