@@ -71,8 +71,8 @@ static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
     k->f.message.signature = terni_ep_sign(s, a->compression) & 0xffffffffu;
 }
 
-/* Rows that go home as they are pass through a ring of each warp if they go by bulk copies; others are made in
- * the block's stages. */
+/* Rows that go home as they are pass through a ring of each warp if they go by bulk copies; others are made
+ * in the block's stages. */
 static uint32_t fill_room(const struct tern_ep *ep, struct ll_combine_args *k)
 {
     struct ll_depth depth = terni_tuning_ll_depth(&ep->machine->info);

@@ -164,8 +164,8 @@ TERN_DEVICE void ll_load_home(const struct ll_combine_args *p, struct ll_loaded 
     }
 }
 
-/* A block's last channels may be past the row's end; nobody stores their sums. Rows that are sums already have
- * weight 1. */
+/* A block's last channels may be past the row's end; nobody stores their sums. Rows that are sums already
+ * have weight 1. */
 TERN_DEVICE void ll_add_home(const struct ll_combine_args *p, float sum[][8], const struct ll_loaded *l,
                              uint32_t begin, float weight, const int codec)
 {

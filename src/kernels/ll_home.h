@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Low-latency combine, sending: where a row goes, and what is told when it is there. Rows that go home as
- * they are have a pipeline a warp (ll_pipe.h); rows that are made here, as sums or packed, come from the whole
- * block (ll_make.h). Neither meets at a barrier of the block. */
+ * they are have a pipeline a warp (ll_pipe.h); rows that are made here, as sums or packed, come from the
+ * whole block (ll_make.h). Neither meets at a barrier of the block. */
 #ifndef TERN_LL_HOME_H
 #define TERN_LL_HOME_H
 

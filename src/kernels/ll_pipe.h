@@ -35,8 +35,8 @@ TERN_DEVICE struct ll_ring ll_ring_of(const struct ll_combine_args *p)
     return r;
 }
 
-/* Row u of this warp in turn, for u from `u` on in its steps, that goes home; u is `count` or more if there is
- * none. `push` is that of u already if `known`. */
+/* The warp's first row from `u` on that goes home, and its push; `count` or more if there is none. `push` is
+ * that of u already if `known`. */
 TERN_DEVICE uint32_t ll_find_push(const struct ll_combine_args *p, uint32_t u, uint32_t count, int known,
                                   struct ll_push *push)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Low-latency combine: sums that a warp makes of several rows, LL_SUM bytes of a row at once. Loads of several
- * rows are on their way together; the additions keep their order. */
+ * Low-latency combine: sums that a warp makes of several rows, LL_SUM bytes of a row at once. Loads of
+ * several rows are on their way together; the additions keep their order. */
 #ifndef TERN_LL_SUM_H
 #define TERN_LL_SUM_H
 
