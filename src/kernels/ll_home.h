@@ -11,8 +11,10 @@
 /* A program that is wrong on purpose, for test/tsan_awake.sh, is without it. */
 #ifdef TERN_TEST_NO_LL_COMBINE_PROXY
 #define LL_COMBINE_PROXY_FENCE() ((void)0)
+#define LL_COMBINE_STAGE_FENCE() ((void)0)
 #else
-#define LL_COMBINE_PROXY_FENCE() fence_proxy_async()
+#define LL_COMBINE_PROXY_FENCE() fence_proxy_async_global()
+#define LL_COMBINE_STAGE_FENCE() fence_proxy_async_shared()
 #endif
 
 /* Where a row goes. */

@@ -176,6 +176,7 @@ TERN_DEVICE void ll_send_made(const struct ll_maker *m, struct ll_parcel to, uin
     }
     if (lane() == 0) {
         if (to.rank >= 0 && bulk) {
+            LL_COMBINE_PROXY_FENCE(); /* what others read of the buffer before comes before the copy */
             bulk_store(at, stage, p->sent_bytes);
             bulk_commit();
             bulk_wait_read(0);
@@ -196,8 +197,7 @@ TERN_DEVICE int ll_count_made(const struct ll_maker *m, uint32_t row, const int 
     uint32_t whole = (row / m->p->stages + 1) * m->units;
     int last = 0;
     if (bulk) {
-        /* The stage, and what others read of the buffers before, come before the copy. */
-        LL_COMBINE_PROXY_FENCE();
+        LL_COMBINE_STAGE_FENCE(); /* the stage comes before the copy */
     }
     sync_warp();
     if (lane() == 0) {
