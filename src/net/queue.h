@@ -25,7 +25,9 @@
 #include "net/net_wait.h"
 
 enum {
-    NET_QUEUE_MIN_BLOCKS = 4,   /* the longest reservation: data, and a signal of two blocks with its NOP */
+    NET_QUEUE_MIN_BLOCKS = 4, /* the longest reservation: data, and a signal of two blocks with its NOP */
+    /* With NET_QUEUE_CQ_RING: two rings lie within what 16 bits tell (queue_poll_ring). */
+    NET_QUEUE_MAX_CQ_RING_BLOCKS = WQE_MAX_RING_BLOCKS / 2,
     NET_QUEUE_NUM_RESULTS = 64, /* words for old values that are on their way */
 };
 

@@ -4,8 +4,9 @@
  * peer's, local ones this GPU's; the ranges of the queue have their keys.
  *
  * All but queue_fetch only hand over: they return a ticket for queue_flush, and local memory is the NIC's until
- * then. They wait for room in the ring at most. A request that is longer than a message, or lies in several
- * ranges, becomes several messages; when one of them cannot be handed over, those before it were.
+ * then. They wait for room in the ring at most. To put or get no bytes is nothing: its ticket is 0, and covers
+ * nothing that went before. A request that is longer than a message, or lies in several ranges, becomes several
+ * messages; when one of them cannot be handed over, those before it were.
  *
  * In one queue writes and atomics take effect in the order in which they were handed over, except that a NIC
  * with adaptive routing lets writes pass each other: an atomic is what follows data safely, and so queue_signal
@@ -153,10 +154,9 @@ TERN_DEVICE void queue_build_amo(const struct net_queue *q, uint64_t idx, const 
 TERN_DEVICE uint64_t queue_rdma(const struct net_queue *q, uint32_t opcode, const struct queue_piece *piece,
                                 uint32_t dump)
 {
-    uint64_t first;
-    uint32_t status = queue_reserve(q, 1 + dump, &first);
-    if (status != NET_OK) {
-        return net_ticket_refused(status);
+    uint64_t first = queue_reserve(q, 1 + dump);
+    if (net_ticket_status(first) != NET_OK) {
+        return first;
     }
     queue_build_rdma(q, first, opcode, piece, dump ? WQE_CE_ON_ERROR : WQE_CE_ALWAYS);
     if (dump) {
@@ -204,9 +204,12 @@ TERN_DEVICE uint64_t queue_put_inline(const struct net_queue *q, uint64_t remote
     const struct net_range *r = queue_range(&q->remote, remote);
     struct wqe_inline_args args;
     uint64_t first;
-    uint32_t status = r == NULL ? (uint32_t)NET_REFUSED : queue_reserve(q, 1, &first);
-    if (status != NET_OK) {
-        return net_ticket_refused(status);
+    if (r == NULL) {
+        return net_ticket_refused(NET_REFUSED);
+    }
+    first = queue_reserve(q, 1);
+    if (net_ticket_status(first) != NET_OK) {
+        return first;
     }
     args.qpn = q->qpn;
     args.fm_ce_se = WQE_CE_ALWAYS;
@@ -227,9 +230,9 @@ TERN_DEVICE uint64_t queue_put_inline(const struct net_queue *q, uint64_t remote
 TERN_DEVICE uint64_t queue_put_warp(const struct net_queue *q, uint64_t remote, uint64_t local,
                                     uint64_t bytes)
 {
-    struct queue_piece piece;
+    struct queue_piece piece = {0};
     uint32_t fits = bytes == 0 || (queue_cut(q, remote, local, bytes, &piece) && piece.bytes == bytes);
-    uint32_t mine = warp_ballot(bytes != 0), num = (uint32_t)TERN_POPC(mine), status = NET_OK;
+    uint32_t mine = warp_ballot(bytes != 0), num = (uint32_t)TERN_POPC(mine);
     uint64_t first = 0;
     if (!warp_all((int)fits) || num > wqe_ring_blocks(&q->ring)) {
         return queue_put(q, remote, local, bytes);
@@ -238,12 +241,11 @@ TERN_DEVICE uint64_t queue_put_warp(const struct net_queue *q, uint64_t remote, 
         return 0;
     }
     if (lane() == 0) {
-        status = queue_reserve(q, num, &first);
+        first = queue_reserve(q, num);
     }
-    status = shfl_u32(status, 0);
     first = shfl_u64(first, 0);
-    if (status != NET_OK) {
-        return net_ticket_refused(status);
+    if (net_ticket_status(first) != NET_OK) {
+        return first;
     }
     if (bytes != 0) {
         int is_last = mine >> lane() == 1u;
@@ -265,12 +267,12 @@ TERN_DEVICE uint64_t queue_atomic(const struct net_queue *q, uint64_t remote, ui
 {
     struct queue_amo a;
     uint64_t first;
-    uint32_t status = NET_REFUSED;
-    if (queue_amo_of(q, remote, amo, width, value, compare, 0, &a)) {
-        status = queue_reserve(q, queue_amo_blocks(&a), &first);
+    if (!queue_amo_of(q, remote, amo, width, value, compare, 0, &a)) {
+        return net_ticket_refused(NET_REFUSED);
     }
-    if (status != NET_OK) {
-        return net_ticket_refused(status);
+    first = queue_reserve(q, queue_amo_blocks(&a));
+    if (net_ticket_status(first) != NET_OK) {
+        return first;
     }
     queue_build_amo(q, first, &a, NET_QUEUE_NUM_RESULTS);
     queue_submit(q, first, queue_amo_blocks(&a));
@@ -330,10 +332,10 @@ TERN_DEVICE uint32_t queue_fetch(const struct net_queue *q, uint64_t remote, uin
     if (status != NET_OK) {
         return status;
     }
-    status = queue_reserve(q, queue_amo_blocks(&a), &first);
-    if (status != NET_OK) {
+    first = queue_reserve(q, queue_amo_blocks(&a));
+    if (net_ticket_status(first) != NET_OK) {
         queue_give_result(q, word);
-        return status;
+        return net_ticket_status(first);
     }
     queue_build_amo(q, first, &a, word);
     queue_submit(q, first, queue_amo_blocks(&a));
@@ -361,7 +363,6 @@ TERN_DEVICE uint64_t queue_put_signal(const struct net_queue *q, uint64_t remote
     struct queue_piece piece;
     struct queue_amo a;
     uint64_t first, ticket;
-    uint32_t status = NET_REFUSED;
     if (!queue_amo_of(q, signal, amo, 8, value, 0, 0, &a)) {
         return net_ticket_refused(NET_REFUSED);
     }
@@ -383,9 +384,9 @@ TERN_DEVICE uint64_t queue_put_signal(const struct net_queue *q, uint64_t remote
         remote += piece.bytes;
         local += piece.bytes;
     }
-    status = queue_reserve(q, 1 + queue_amo_blocks(&a), &first);
-    if (status != NET_OK) {
-        return net_ticket_refused(status);
+    first = queue_reserve(q, 1 + queue_amo_blocks(&a));
+    if (net_ticket_status(first) != NET_OK) {
+        return first;
     }
     queue_build_rdma(q, first, WQE_RDMA_WRITE, &piece, WQE_CE_ON_ERROR);
     queue_build_amo(q, first + 1, &a, NET_QUEUE_NUM_RESULTS);
