@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * How waits on queue pairs end when it does not go well: completions in error, of any entry, in collapsed and
- * ring completion queues; entries behind them; deadlines and the abort word; requests that name no memory. And
- * that the software NIC sees what software does wrong. */
+ * ring completion queues; entries behind them; deadlines and the abort word; requests that name no memory.
+ * And that the software NIC sees what software does wrong. */
 #include "net/mlx5_cqe.h"
 #include "queue_rig.h"
 
@@ -228,7 +228,8 @@ static int entries_behind(struct test *t)
 
 /* ---- Deadlines, the abort word, refusals ---- */
 
-/* No NIC: the ring fills up, waits for room and for completions end. Then there is one, and nothing was lost. */
+/* No NIC: the ring fills up, waits for room and for completions end. Then there is one, and nothing was
+ * lost. */
 static int deadline_and_after(struct queue_rig *r, struct script *c)
 {
     memset(c, 0, sizeof(*c));
@@ -337,8 +338,8 @@ static int refusals(struct test *t)
 
 /* ---- What the NIC sees ---- */
 
-/* A late result without a DUMP is not there; a slot that changes before its completion is noticed, and so are a
- * ring that has too much posted and another queue pair's doorbell. */
+/* A late result without a DUMP is not there; a slot that changes before its completion is noticed, and so are
+ * a ring that has too much posted and another queue pair's doorbell. */
 static int nic_notices(struct queue_rig *r, struct script *c)
 {
     struct softnic_qp *qp = &r->s->qps[0];

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Queue pairs in use: data and the signal that passes no data, in rings that are always full; doorbells rung by
- * the host; a NIC that stops, learns of new memory and goes on; completions as NICs write them, one by one, with
- * every case that pollers have been wrong about; how requests are cut; what a provider may not fill in. */
+ * Queue pairs in use: data and the signal that passes no data, in rings that are always full; doorbells rung
+ * by the host; a NIC that stops, learns of new memory and goes on; completions as NICs write them, one by
+ * one, with every case that pollers have been wrong about; how requests are cut; what a provider may not fill
+ * in. */
 #include "net/mlx5_cqe.h"
 #include "net/relay.h"
 #include "queue_rig.h"
@@ -21,8 +22,8 @@ static struct queue_step *steps_of(struct queue_step *steps, int thread)
     return steps + thread * ROUNDS * ROUND_STEPS;
 }
 
-/* A producer fills, puts and signals; a consumer in another block waits, looks and answers. Addresses that the
- * consumer reads are of the peer's memory itself. */
+/* A producer fills, puts and signals; a consumer in another block waits, looks and answers. Addresses that
+ * the consumer reads are of the peer's memory itself. */
 static void lay_round(struct queue_rig *r, struct rng *rng, struct queue_step *made, struct queue_step *used,
                       int pair, uint32_t round)
 {
@@ -169,6 +170,74 @@ static int relay_steps(struct test *t)
     CHECK(doorbell_idx(doorbells[0]) == 1 && doorbell_qpn(doorbells[0]) == 0x123456 && doorbells[1] == 0,
           "the doorbell is 0x%llx", (unsigned long long)doorbells[0]);
     return TEST_PASSED;
+}
+
+/* ---- Doorbells of other kinds ---- */
+
+static int post_one(struct queue_rig *r, uint64_t at)
+{
+    struct queue_step steps[32] = {{0}};
+    steps[0].kind = STEP_PUT;
+    steps[0].remote = queue_rig_remote(at);
+    steps[0].local = queue_rig_local(r, 0);
+    steps[0].bytes = 20;
+    PASS(queue_rig_drive(r, steps, 1, 1, 32, ~0u, RIG_PATIENCE_NS));
+    PASS(queue_rig_wait(r));
+    CHECK(steps[0].status == NET_OK, "status 0x%x", steps[0].status);
+    return TEST_PASSED;
+}
+
+static int flush_with(struct queue_rig *r, uint64_t timeout_ns, uint32_t wanted)
+{
+    struct queue_step steps[32] = {{0}};
+    steps[0].kind = STEP_FLUSH_ALL;
+    PASS(queue_rig_drive(r, steps, 1, 1, 32, ~0u, timeout_ns));
+    PASS(queue_rig_wait(r));
+    CHECK(steps[0].status == wanted, "status 0x%x, not 0x%x", steps[0].status, wanted);
+    return TEST_PASSED;
+}
+
+/* The register is ahead of the record: the NIC waits for the record, and needs no second doorbell. Two
+ * doorbells in one. The register has the head of the last entry, as drivers store it. */
+static int ring_by_hand(struct queue_rig *r)
+{
+    uint32_t *record = r->s->records[0].words + DOORBELL_RECORD_SEND, qpn = r->s->queues[0].qpn;
+    uint32_t first = (uint32_t)r->shape.first;
+    uint64_t *doorbell = &r->s->doorbells[0];
+    PASS(queue_rig_nic(r));
+    PASS(post_one(r, 0));
+    __atomic_store_n(doorbell, doorbell_value(qpn, first + 1), __ATOMIC_RELEASE);
+    PASS(flush_with(r, 3000000, NET_TIMED_OUT));
+    __atomic_store_n(record, doorbell_record(first + 1), __ATOMIC_RELEASE);
+    PASS(flush_with(r, RIG_PATIENCE_NS, NET_OK));
+    PASS(post_one(r, 0));
+    PASS(post_one(r, 0));
+    __atomic_store_n(record, doorbell_record(first + 3), __ATOMIC_RELEASE);
+    __atomic_store_n(doorbell, doorbell_value(qpn, first + 3), __ATOMIC_RELEASE);
+    PASS(flush_with(r, RIG_PATIENCE_NS, NET_OK));
+    PASS(post_one(r, 0));
+    __atomic_store_n(record, doorbell_record(first + 4), __ATOMIC_RELEASE);
+    __atomic_store_n(doorbell,
+                     (uint64_t)to_be32(qpn << 8 | 3) << 32 |
+                         to_be32(((first + 3) & 0xffff) << 8 | WQE_RDMA_WRITE),
+                     __ATOMIC_RELEASE);
+    PASS(flush_with(r, RIG_PATIENCE_NS, NET_OK));
+    PASS(queue_rig_nic_end(r));
+    return queue_rig_check_idle(r);
+}
+
+static int other_doorbells(struct test *t)
+{
+    struct queue_shape shape = {0};
+    struct queue_rig r;
+    int result;
+    (void)t;
+    shape.relay = 1;
+    shape.first = 65535;
+    result = queue_rig_open(&r, 4, &shape);
+    result = result ? result : ring_by_hand(&r);
+    queue_rig_close(&r);
+    return result;
 }
 
 /* ---- Growth ---- */
@@ -411,6 +480,7 @@ int main(int argc, char **argv)
     test_run(&t, "doorbells rung by the host", rung_by_the_host);
     test_run(&t, "a NIC that stops and goes on", nic_restarts);
     test_run(&t, "what the host rings", relay_steps);
+    test_run(&t, "doorbells that are early, merged, of drivers", other_doorbells);
     test_run(&t, "memory that comes later", growth);
     test_run(&t, "completions one by one", completions);
     test_run(&t, "requests cut into messages", cutting);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every operation of queue pairs against a reference, with a software NIC at the other end: random programs of
- * many threads, in which each thread has a piece of the peer's memory to itself, so that what must come out is
- * known whatever the schedule; rings that are always full, counters that pass 2^16 and 2^32, completions that
- * are late and skipped, results that are late. Then what programs of that kind cannot show. */
+ * Every operation of queue pairs against a reference, with a software NIC at the other end: random programs
+ * of many threads, in which each thread has a piece of the peer's memory to itself, so that what must come
+ * out is known whatever the schedule; rings that are always full, counters that pass 2^16 and 2^32,
+ * completions that are late and skipped, results that are late. Then what programs of that kind cannot
+ * show. */
 #include "queue_rig.h"
 
 #include <stdlib.h>

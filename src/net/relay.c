@@ -21,8 +21,8 @@ struct relay {
     pthread_t thread;
 };
 
-/* Everything stored so far, write-combined registers included, is on its way before what follows. An exchange,
- * as in fiber.h, because ThreadSanitizer does not know fences. */
+/* Everything stored so far, write-combined registers included, is on its way before what follows. An
+ * exchange, as in fiber.h, because ThreadSanitizer does not know fences. */
 static void drain_stores(void)
 {
     uint32_t word = 0;
@@ -61,7 +61,8 @@ static void *relay_main(void *argument)
     uint32_t quiet = 0;
 
     for (;;) {
-        /* Before the look: what was published before the call to close is then seen by the last one. */
+        /* Pairs with terni_relay_close. Before the look: what was published before the call to close is then
+         * seen by the last one. */
         int stop = __atomic_load_n(&r->stop, __ATOMIC_ACQUIRE);
         quiet = terni_relay_step(r->lines, r->num) != 0 ? 0 : quiet + 1;
         if (stop) {
@@ -97,7 +98,7 @@ enum tern_status terni_relay_open(struct relay_line *lines, uint32_t num, struct
 void terni_relay_close(struct relay *relay)
 {
     if (relay != NULL) {
-        __atomic_store_n(&relay->stop, 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&relay->stop, 1, __ATOMIC_RELEASE); /* pairs with relay_main's load */
         pthread_join(relay->thread, NULL);
         free(relay);
     }

@@ -2,9 +2,9 @@
  *
  * Doorbells rung by the host, for GPUs that cannot reach a NIC's register (NET_QUEUE_RELAY).
  *
- * Kernels write entries as usual and publish, in memory of the host, how far they are whole. A thread here polls
- * these words and writes record and register. It reads no entry and no completion, and knows nothing but the
- * index: what it has rung is never more than what is ready. */
+ * Kernels write entries as usual and publish, in memory of the host, how far they are whole. A thread here
+ * polls these words and writes record and register. It reads no entry and no completion, and knows nothing
+ * but the index: what it has rung is never more than what is ready. */
 #ifndef TERN_RELAY_H
 #define TERN_RELAY_H
 
