@@ -6,6 +6,7 @@
 #include "net/mlx5_cqe.h"
 #include "queue_rig.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_STEPS = 16 };
@@ -226,6 +227,53 @@ static int entries_behind(struct test *t)
     return TEST_PASSED;
 }
 
+/* Many threads, one of which errs: all that fail tell the same syndrome, which is the one on record. */
+static int all_agree(struct queue_rig *r, struct rng *rng)
+{
+    enum { PUTS = 3, EACH = PUTS + 1 };
+    struct queue_step *steps = (struct queue_step *)test_take(32 * EACH, sizeof(*steps));
+    uint32_t bad = rng_below(rng, 32), failed = 0, differ = 0, wanted;
+    for (uint32_t i = 0; i < 32 * EACH; i++) {
+        steps[i].kind = i % EACH < PUTS ? STEP_PUT : STEP_FLUSH;
+        steps[i].remote = queue_rig_remote(16 * i);
+        steps[i].local = queue_rig_local(r, i == bad * EACH ? RIG_HEAP_BYTES - 16 : 16 * i);
+        steps[i].bytes = 16;
+    }
+    r->s->local_ranges[0].key = wqe_key_of(r->lkeys[1] + 1);
+    if (queue_rig_nic(r) || queue_rig_drive(r, steps, EACH, 1, 32, ~0u, RIG_PATIENCE_NS) ||
+        queue_rig_wait(r)) {
+        free(steps);
+        return TEST_FAILED;
+    }
+    wanted = net_failed(queue_error_syndrome(r->s->states[0].error));
+    for (uint32_t i = 0; i < 32 * EACH; i++) {
+        failed += steps[i].status != NET_OK;
+        differ += steps[i].status != NET_OK && steps[i].status != wanted;
+    }
+    free(steps);
+    CHECK(failed > 0 && differ == 0, "seed %llu: %u steps failed, %u of them not with 0x%x",
+          (unsigned long long)r->seed, failed, differ, wanted);
+    return TEST_PASSED;
+}
+
+static int one_syndrome(struct test *t)
+{
+    int last = test_scaled(t, 60);
+    for (int seed = 1; seed <= last; seed++) {
+        struct queue_shape shape = {0};
+        struct rng rng = {(uint64_t)seed};
+        struct queue_rig rig;
+        int result;
+        shape.blocks = 4u << rng_below(&rng, 4);
+        shape.num_cqes = rng_one_in(&rng, 4) ? shape.blocks : 0;
+        result = queue_rig_open(&rig, (uint64_t)seed, &shape);
+        result = result ? result : all_agree(&rig, &rng);
+        queue_rig_close(&rig);
+        PASS(result);
+    }
+    return TEST_PASSED;
+}
+
 /* ---- Deadlines, the abort word, refusals ---- */
 
 /* No NIC: the ring fills up, waits for room and for completions end. Then there is one, and nothing was
@@ -399,6 +447,7 @@ int main(int argc, char **argv)
     test_quiet();
     test_run(&t, "a completion in error ends every wait", errors_end_waits);
     test_run(&t, "entries behind an error are flushed", entries_behind);
+    test_run(&t, "many threads, one syndrome", one_syndrome);
     test_run(&t, "deadlines leave a queue as it was", deadlines);
     test_run(&t, "the abort word ends every wait", abort_word);
     test_run(&t, "requests that name no memory", refusals);
