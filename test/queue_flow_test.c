@@ -79,20 +79,27 @@ static int passed(const struct queue_rig *r, const struct queue_step *steps)
 
 enum { PLAIN, RELAYED, RESTARTED };
 
-/* The NIC stops and goes on while kernels use it. */
-static int run_with_restarts(struct queue_rig *r)
+/* The NIC stops and goes on while kernels use it. *midway counts stops between the first entry and the
+ * last. */
+static int run_with_restarts(struct queue_rig *r, int *midway)
 {
-    const struct timespec moment = {0, 300000};
-    for (int i = 0; i < 6; i++) {
+    const struct timespec moment = {0, 100000};
+    uint64_t stops[8];
+    for (int i = 0; i < 8; i++) {
+        nanosleep(&moment, NULL);
         PASS(queue_rig_nic_end(r));
-        nanosleep(&moment, NULL);
+        stops[i] = r->s->qps[0].fetched;
         PASS(queue_rig_nic(r));
-        nanosleep(&moment, NULL);
+    }
+    PASS(queue_rig_wait(r));
+    PASS(queue_rig_nic_end(r));
+    for (int i = 0; i < 8; i++) {
+        *midway += stops[i] > r->shape.first && stops[i] < r->s->qps[0].fetched;
     }
     return TEST_PASSED;
 }
 
-static int run_messages(struct queue_rig *r, struct rng *rng, int how, struct queue_step *steps)
+static int run_messages(struct queue_rig *r, struct rng *rng, int how, struct queue_step *steps, int *midway)
 {
     struct relay_line lines[RIG_QUEUES];
     struct relay *relay = NULL;
@@ -112,7 +119,7 @@ static int run_messages(struct queue_rig *r, struct rng *rng, int how, struct qu
     }
     result = queue_rig_nic(r);
     result = result ? result : queue_rig_drive(r, steps, ROUNDS * ROUND_STEPS, 2, 32, ~0u, RIG_PATIENCE_NS);
-    result = result || how != RESTARTED ? result : run_with_restarts(r);
+    result = result || how != RESTARTED ? result : run_with_restarts(r, midway);
     result = result ? result : queue_rig_wait(r);
     /* Producers do not wait for their last signals; consumers do, and have seen them. */
     terni_relay_close(relay);
@@ -124,7 +131,7 @@ static int messages(struct test *t, int how, int count)
 {
     uint64_t first = t->has_seeds ? t->seeds[0] : 1,
              last = t->has_seeds ? t->seeds[1] : (uint64_t)test_scaled(t, count);
-    int result = TEST_PASSED;
+    int result = TEST_PASSED, midway = 0;
     for (uint64_t seed = first; seed <= last && result == TEST_PASSED; seed++) {
         struct rng rng = {seed};
         struct queue_rig r;
@@ -137,14 +144,20 @@ static int messages(struct test *t, int how, int count)
         shape.message_bytes = rng_below(&rng, 2) ? rng_between(&rng, 100, 999) : 0;
         shape.hold_one_in = rng_below(&rng, 3);
         shape.relay = how == RELAYED;
+        shape.free_running = how == RESTARTED;
         shape.first = rng_below(&rng, 2) ? 65534 : 0xfffffffcull;
         shape.nic_warps = (int)rng_between(&rng, 1, 2);
         result = queue_rig_open(&r, seed, &shape);
-        result = result ? result : run_messages(&r, &rng, how, steps);
+        result = result ? result : run_messages(&r, &rng, how, steps, &midway);
         queue_rig_close(&r);
         free(steps);
     }
-    test_detail(t, "seeds %llu to %llu", (unsigned long long)first, (unsigned long long)last);
+    if (how == RESTARTED && result == TEST_PASSED) {
+        CHECK(midway > 0, "the NIC was never stopped on its way");
+        test_detail(t, "%d stops on the way", midway);
+    } else {
+        test_detail(t, "seeds %llu to %llu", (unsigned long long)first, (unsigned long long)last);
+    }
     return result;
 }
 
