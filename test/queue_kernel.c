@@ -43,6 +43,9 @@ TERN_DEVICE void on_memory(struct queue_step *s, const struct queue_drive_args *
             s->old += (unsigned char)memory[i] != step_pattern(s->value, i);
         }
         break;
+    case STEP_STORE:
+        st_release_sys_u64((uint64_t *)(void *)memory, s->value);
+        break;
     default:
         /* Pairs with the NIC's store or atomic on the word. */
         while (ld_acquire_sys_u64((const uint64_t *)(void *)memory) < s->value && s->status == NET_OK) {
@@ -76,6 +79,7 @@ TERN_DEVICE void follow(struct queue_step *s, const struct queue_drive_args *p, 
         return;
     case STEP_FILL:
     case STEP_EXPECT:
+    case STEP_STORE:
     case STEP_AWAIT:
         on_memory(s, p);
         return;

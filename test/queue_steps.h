@@ -21,6 +21,7 @@ enum step_kind {
     STEP_FILL,      /* `bytes` at local with the pattern of `value` */
     STEP_EXPECT,    /* that this is what is there; `old` counts the bytes that differ */
     STEP_AWAIT,     /* the word at local is at least `value` */
+    STEP_STORE,     /* `value` into the word at local */
     STEP_KINDS
 };
 
