@@ -3,7 +3,8 @@
  * Reliable connections against a naive reference: random programs of up to three queue pairs over links that
  * lose, double, delay and reorder packets. Each seed draws MTU, window, PSNs near the wrap, modes and faults.
  * Completions come in order with the syndromes of the reference, what is complete is there, immediates arrive
- * once and in order, both memories end as the reference's, and a word that all queue pairs add to has the sum. */
+ * once and in order, both memories end as the reference's, and a word that all queue pairs add to has the
+ * sum. */
 #include "rc_program.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests of the reliable connection share: two NICs on one pair of links, with memory that is known by
- * other addresses than it has, queue pairs whose entries are built, decoded and carried out, and a schedule
- * that gives each part its turns at random, from a seed. */
+ * What the tests of the reliable connection share: two NICs on one pair of links, with memory that is known
+ * by other addresses than it has, queue pairs whose entries are built, decoded and carried out, and a
+ * schedule that gives each part its turns at random, from a seed. */
 #ifndef TERN_TEST_RC_RIG_H
 #define TERN_TEST_RC_RIG_H
 

@@ -40,8 +40,8 @@ TERN_DEVICE uint32_t nic_load_u32(const void *p)
     fence_acqrel_sys(); /* with the load an acquire; pairs with the release of whoever wrote the word */
     return v;
 }
-/* Returns what was there. Pairs with the polling thread's acquire, as the stores do: the fence makes it so for
- * all ranks, the atomic for whoever else changes words of this device. */
+/* Returns what was there. Pairs with the polling thread's acquire, as the stores do: the fence makes it so
+ * for all ranks, the atomic for whoever else changes words of this device. */
 TERN_DEVICE uint64_t nic_cas_u64(void *p, uint64_t expected, uint64_t desired)
 {
     fence_acqrel_sys();                                               /* pairs with the same */

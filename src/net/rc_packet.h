@@ -4,8 +4,8 @@
  *
  * A requester carries out the operations of one queue pair, a responder answers it at the target. Data is cut
  * into packets of one MTU; every packet has a packet sequence number (PSN) of 24 bits, and a READ has as many
- * as its answer has packets. An acknowledgement is of all packets up to its PSN. Both ends count packets in 64
- * bits, which never wrap; only the wire has 24, widened by whoever receives them to the nearest count.
+ * as its answer has packets. An acknowledgement is of all packets up to its PSN. Both ends count packets in
+ * 64 bits, which never wrap; only the wire has 24, widened by whoever receives them to the nearest count.
  *
  * Each packet of a WRITE says where its whole message goes and which part of it this is, so that it can be
  * checked and placed by itself, in whatever order packets arrive.
@@ -90,8 +90,8 @@ TERN_DEVICE uint32_t rc_part_bytes(uint32_t bytes, uint32_t offset, uint32_t mtu
     return bytes - offset < mtu ? bytes - offset : mtu;
 }
 
-/* The number of a packet, counted in 64 bits, from which it is told what a PSN means: the first has one round of
- * PSNs below it, so that what comes before it has a number too. */
+/* The number of a packet, counted in 64 bits, from which it is told what a PSN means: the first has one round
+ * of PSNs below it, so that what comes before it has a number too. */
 TERN_DEVICE uint64_t rc_first_number(uint32_t first_psn) { return (1ull << 24) + first_psn; }
 
 /* The number nearest to `near` that has this PSN. */

@@ -3,16 +3,16 @@
  * The responder of a reliable connection: packets in, memory, answers out.
  *
  * Packets take effect in the order of their numbers, one after the other; `expected` is the next. What comes
- * before it is a duplicate: a WRITE is acknowledged again and touches nothing, a READ is read again, an atomic
- * is told what it was told, from a cache of the last RC_MAX_READS. What comes after it says that something is
- * missing, which is answered once. With adaptive routing a WRITE from after it is placed at once, and noted in
- * `ahead`, so that it is not placed again over what came later.
+ * before it is a duplicate: a WRITE is acknowledged again and touches nothing, a READ is read again, an
+ * atomic is told what it was told, from a cache of the last RC_MAX_READS. What comes after it says that
+ * something is missing, which is answered once. With adaptive routing a WRITE from after it is placed at
+ * once, and noted in `ahead`, so that it is not placed again over what came later.
  *
  * While the answer of a READ goes out, packet by packet, no other request of the queue pair is taken.
  *
  * A refusal puts the queue pair into error. Unlike silicon, which falls silent, this responder repeats the
- * refusal, and answers to what came before it, as often as it is asked: so that the requester learns why, also
- * when the first answer is lost. A responder that was stopped from outside says nothing any more. */
+ * refusal, and answers to what came before it, as often as it is asked: so that the requester learns why,
+ * also when the first answer is lost. A responder that was stopped from outside says nothing any more. */
 #ifndef TERN_RC_RESPONDER_H
 #define TERN_RC_RESPONDER_H
 

@@ -2,9 +2,10 @@
  *
  * The requester's way out: which operation may begin, which packet goes next.
  *
- * An operation begins when its fence allows and, if it wants an answer, when fewer than max_reads are missing.
- * Fence modes as we read them: FENCE and FENCE_SMALL wait for the answers of all READs and atomics before,
- * STRONG for everything before to be over, SMALL concerns local operations, which are in order anyway.
+ * An operation begins when its fence allows and, if it wants an answer, when fewer than max_reads are
+ * missing. Fence modes as we read them: FENCE and FENCE_SMALL wait for the answers of all READs and atomics
+ * before, STRONG for everything before to be over, SMALL concerns local operations, which are in order
+ * anyway.
  *
  * With adaptive routing only packets of a WRITE may travel together: whatever else is sent waits until the
  * responder has said that all WRITE packets before it have landed. That is one round trip more for an atomic
