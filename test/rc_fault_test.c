@@ -508,26 +508,28 @@ static int stopped(struct test *t)
 /* An answer that is too short, or of another kind than was asked for. */
 static int wrong_answers(struct test *t)
 {
-    static const uint32_t wanted[] = {SYNDROME_BAD_RESPONSE};
-    for (int kind = 0; kind < 3; kind++) {
+    static const uint32_t kinds[] = {RC_READ_ANSWER, RC_ATOMIC_ANSWER, RC_READ_ANSWER, RC_ACK};
+    static const uint32_t wanted[] = {SYNDROME_BAD_RESPONSE, SYNDROME_TRANSPORT_RETRY};
+    for (int kind = 0; kind < 4;
+         kind++) { /* the last: of a packet that was never sent, which means nothing */
         struct rc_rig_options o = rc_rig_defaults(1);
         struct rc_rig rig;
         struct rc_packet *answer;
         struct wqe_op op;
         int verdict;
         rc_rig_open(&rig, &o);
-        op = kind == 2 ? rc_op_write(&rig, 0, 0, 256) : rc_op_read(&rig, 0, 0, 256);
+        op = kind >= 2 ? rc_op_write(&rig, 0, 0, 256) : rc_op_read(&rig, 0, 0, 256);
         rc_rig_post(&rig, 0, &op, NULL);
         rc_responder_stop(&rig.pairs[0].s);
         while (rig.requests.num_sent == 0) {
             rc_rig_step(&rig);
         }
         answer = rc_link_slot(&rig.answers);
-        rc_packet_clear(answer, kind == 1 ? RC_ATOMIC_ANSWER : RC_READ_ANSWER, rc_rig_qpn(0), 0);
-        answer->payload_bytes = kind == 1 ? 0 : 255;
+        rc_packet_clear(answer, kinds[kind], rc_rig_qpn(0), kind == 3 ? 3 : 0);
+        answer->payload_bytes = kind == 1 || kind == 3 ? 0 : 255;
         rc_link_send(&rig.answers, rig.now);
-        rc_rig_run(&rig, 100);
-        verdict = ends_with(&rig.pairs[0], wanted, 1, "wrong answer");
+        rc_rig_run(&rig, kind == 3 ? STEPS : 100);
+        verdict = ends_with(&rig.pairs[0], &wanted[kind == 3], 1, "wrong answer");
         rc_rig_close(&rig);
         PASS(verdict);
     }

@@ -7,9 +7,9 @@
  * and one receives; they may be threads of the host, fibers or blocks of a GPU.
  *
  * The sender loses and doubles packets and says how long they take; the receiver picks among those that have
- * arrived. Packets of one queue pair stay in order, those of different ones need not, and where the link is
- * told to (adaptive routing) a WRITE without immediate overtakes packets of its own queue pair too. All of it
- * comes from a seed: the same calls give the same faults.
+ * arrived. Packets of one queue pair stay in order, but for doubles, which may come much later; those of
+ * different ones need not. Where the link is told to (adaptive routing) a WRITE without immediate overtakes
+ * packets of its own queue pair too. All of it comes from a seed: the same calls give the same faults.
  *
  *     slots   [taken][taken][ ... the receiver picks here ... ][ free ... ]
  *             ^first                                           ^next        counted, never wrapped */
@@ -138,6 +138,7 @@ TERN_DEVICE void rc_link_send(struct rc_link *link, uint64_t now)
         struct rc_packet *twin = rc_link_at(link, next);
         nic_copy((char *)twin, (const char *)packet, (uint32_t)sizeof(*packet) + packet->payload_bytes);
         twin->due += rc_link_delay(link);
+        twin->flags |= RC_TWIN;
         link->num_duplicated++;
         next++;
     }
@@ -161,7 +162,9 @@ TERN_DEVICE int rc_link_may_pick(const struct rc_link *link, uint32_t i)
         return 1;
     }
     for (k = 0; k < i; k++) {
-        if (!rc_link_is_taken(link, k) && rc_link_at(link, link->first + k)->to_qpn == packet->to_qpn) {
+        const struct rc_packet *before = rc_link_at(link, link->first + k);
+        if (!rc_link_is_taken(link, k) && before->to_qpn == packet->to_qpn &&
+            (before->flags & RC_TWIN) == 0) {
             return 0;
         }
     }

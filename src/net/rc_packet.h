@@ -44,6 +44,7 @@ enum {
 enum {
     RC_IMM = 1 << 0,     /* WRITE: the last packet of a WRITE_IMM */
     RC_ASK_ACK = 1 << 1, /* WRITE: an acknowledgement is wanted */
+    RC_TWIN = 1 << 2,    /* the link's: a double */
 };
 
 /* Why a packet was not taken; `syndrome` tells more of RC_NAK_REFUSED. */

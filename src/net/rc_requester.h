@@ -131,7 +131,6 @@ TERN_DEVICE void rc_requester_progress(struct rc_requester *q, uint64_t now)
 {
     q->retries = q->rnr_retries = 0;
     q->is_not_ready = 0;
-    q->went_back = 0;
     q->deadline = now + q->config.timeout;
     /* The second: only entries without packets lie between, whose places may soon be others'. */
     if (q->cursor < q->acked || q->cursor_entry < q->acked_entry) {

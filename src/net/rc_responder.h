@@ -207,7 +207,6 @@ TERN_DEVICE void rc_responder_write(struct rc_responder *s, struct rc_memory *m,
 {
     int has_imm = (packet->flags & RC_IMM) != 0;
     struct nic_refusal r;
-    uint64_t before = s->expected;
     if (has_imm && s->given == s->filled) {
         rc_answer_nak(s, out, s->expected, RC_NAK_NOT_READY, now);
         return;
@@ -224,8 +223,7 @@ TERN_DEVICE void rc_responder_write(struct rc_responder *s, struct rc_memory *m,
         rc_land_until(&m->writes, m->writes.next);
     }
     rc_responder_advance(s, 1);
-    /* Packets that were placed ahead had their answers withheld. */
-    if ((packet->flags & RC_ASK_ACK) != 0 || s->expected != before + 1) {
+    if ((packet->flags & RC_ASK_ACK) != 0) {
         rc_answer_ack(s, out, now);
     }
 }
