@@ -71,6 +71,7 @@ static int run(struct rc_program *programs, struct rc_rig *rig)
             return TEST_PASSED;
         }
         rc_rig_step(rig);
+        CHECK(!rig->is_broken, "the requester contradicts itself");
     }
     CHECK(0, "not over after %d steps", STEPS);
 }

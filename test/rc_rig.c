@@ -187,6 +187,15 @@ static void home_takes(struct rc_rig *rig)
     }
 }
 
+/* What holds between any two steps; in error nothing matters any more. */
+static int is_sound(const struct rc_requester *q)
+{
+    return q->state == RC_ERROR ||
+           (q->retired <= q->acked_entry && q->acked_entry <= q->cursor_entry &&
+            q->cursor_entry <= q->begun && q->begun <= q->posted && q->acked <= q->cursor &&
+            q->cursor <= q->next && q->acked <= q->landed && q->num_reads <= q->config.max_reads);
+}
+
 void rc_rig_step(struct rc_rig *rig)
 {
     rig->now++;
@@ -207,6 +216,7 @@ void rc_rig_step(struct rc_rig *rig)
         rc_memory_work(&rig->away.memory);
     }
     for (int i = 0; i < rig->num_pairs; i++) {
+        rig->is_broken |= !is_sound(&rig->pairs[i].q);
         take_completions(rig, &rig->pairs[i]);
     }
 }
@@ -226,7 +236,7 @@ int rc_rig_run(struct rc_rig *rig, int steps)
     for (int i = 0; i < steps && !is_over(rig); i++) {
         rc_rig_step(rig);
     }
-    return is_over(rig);
+    return is_over(rig) && !rig->is_broken;
 }
 
 /* ---- Operations ---- */

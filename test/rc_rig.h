@@ -62,6 +62,7 @@ struct rc_rig {
     struct rc_pair *pairs;
     int num_pairs;
     uint64_t now;
+    int is_broken; /* a requester's state has contradicted itself */
 };
 
 struct rc_rig_options {
@@ -84,7 +85,8 @@ uint32_t rc_rig_qpn(int pair);
 int rc_rig_post(struct rc_rig *rig, int pair, const struct wqe_op *op, const void *payload);
 /* One moment: each part may take a step, or not. */
 void rc_rig_step(struct rc_rig *rig);
-/* Until nothing is left to complete, or so many steps. Returns whether all completed. */
+/* Until nothing is left to complete, or so many steps. Returns whether all completed, and no state was
+ * broken. */
 int rc_rig_run(struct rc_rig *rig, int steps);
 
 /* Operations on byte offsets of both sides. */

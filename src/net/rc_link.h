@@ -8,8 +8,9 @@
  *
  * The sender loses and doubles packets and says how long they take; the receiver picks among those that have
  * arrived. Packets of one queue pair stay in order, but for doubles, which may come much later; those of
- * different ones need not. Where the link is told to (adaptive routing) a WRITE without immediate overtakes
- * packets of its own queue pair too. All of it comes from a seed: the same calls give the same faults.
+ * different ones need not. Where the link is told to (adaptive routing), a WRITE without immediate overtakes
+ * and is overtaken inside its queue pair too. All of it comes from a seed: the same calls give the same
+ * faults.
  *
  *     slots   [taken][taken][ ... the receiver picks here ... ][ free ... ]
  *             ^first                                           ^next        counted, never wrapped */
@@ -39,7 +40,7 @@ struct rc_faults {
     /* Of RC_CERTAIN. */
     uint32_t drop, duplicate, delay;
     uint32_t reorder;  /* another packet that has arrived is taken first */
-    uint32_t overtake; /* not 0: `reorder` also inside a queue pair, of WRITEs without immediate */
+    uint32_t overtake; /* not 0: `reorder` also inside a queue pair, where one of two is a plain WRITE */
     uint32_t reserved_2;
     uint64_t latency;   /* of every packet, in units of `now` */
     uint64_t max_delay; /* of a delayed or doubled one, beyond that: 1 to max_delay */
@@ -153,18 +154,23 @@ TERN_DEVICE int rc_link_is_taken(const struct rc_link *link, uint32_t i)
     return (link->taken >> i & 1) != 0;
 }
 
+TERN_DEVICE int rc_is_plain_write(const struct rc_packet *packet)
+{
+    return packet->kind == RC_WRITE && (packet->flags & RC_IMM) == 0;
+}
+
 /* Whether the packet at `first + i` may be the next of its queue pair. */
 TERN_DEVICE int rc_link_may_pick(const struct rc_link *link, uint32_t i)
 {
     const struct rc_packet *packet = rc_link_at(link, link->first + i);
     uint32_t k;
-    if (link->faults.overtake != 0 && packet->kind == RC_WRITE && (packet->flags & RC_IMM) == 0) {
+    if (link->faults.overtake != 0 && rc_is_plain_write(packet)) {
         return 1;
     }
     for (k = 0; k < i; k++) {
         const struct rc_packet *before = rc_link_at(link, link->first + k);
         if (!rc_link_is_taken(link, k) && before->to_qpn == packet->to_qpn &&
-            (before->flags & RC_TWIN) == 0) {
+            (before->flags & RC_TWIN) == 0 && !(link->faults.overtake != 0 && rc_is_plain_write(before))) {
             return 0;
         }
     }

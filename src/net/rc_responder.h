@@ -290,8 +290,7 @@ TERN_DEVICE void rc_responder_early(struct rc_responder *s, struct rc_memory *m,
                                     uint64_t now)
 {
     struct nic_refusal r;
-    if (s->config.adaptive && packet->kind == RC_WRITE && (packet->flags & RC_IMM) == 0 &&
-        distance < RC_ADAPTIVE_WINDOW) {
+    if (s->config.adaptive && rc_is_plain_write(packet) && distance < RC_ADAPTIVE_WINDOW) {
         /* A refusal is for when its turn comes. */
         if ((s->ahead >> distance & 1) == 0 && rc_responder_place(s, m, packet, &r) == SYNDROME_NONE) {
             s->ahead |= 1ull << distance;
