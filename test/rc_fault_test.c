@@ -505,6 +505,29 @@ static int stopped(struct test *t)
     return TEST_PASSED;
 }
 
+/* A queue pair has both ends: when one errs the other does, and a refusal goes on being told. */
+static int both_ends_err(struct test *t)
+{
+    struct rc_config c = rc_rig_defaults(1).config;
+    struct rc_requester q;
+    struct rc_responder s;
+    struct rc_entry entries[2];
+    for (int i = 0; i < 4; i++) {
+        uint32_t state = i == 3 ? RC_STOPPED : i & 1 ? RC_REFUSED : RC_SERVING;
+        rc_requester_init(&q, &c, entries, 2);
+        rc_responder_init(&s, &c, NULL, 0);
+        s.state = state;
+        if (i == 2) {
+            rc_requester_stop(&q);
+        }
+        rc_couple(&q, &s);
+        CHECK((q.state == RC_ERROR) == (i != 0) && s.state == (i == 2 ? RC_STOPPED : state),
+              "case %d: %u and %u", i, q.state, s.state);
+    }
+    (void)t;
+    return TEST_PASSED;
+}
+
 /* An answer that is too short, or of another kind than was asked for. */
 static int wrong_answers(struct test *t)
 {
@@ -655,6 +678,7 @@ int main(int argc, char **argv)
     test_run(&t, "refused: 0x13 and 0x12 of the target, 0x04, 0x11 and 0x02 at home", protection);
     test_run(&t, "a key taken away under way", keys_taken_away);
     test_run(&t, "an end that is stopped: 0x05 at once, or silence and 0x15", stopped);
+    test_run(&t, "both ends of a queue pair err together", both_ends_err);
     test_run(&t, "answers that do not fit: 0x10", wrong_answers);
     test_run(&t, "limits of outstanding READs and packets", limits);
     test_run(&t, "packet numbers wrap at any place of a run", numbers_wrap);

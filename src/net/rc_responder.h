@@ -65,6 +65,16 @@ TERN_DEVICE void rc_responder_init(struct rc_responder *s, const struct rc_confi
 /* From outside: silence. */
 TERN_DEVICE void rc_responder_stop(struct rc_responder *s) { s->state = RC_STOPPED; }
 
+/* Both ends that a queue pair has in its NIC: an error of one is one of the other. */
+TERN_DEVICE void rc_couple(struct rc_requester *q, struct rc_responder *s)
+{
+    if (s->state != RC_SERVING) {
+        rc_requester_stop(q);
+    } else if (q->state == RC_ERROR) {
+        rc_responder_stop(s);
+    }
+}
+
 /* ---- Receive entries ---- */
 
 /* Returns 0 if there is no room for one more. */
