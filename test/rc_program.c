@@ -284,10 +284,10 @@ void rc_program_open(struct rc_program *p, struct rc_rig *rig, int pair, struct 
     for (int i = 0; i < p->num_steps; i++) {
         make_step(&p->steps[i], rig, pair);
     }
-    add_fences(p, (int)rig->pairs[pair].q.config.adaptive);
     if (may_fail && rng_one_in(&rig->random, 2)) {
         spoil(p, rig);
     }
+    add_fences(p, (int)rig->pairs[pair].q.config.adaptive);
     run_model(p, model);
 }
 
