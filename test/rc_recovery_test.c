@@ -35,8 +35,8 @@ static int run_one(struct rc_rig *rig, const struct wqe_op *op, uint64_t within)
 
 /* ---- What the other side tells ---- */
 
-/* Twice in one connection, at another place each time: a WRITE whose packet is lost, a READ whose answer is.
- * */
+/* Twice in one connection, at another place each time: a WRITE whose packet is lost, a READ whose answer
+ * is. */
 static int losses_are_told(struct test *t)
 {
     for (uint64_t seed = 1; seed <= (uint64_t)test_scaled(t, 40); seed++) {

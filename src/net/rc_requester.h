@@ -15,8 +15,8 @@
  * completed, its source and, with inline data, its work queue entry belong to the NIC.
  *
  * An error is reported when everything before it is over, on the oldest operation; then the queue pair is in
- * error and whatever is behind is flushed. The state is plain memory of the caller, and so are the entries.
- * */
+ * error and whatever is behind is flushed. The state is plain memory of the caller, and so are the
+ * entries. */
 #ifndef TERN_RC_REQUESTER_H
 #define TERN_RC_REQUESTER_H
 
