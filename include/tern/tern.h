@@ -679,4 +679,5 @@ TERN_API enum tern_status tern_combine(struct tern_route *route, const struct te
 #endif
 
 #include "tern/tern_ll.h"
+#include "tern/tern_net.h"
 #endif
