@@ -76,6 +76,10 @@ endif
 
 # ---- Sources -----------------------------------------------------------------------------------------------
 
+# What tern_device.h includes, installed below tern/dialect.
+DIALECT     := $(addprefix src/simt/,simt.h ptx.h fiber.h) \
+    $(addprefix src/net/,amo.h group.h p2p.h wait.h route.h barrier.h)
+
 ALL_SRC     := $(filter-out src/ref/%,$(wildcard src/*/*.c))
 CUDA_SRC    := $(wildcard src/machine/cuda*.c) src/kernels/table_cuda.c
 LIB_SRC     := $(filter-out $(if $(HAVE_CUDA),src/machine/no_cuda.c,$(CUDA_SRC)),$(ALL_SRC))
@@ -300,7 +304,7 @@ need_gpu = $(B)/bin/tern-info 2> /dev/null | sed '1,/^machine cuda/d' | grep -q 
 # The programs that run kernels of the library, one after the other, on the GPUs of this machine.
 check-gpu: report all $(TESTS)
 	@$(need_gpu)
-	@$(test_environment) TERN_MACHINE=cuda test/run -j 1 -t $(TEST_TIMEOUT) $(filter $(B)/test/ep_%,$(TESTS)) test/examples.sh
+	@$(test_environment) TERN_MACHINE=cuda test/run -j 1 -t $(TEST_TIMEOUT) $(filter $(B)/test/ep_% $(B)/test/net_%,$(TESTS)) test/examples.sh
 
 # The kernels under compute-sanitizer, which finds accesses outside memory. Skips by name what is missing.
 check-memcheck: report $(TOOLS) $(TESTS)
@@ -351,10 +355,17 @@ fill = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@INCLUD
     -e 's|@PRIVATE_LIBS@|$(if $(HAVE_CUDA),-L$${cuda_libdir} -lcudart_static )$(TERN_LIBS)|g' \
     -e 's|@INCLUDE_FROM_LIB@|$(INCLUDE_FROM_LIB)|g' -e 's|@CMAKE_LIBS@|$(subst $(space),;,$(CMAKE_LIBS))|g'
 
+# Installed, the dialect's headers are found by the one -I that finds tern.h.
+rename_dialect = sed -E 's|^(\#include )"(simt\|net)/|\1"tern/dialect/\2/|'
+
 install: all
 	$(Q)$(INSTALL) -d $(addprefix $(DESTDIR),$(LIBDIR) $(INCLUDEDIR)/tern $(BINDIR) $(CMAKEDIR) $(PCDIR) \
 	    $(DOCDIR) $(DATADIR))
 	$(Q)$(INSTALL) -m 644 include/tern/*.h $(DESTDIR)$(INCLUDEDIR)/tern
+	$(Q)for file in $(DIALECT:src/%=%); do \
+	    $(INSTALL) -d $(DESTDIR)$(INCLUDEDIR)/tern/dialect/$$(dirname $$file) && \
+	    $(rename_dialect) src/$$file > $(DESTDIR)$(INCLUDEDIR)/tern/dialect/$$file || exit 1; done
+	$(Q)$(rename_dialect) include/tern/tern_device.h > $(DESTDIR)$(INCLUDEDIR)/tern/tern_device.h
 	$(Q)$(INSTALL) -m 755 $(SHARED) $(DESTDIR)$(LIBDIR)
 	$(Q)ln -sf $(notdir $(SHARED)) $(DESTDIR)$(LIBDIR)/libtern.so.$(MAJOR)
 	$(Q)ln -sf $(notdir $(SHARED)) $(DESTDIR)$(LIBDIR)/libtern.so
