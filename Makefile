@@ -95,7 +95,9 @@ BENCH_SRC   := $(filter-out $(WIRE_KERNELS),$(wildcard bench/*.c))
 # Kernels that only tests run: on the cpu machine, and through nvcc to see that it takes them.
 TEST_KERNEL := test/wqe_kernel.c
 TOOL_MAIN   := $(wildcard tools/*.c)
-EXAMPLE_SRC := $(wildcard examples/*.c)
+# Kernels of an example, for each machine.
+EXAMPLE_KERNEL := $(wildcard examples/*_kernel.c)
+EXAMPLE_SRC := $(filter-out $(EXAMPLE_KERNEL),$(wildcard examples/*.c))
 
 c_obj  = $(patsubst %.c,$(OBJ)/%.o,$(1))
 cu_obj = $(if $(HAVE_CUDA),$(patsubst %.c,$(OBJ)/cuda/%.o,$(1)))
@@ -226,8 +228,9 @@ $(foreach source,$(TOOL_MAIN),$(eval $(call tool,$(source))))
 $(B)/bin/tern-bench: $(BENCH_OBJ) $(HELP_LIB) $(STATIC)
 	$(call program,$(BENCH_OBJ) $(HELP_LIB))
 
+$(B)/examples/06_put_signal: $(call c_obj,examples/put_signal_kernel.c) $(call cu_obj,examples/put_signal_kernel.c)
 $(B)/examples/%: $(OBJ)/examples/%.o $(STATIC)
-	$(call program,$<)
+	$(call program,$(filter %.o,$^))
 
 $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
 	$(call program,$< $(HELP_LIB))

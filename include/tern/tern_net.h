@@ -74,7 +74,18 @@ struct tern_net_window {
     char *const *bases; /* [num_ranks] where this rank reaches each one's, or NULL */
 };
 
-struct tern_net_record;
+/* Where the first failure of a kernel is written, in memory of the host; tern_net_synchronize makes a sentence
+ * of it. Tern's, but written by what is compiled into kernels. */
+struct tern_net_record {
+    uint64_t written; /* last, and then the rest is whole */
+    int32_t fault, status;
+    int32_t peer; /* awaited at a barrier, or operated on */
+    uint32_t width, compare, num_ranks;
+    int32_t block, warp;
+    uint64_t word; /* its address */
+    uint64_t expected, seen, elapsed_ns;
+    uint64_t late[2]; /* at a barrier: members 0 to 127 that have not come */
+};
 
 /* What a kernel gets, by value: plain words, all of them Tern's to write. tern_net_view fills it. */
 struct tern_net {
@@ -197,6 +208,46 @@ TERN_API enum tern_status tern_net_wait(struct tern_network *network, const void
  * address, ends with TERN_DISCONNECTED. Nothing takes it back but another network. Other threads may call it
  * at any time. */
 TERN_API enum tern_status tern_net_abort(struct tern_network *network);
+
+/* ---- Kernels of the program's own -------------------------------------------------------------------- */
+
+/* A kernel in the dialect, TERN_KERNEL(name, struct arguments, p) in a file that includes tern_device.h. The
+ * file is compiled by a C compiler for the cpu machine, by nvcc for GPUs, or by both, each leaving a function
+ * here. */
+struct tern_kernel {
+    const char *name; /* for sentences; lives as long as the kernel may run */
+    void (*cpu)(const void *args);
+    void (*cuda)(void); /* nvcc's; the same that cudaLaunchKernel takes */
+};
+#if defined(__GNUC__)
+/* For a kernel that may be compiled for one machine only: what is absent is NULL. */
+#define TERN_KERNEL_DECLARE(name)                                                                            \
+    void tern_cpu_##name(const void *args) __attribute__((weak));                                            \
+    void tern_cuda_##name(void) __attribute__((weak))
+#define TERN_KERNEL_INIT(name)                                                                               \
+    {                                                                                                        \
+#name, tern_cpu_##name, tern_cuda_##name                                                             \
+    }
+#endif
+
+struct tern_launch_args {
+    size_t size;
+    int32_t num_blocks;
+    int32_t num_threads;   /* of a block; a multiple of 32, to 1024 and what the kernel was compiled for */
+    const void *args;      /* the kernel's structure, read before the call returns */
+    uint32_t args_bytes;   /* to 4000 */
+    uint32_t shared_bytes; /* of a block, to what the device has */
+};
+#define TERN_LAUNCH_ARGS_INIT                                                                                \
+    {                                                                                                        \
+        sizeof(struct tern_launch_args), 0, 0, NULL, 0, 0                                                    \
+    }
+
+/* TERN_UNSUPPORTED if the kernel was not compiled for the communicator's machine. On cuda, a kernel's first
+ * launch may wait until the device is idle, which it is not while a kernel there waits for this rank: launch
+ * each once before, or set CUDA_MODULE_LOADING=EAGER. */
+TERN_API enum tern_status tern_launch(struct tern_comm *comm, const struct tern_kernel *kernel,
+                                      const struct tern_launch_args *args, struct tern_stream *stream);
 
 #ifdef __cplusplus
 }

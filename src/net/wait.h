@@ -12,19 +12,6 @@
 /* What failed. */
 enum { NET_FAULT_WAIT = 1, NET_FAULT_BARRIER = 2, NET_FAULT_ADDRESS = 3, NET_FAULT_ROUTE = 4 };
 
-/* In host memory. */
-struct tern_net_record {
-    uint64_t written; /* last, and then the rest is whole */
-    int32_t fault, status;
-    int32_t peer; /* awaited at a barrier, or operated on */
-    uint32_t width, compare;
-    int32_t block, warp;
-    uint32_t num_ranks; /* of the team at a barrier */
-    uint64_t word;      /* its address */
-    uint64_t expected, seen, elapsed_ns;
-    uint64_t late[2]; /* at a barrier: members 0 to 127 that have not come */
-};
-
 /* What a record says beside where it was written. */
 struct net_note {
     int fault, status, peer;
