@@ -239,15 +239,18 @@ $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
 
 # Programs that are wrong on purpose, for test/tsan_awake.sh: real kernels in which all release stores, or one of
 # them alone (ready, done), are relaxed, or the fences before them missing, or in one of them (dispatch, combine of
-# low latency) the fence between a stage and its bulk copy; and kernels of simt_test likewise.
+# low latency) the fence between a stage and its bulk copy; and kernels of simt_test likewise. net_ops has relaxed
+# signals, or looks at words without acquiring.
 ifeq ($(VARIANT),tsan)
 AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done ep_no_fence ll_ready ll_done ll_no_fence \
-    ll_dispatch_proxy ll_combine_proxy simt_relaxed simt_no_fence)
+    ll_dispatch_proxy ll_combine_proxy simt_relaxed simt_no_fence net_signal net_acquire)
 SIMT_OBJ := $(call c_obj,$(wildcard test/simt_test.c))
 
 $(OBJ)/relaxed/%.o: EXTRA = -DTERN_WEAKEN_RELEASE
 $(OBJ)/ready/%.o: EXTRA = -DTERN_WEAKEN_READY
 $(OBJ)/done/%.o: EXTRA = -DTERN_WEAKEN_DONE
+$(OBJ)/signal/%.o: EXTRA = -DTERN_WEAKEN_SIGNAL
+$(OBJ)/acquire/%.o: EXTRA = -DTERN_WEAKEN_ACQUIRE
 $(OBJ)/dispatch_proxy/%.o: EXTRA = -DTERN_TEST_NO_LL_DISPATCH_PROXY
 $(OBJ)/combine_proxy/%.o: EXTRA = -DTERN_TEST_NO_LL_COMBINE_PROXY
 $(OBJ)/no_fence/%.o: EXTRA = -DTERN_TEST_NO_PROXY_FENCE -DTERN_TEST_NO_SYSTEM_FENCE
@@ -266,7 +269,12 @@ $(B)/awake/ll_$(1): $(call c_obj,$(wildcard test/ep_ll_random_test.c)) \
     $(patsubst %.c,$(OBJ)/$(1)/%.o,$(KERNELS)) $(HELP_LIB) $(STATIC)
 	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
 endef
-$(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy,$(eval $(call wrong,$(name))))
+define wrong_net
+$(B)/awake/net_$(1): $(call c_obj,$(wildcard test/net_order_test.c)) $(OBJ)/$(1)/src/kernels/net_ops.o $(HELP_LIB) $(STATIC)
+	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
+endef
+$(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy signal acquire,$(eval $(call wrong,$(name))))
+$(foreach name,signal acquire,$(eval $(call wrong_net,$(name))))
 $(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy,$(eval $(call wrong_ep,$(name))))
 $(B)/awake/simt_relaxed: $(SIMT_OBJ) $(OBJ)/relaxed/test/simt_kernels.o $(HELP_LIB) $(STATIC)
 	$(call program,$(filter %.o,$^) $(HELP_LIB))

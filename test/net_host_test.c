@@ -110,10 +110,21 @@ static int issue_turn(struct host_scene *s, int r)
     OK(tern_net_signal_on_stream(n, to, 0, device(s, s->words[r], 0), TERN_SIGNAL_ADD, 8, 1, stream));
     OK(tern_net_wait_on_stream(n, device(s, s->words[r], 0), 8, TERN_COMPARE_GE, 1, 0, stream));
     OK(tern_net_get_on_stream(n, r, 0, device(s, s->local[r], 1000), device(s, s->box[r], 0), 1000, stream));
+    OK(tern_net_signal_on_stream(n, r, 0, device(s, s->words[r], 0), TERN_SIGNAL_SET, 8, 0, stream));
     OK(tern_net_atomic_on_stream(n, from, 0, device(s, s->words[r], 12), TERN_AMO_ADD, 4, 3, 0,
                                  device(s, s->local[r], 4096), stream));
     OK(tern_net_quiet_on_stream(n, -1, -1, stream));
     return 0;
+}
+
+/* Other rows than in the turn before. */
+static int refill(struct host_scene *s, uint32_t turn)
+{
+    for (int r = 0; r < RANKS; r++) {
+        struct rng rng = {turn * 100 + (uint64_t)r};
+        rng_bytes(&rng, image(s, s->local[r], 0), 1000);
+    }
+    return world_upload(&s->rig.world);
 }
 
 static void expect_turn(struct host_scene *s, uint32_t turn)
@@ -124,7 +135,6 @@ static void expect_turn(struct host_scene *s, uint32_t turn)
         memcpy(image(s, s->box[r], 0), image(s, s->local[from], 0), 1000);
         memcpy(image(s, s->local[r], 1000), image(s, s->local[from], 0), 1000);
         memcpy(image(s, s->local[r], 4096), &before, 4);
-        in_image(s, s->words[r], 0, turn, 8);
         in_image(s, s->words[r], 12, (uint64_t)3 * turn, 4);
     }
 }
@@ -147,6 +157,7 @@ static int stream_body(struct host_scene *s)
         OK(tern_graph_end(comm, lane_of(s, r), &graphs[r]));
     }
     for (uint32_t turn = 2; turn < 5; turn++) {
+        PASS(refill(s, turn));
         for (int r = 0; r < RANKS; r++) {
             OK(tern_graph_launch(s->rig.world.members[r].comm, graphs[r], lane_of(s, r)));
         }

@@ -9,6 +9,16 @@
 #include "tern/tern.h"
 #include "simt/simt.h"
 
+/* A program that is wrong on purpose, for test/tsan_awake.sh. */
+#ifdef TERN_WEAKEN_ACQUIRE
+#define WAIT_LOAD_32(p) ld_relaxed_sys_u32(p)
+#define WAIT_LOAD_64(p) ld_relaxed_sys_u64(p)
+#else
+/* Pair with the releases of p2p_signal (p2p.h). */
+#define WAIT_LOAD_32(p) ld_acquire_sys_u32(p)
+#define WAIT_LOAD_64(p) ld_acquire_sys_u64(p)
+#endif
+
 /* What failed. */
 enum { NET_FAULT_WAIT = 1, NET_FAULT_BARRIER = 2, NET_FAULT_ADDRESS = 3, NET_FAULT_ROUTE = 4 };
 
@@ -48,9 +58,8 @@ TERN_DEVICE void net_record(const struct tern_net *net, const struct net_note *n
 /* The word, and all that was written before it was raised. */
 TERN_DEVICE uint64_t net_look(const void *word, uint32_t width)
 {
-    /* Acquire; pairs with the release of p2p_signal in a peer. */
-    return width == 4 ? ld_acquire_sys_u32((const uint32_t *)word)
-                      : ld_acquire_sys_u64((const uint64_t *)word);
+    /* Pairs with the release of p2p_signal in a peer. */
+    return width == 4 ? WAIT_LOAD_32((const uint32_t *)word) : WAIT_LOAD_64((const uint64_t *)word);
 }
 
 TERN_DEVICE int net_compares(uint64_t seen, uint32_t width, uint32_t compare, uint64_t value)
