@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Put, signal, wait: a kernel of the program's own gives a row to the next rank of a ring, waits for the row of
- * the one before, and adds the two (put_signal_kernel.c). There is no host in between and no collective: the
- * signal that comes after a put says that the row is there.
+ * Put, signal, wait: a kernel of the program's own gives a row to the next rank of a ring, waits for the row
+ * of the one before, and adds the two (put_signal_kernel.c). There is no host in between and no collective:
+ * the signal that comes after a put says that the row is there.
  *
  *     ./06_put_signal                  one process drives all ranks
  *     tern-run -n 3 ./06_put_signal    three processes, one rank each

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kernel of 06_put_signal.c, in the dialect: a C compiler makes of it what the cpu machine runs, nvcc what
- * GPUs run. In CUDA C++ it would read
+ * The kernel of 06_put_signal.c, in the dialect: a C compiler makes of it what the cpu machine runs, nvcc
+ * what GPUs run. In CUDA C++ it would read
  *
- *     __global__ void ring(const __grid_constant__ struct ring_args p) { ... threadIdx.x ... __syncthreads_or ... }
+ *     __global__ void ring(const __grid_constant__ struct ring_args p) { ... __syncthreads_or(...) ... }
  *
  * with the same calls of tern_device.h. */
 #define TERN_DIALECT

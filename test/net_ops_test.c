@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Every operation of kernels against a plain reference: random requests by all ranks at once, performed by
- * threads, warps and blocks, in many schedules; afterwards every byte of every window, every sink and every old
- * value is what memcpy and net_amo_apply say. What runs side by side is chosen so that its order does not show:
- * pieces of an area that touch but do not overlap, words that belong to one group, and words that all change
- * by one commuting operation. */
+ * threads, warps and blocks, in many schedules; afterwards every byte of every window, every sink and every
+ * old value is what memcpy and net_amo_apply say. What runs side by side is chosen so that its order does not
+ * show: pieces of an area that touch but do not overlap, words that belong to one group, and words that all
+ * change by one commuting operation. */
 #include "net_rig.h"
 
 #include <assert.h>

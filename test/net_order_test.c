@@ -2,7 +2,8 @@
  *
  * Order: who has seen a signal has the puts before it, by whatever group they were made; who has left a
  * barrier has what all members put before they came. Messages travel round a ring and through teams of all
- * kinds while schedules vary; ThreadSanitizer sees the same edges (test/tsan_awake.sh weakens one of them). */
+ * kinds while schedules vary; ThreadSanitizer sees the same edges (test/tsan_awake.sh weakens one of them).
+ * */
 #include "net_rig.h"
 
 #include <string.h>

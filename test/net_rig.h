@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Networks under test: the ranks of a world with one each, and requests that a rank's kernel performs in
- * groups of threads (kernels/net_args.h). Requests are added while nothing runs; a launch waits for nobody, so
- * that one thread launches for all ranks. */
+ * groups of threads (kernels/net_args.h). Requests are added while nothing runs; a launch waits for nobody,
+ * so that one thread launches for all ranks. */
 #ifndef TERN_TEST_NET_RIG_H
 #define TERN_TEST_NET_RIG_H
 

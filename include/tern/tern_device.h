@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tern_device.h - put, get, signals, atomics, waits and barriers for kernels. A kernel takes a struct tern_net
- * by value, which the host has from tern_net_view (tern_net.h), and gives its address to the calls below:
+ * tern_device.h - put, get, signals, atomics, waits and barriers for kernels. A kernel takes a struct
+ * tern_net by value, which the host has from tern_net_view (tern_net.h), and gives its address to the calls
+ * below:
  *
- *     __global__ void send(const __grid_constant__ struct tern_net net, char *at, const char *from, uint64_t *flag)
+ *     __global__ void send(const __grid_constant__ struct tern_net net, char *to, char *row, void *flag)
  *     {
- *         tern_put_signal_block(&net, 1, 0, at, from, 1 << 20, flag, 8, TERN_SIGNAL_ADD, 1);
+ *         tern_put_signal_block(&net, 1, 0, to, row, 4096, flag, 8, TERN_SIGNAL_ADD, 1);
  *     }
  *
  * Where. In CUDA C++, by nvcc. On the cpu machine kernels are C, in the dialect of tern/dialect/simt/simt.h,
- * which this header brings, and link libtern.a. In CUDA C++ the dialect stays in namespace tern_dialect, unless
- * TERN_DIALECT is defined first: a kernel in the dialect, which is one source for both machines, does that.
+ * which this header brings, and link libtern.a. In CUDA C++ the dialect stays in namespace tern_dialect,
+ * unless TERN_DIALECT is defined first: a kernel in the dialect, which is one source for both machines, does
+ * that.
  *
  * Who calls. Names that end in _warp and _block are calls of all threads of a warp or a block together, with
  * equal arguments; all others are of one thread. What any thread of the group wrote to the source before the
@@ -151,8 +153,8 @@ TERN_DEVICE int tern_quiet_all(const struct tern_net *net) { return route_quiet(
 
 /* ---- Waits -------------------------------------------------------------------------------------------- */
 
-/* Until the word, in this rank's memory, compares so to value (enum tern_compare, unsigned), but no longer than
- * timeout_ns, 0 for the network's. What came before the signal that ends the wait is here then. */
+/* Until the word, in this rank's memory, compares so to value (enum tern_compare, unsigned), but no longer
+ * than timeout_ns, 0 for the network's. What came before the signal that ends the wait is here then. */
 TERN_DEVICE int tern_wait(const struct tern_net *net, const void *word, uint32_t compare, uint64_t value,
                           uint32_t width, uint64_t timeout_ns)
 {

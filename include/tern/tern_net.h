@@ -74,8 +74,8 @@ struct tern_net_window {
     char *const *bases; /* [num_ranks] where this rank reaches each one's, or NULL */
 };
 
-/* Where the first failure of a kernel is written, in memory of the host; tern_net_synchronize makes a sentence
- * of it. Tern's, but written by what is compiled into kernels. */
+/* Where the first failure of a kernel is written, in memory of the host; tern_net_synchronize makes a
+ * sentence of it. Tern's, but written by what is compiled into kernels. */
 struct tern_net_record {
     uint64_t written; /* last, and then the rest is whole */
     int32_t fault, status;
@@ -119,8 +119,9 @@ struct tern_net_team {
         sizeof(struct tern_net_team), 0, 0, NULL, NULL, NULL                                                 \
     }
 
-/* COLLECTIVE over the communicator, blocking. The ranks are judged together, as in tern_ep_open; TERN_MISMATCH
- * names the field. Takes a window of its own, 8 bytes a rank and team, beside heap_bytes. NULL: defaults. */
+/* COLLECTIVE over the communicator, blocking. The ranks are judged together, as in tern_ep_open;
+ * TERN_MISMATCH names the field. Takes a window of its own, 8 bytes a rank and team, beside heap_bytes. NULL:
+ * defaults. */
 TERN_API enum tern_status tern_net_open(struct tern_comm *comm, const struct tern_net_config *config,
                                         struct tern_network **network);
 /* The same for all ranks of tern_comm_open_all, by one thread. */
@@ -131,13 +132,13 @@ TERN_API enum tern_status tern_net_open_all(int num_ranks, struct tern_comm **co
  * close with it. */
 TERN_API void tern_net_close(struct tern_network *network);
 
-/* Local. What a kernel needs, good until the network closes. tern_heap_grow changes nothing in it: memory that
- * comes later is reached by an older view as well. A window adopted later is known only to views that are
- * taken after tern_window_adopt, and one that is released must not be used by any view. */
+/* Local. What a kernel needs, good until the network closes. tern_heap_grow changes nothing in it: memory
+ * that comes later is reached by an older view as well. A window adopted later is known only to views that
+ * are taken after tern_window_adopt, and one that is released must not be used by any view. */
 TERN_API enum tern_status tern_net_view(struct tern_network *network, struct tern_net *view);
 
-/* COLLECTIVE over `team`, blocking: what kernels need for barriers of the team. Judged together. TERN_NO_SPACE
- * if num_teams are open; the team itself may close before. */
+/* COLLECTIVE over `team`, blocking: what kernels need for barriers of the team. Judged together.
+ * TERN_NO_SPACE if num_teams are open; the team itself may close before. */
 TERN_API enum tern_status tern_net_team_open(struct tern_network *network, struct tern_team *team,
                                              struct tern_net_team *view);
 /* The same by one thread for all members: networks[i], teams[i] and views[i] are one rank's. A NULL team is

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The public calls on streams, events, graphs and kernels of the program's own: arguments checked, one call to
- * the machine. */
+ * The public calls on streams, events, graphs and kernels of the program's own: arguments checked, one call
+ * to the machine. */
 #include "comm/comm.h"
 
 /* ---- Streams ---- */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Requests performed by groups: group n of the launch takes the n-th run of num_each, in order. What needs a
- * single thread is done by the first of the group, between the others' requests: all meet before and after,
- * so that a request sees what those before it left, whoever did them. */
+ * single thread is done by the first of the group. Nothing here synchronises: puts, gets and barriers do, and
+ * that is what callers rely on. */
 #include "kernels/kernels.h"
 #include "kernels/net_args.h"
 #include "net/barrier.h"
@@ -44,7 +44,6 @@ TERN_DEVICE void perform(const struct net_args *p, struct net_group g, const str
 {
     const struct tern_net *net = &p->net;
     struct net_result r = {TERN_OK, 0};
-    group_sync(g);
     switch (q->kind) {
     case NET_REQUEST_PUT:
         r.status = route_put(net, g, q->peer, q->queue, q->remote, q->local, q->bytes);
@@ -72,7 +71,6 @@ TERN_DEVICE void perform(const struct net_args *p, struct net_group g, const str
     if (g.index == 0 && q->result) {
         *q->result = r;
     }
-    group_sync(g);
 }
 
 TERN_KERNEL(net_ops, struct net_args, p)

@@ -23,6 +23,7 @@
  * has synchronised with, is there for who sees the word. */
 #define P2P_STORE_32(p, v) st_release_sys_u32(p, v)
 #define P2P_STORE_64(p, v) st_release_sys_u64(p, v)
+/* Pair with the same. */
 #define P2P_ADD_32(p, v)   red_add_release_sys_u32(p, v)
 #define P2P_ADD_64(p, v)   red_add_release_sys_u64(p, v)
 #endif

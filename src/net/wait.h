@@ -106,8 +106,8 @@ TERN_DEVICE int net_patient(const struct tern_net *net, struct net_patience *w, 
     return *elapsed_ns > (timeout_ns ? timeout_ns : net->timeout_ns) ? TERN_TIMEOUT : TERN_OK;
 }
 
-/* One thread. *seen: the word as it was last; with TERN_DISCONNECTED the abort word: 1 + the rank that gave up.
- */
+/* One thread. *seen: the word as it was last; with TERN_DISCONNECTED the abort word: 1 + the rank that gave
+ * up. */
 TERN_DEVICE int net_await(const struct tern_net *net, const void *word, uint32_t width, uint32_t compare,
                           uint64_t value, uint64_t timeout_ns, uint64_t *seen, uint64_t *elapsed_ns)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The windows as kernels know them: a table in device memory, of the network's own window and of those that
- * were adopted, with each one's addresses at all peers. The window of tern_alloc is not in it; its bounds travel
- * with the view, and as its addresses never change, growth needs nothing here.
+ * were adopted, with each one's addresses at all peers. The window of tern_alloc is not in it; its bounds
+ * travel with the view, and as its addresses never change, growth needs nothing here.
  *
  * Another table is made once the list of windows has changed. Older ones live until the network closes: a
  * kernel, or a captured graph, may hold a view of one. */
