@@ -405,6 +405,33 @@ static int refusal_body(struct host_scene *s)
     return device_refusals(s);
 }
 
+static void nothing(const void *args) { (void)args; }
+
+static int launch_refusals(struct tern_comm *comm)
+{
+    struct tern_kernel kernel = {"absent", NULL, NULL};
+    struct tern_launch_args args = TERN_LAUNCH_ARGS_INIT;
+    args.args = &kernel;
+    args.args_bytes = sizeof kernel;
+    args.num_blocks = 1;
+    args.num_threads = 32;
+    REFUSES(tern_launch(comm, &kernel, &args, NULL), TERN_UNSUPPORTED,
+            "kernel absent was not compiled for the");
+    kernel.cpu = nothing;
+    kernel.cuda = (void (*)(void))nothing; /* refused before it is looked at */
+    args.num_threads = 33;
+    REFUSES(tern_launch(comm, &kernel, &args, NULL), TERN_INVALID_ARGUMENT, "1 blocks of 33 threads");
+    args.num_threads = 32;
+    args.num_blocks = 0;
+    REFUSES(tern_launch(comm, &kernel, &args, NULL), TERN_INVALID_ARGUMENT, "0 blocks of 32 threads");
+    args.num_blocks = 1;
+    args.args_bytes = 4001;
+    REFUSES(tern_launch(comm, &kernel, &args, NULL), TERN_INVALID_ARGUMENT, "4001");
+    args.args = NULL;
+    REFUSES(tern_launch(comm, &kernel, &args, NULL), TERN_INVALID_ARGUMENT, "arguments");
+    return 0;
+}
+
 static int refusals(struct test *t)
 {
     struct tern_net_config config = TERN_NET_CONFIG_INIT;
@@ -419,6 +446,7 @@ static int refusals(struct test *t)
     config.num_queues = 0;
     config.transport = 2;
     REFUSES(tern_net_open_all(2, comms, &config, networks), TERN_INVALID_ARGUMENT, "transport");
+    PASS(launch_refusals(comms[0]));
     tern_comm_close(comms[0]);
     tern_comm_close(comms[1]);
     return 0;
