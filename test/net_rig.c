@@ -55,6 +55,7 @@ static void give(struct tern_comm *comm, void *memory)
 
 void net_rig_close(struct net_rig *rig)
 {
+    (void)world_synchronize(&rig->world); /* after a failure kernels may still wait, until their deadline */
     for (int r = 0; r < rig->world.num_ranks; r++) {
         struct tern_comm *comm = rig->world.members[r].comm;
         struct net_rank *at = &rig->ranks[r];

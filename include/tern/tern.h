@@ -21,8 +21,9 @@
  * rank needs streams of its own.
  *
  * Threads. An object may be used by one thread at a time; different objects may be used by different threads
- * at once, also EP objects of one communicator. Opening, resetting and closing EP objects and teams,
- * tern_alloc, tern_free, the calls on windows and the host collectives are uses of the communicator. Calls
+ * at once, also EP objects of one communicator. Opening, resetting and closing EP objects, teams and
+ * networks, tern_net_view, tern_alloc, tern_free, the calls on windows and the host collectives are uses of the
+ * communicator. Calls
  * marked COLLECTIVE must be made by every rank, in the same order on one object. No call keeps a lock while
  * it waits for a peer. On cuda a call leaves the thread's current device as it was.
  *

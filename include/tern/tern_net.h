@@ -120,16 +120,17 @@ struct tern_net_team {
     }
 
 /* COLLECTIVE over the communicator, blocking. The ranks are judged together, as in tern_ep_open;
- * TERN_MISMATCH names the field. Takes a window of its own, 8 bytes a rank and team, beside heap_bytes. NULL:
- * defaults. */
+ * TERN_MISMATCH names the field. Takes a window of its own, 8 bytes a rank and team, beside heap_bytes, and a
+ * stream: as tern_stream_open, before any rank of the device begins an operation. NULL: defaults. */
 TERN_API enum tern_status tern_net_open(struct tern_comm *comm, const struct tern_net_config *config,
                                         struct tern_network **network);
 /* The same for all ranks of tern_comm_open_all, by one thread. */
 TERN_API enum tern_status tern_net_open_all(int num_ranks, struct tern_comm **comms,
                                             const struct tern_net_config *config,
                                             struct tern_network **networks);
-/* Local. Kernels that have its view must have ended, here and at peers that operate on this rank. Its teams
- * close with it. */
+/* Local. Kernels that have its view must have ended, here and at peers that operate on this rank. Its device
+ * teams close with it. Gives memory back as tern_comm_close does: not while a peer's operation waits for this
+ * rank. NULL: nothing. */
 TERN_API void tern_net_close(struct tern_network *network);
 
 /* Local. What a kernel needs, good until the network closes. tern_heap_grow changes nothing in it: memory
