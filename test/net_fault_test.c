@@ -4,10 +4,38 @@
  * up; refusals by the host and in kernels, which move nothing. */
 #include "net_scene.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- Deadlines ---- */
+
+/* After a while, from another thread. */
+static void *come_late(void *scene)
+{
+    struct host_scene *s = (struct host_scene *)scene;
+    struct timespec while_ns = {0, 50000000};
+    nanosleep(&while_ns, NULL);
+    (void)tern_net_signal(s->rig.networks[3], 2, 0, device(s, s->words[3], 56), TERN_SIGNAL_ADD, 8, 1);
+    return NULL;
+}
+
+/* Longer than the wait of any one kernel. */
+static int wait_for_long(struct host_scene *s)
+{
+    struct tern_network *n = s->rig.networks[2];
+    double begin = test_seconds();
+    enum tern_status status;
+    pthread_t thread;
+    EXPECT(tern_net_wait(n, device(s, s->words[2], 56), 8, TERN_COMPARE_EQ, 1, 60), TERN_TIMEOUT);
+    CHECK(test_seconds() - begin >= 0.06, "60 ms are over after %.1f", 1e3 * (test_seconds() - begin));
+    CHECK(pthread_create(&thread, NULL, come_late, s) == 0, "no thread");
+    status = tern_net_wait(n, device(s, s->words[2], 56), 8, TERN_COMPARE_EQ, 1, 0);
+    pthread_join(thread, NULL);
+    OK(status);
+    return 0;
+}
 
 static int late_body(struct host_scene *s)
 {
@@ -28,7 +56,7 @@ static int late_body(struct host_scene *s)
     REFUSES(tern_net_synchronize(n, lane_of(s, 2)), TERN_TIMEOUT, "is 0, not != 0");
     OK(tern_net_signal(s->rig.networks[0], 2, 0, device(s, s->words[0], 32), TERN_SIGNAL_SET, 8, 3));
     OK(tern_net_wait(n, device(s, s->words[2], 32), 8, TERN_COMPARE_GE, 3, 0));
-    return 0;
+    return wait_for_long(s);
 }
 
 static int deadlines(struct test *t)

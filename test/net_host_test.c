@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The host's operations, blocking, on a stream and in a graph; what a kernel's view knows of windows that came
- * later; several domains; and places for teams. */
+ * The host's operations, blocking, on a stream and in a graph; what a kernel's view knows of windows that
+ * came later; several domains; and places for teams. */
 #include "net_scene.h"
 
 #include <stdio.h>
