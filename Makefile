@@ -92,8 +92,9 @@ EXECUTOR    := $(wildcard src/simt/*.c) src/machine/cpu.c
 TEST_MAIN   := $(wildcard test/*_test.c)
 TEST_HELP   := $(filter-out $(TEST_MAIN),$(wildcard test/*.c)) $(wildcard src/ref/*.c)
 BENCH_SRC   := $(filter-out $(WIRE_KERNELS),$(wildcard bench/*.c))
-# Kernels that only tests run: on the cpu machine, and through nvcc to see that it takes them.
-TEST_KERNEL := test/wqe_kernel.c
+# Kernels that only tests run: on the cpu machine, and through nvcc to see that it takes them. That of net_kernel
+# runs on GPUs, too.
+TEST_KERNEL := test/wqe_kernel.c test/net_kernel.c
 TOOL_MAIN   := $(wildcard tools/*.c)
 # Kernels of an example, for each machine.
 EXAMPLE_KERNEL := $(wildcard examples/*_kernel.c)
@@ -232,8 +233,10 @@ $(B)/examples/06_put_signal: $(call c_obj,examples/put_signal_kernel.c) $(call c
 $(B)/examples/%: $(OBJ)/examples/%.o $(STATIC)
 	$(call program,$(filter %.o,$^))
 
+# Referred to weakly, which brings no member out of an archive.
+$(B)/test/net_kernel_test: $(call c_obj,test/net_kernel.c) $(call cu_obj,test/net_kernel.c)
 $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
-	$(call program,$< $(HELP_LIB))
+	$(call program,$(filter %.o,$^) $(HELP_LIB))
 
 .SECONDARY:
 

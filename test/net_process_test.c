@@ -14,7 +14,7 @@ struct part {
     struct tern_comm *comm;
     struct tern_network *network;
     struct tern_stream *stream;
-    struct tern_team *world, *pair; /* pair: ranks 0 and 2; NULL on rank 1 */
+    struct tern_team *world, *pair; /* pair: ranks 0 and 1; NULL on rank 2 */
     struct tern_net_team worlds, pairs;
     uint64_t *row, *inbox, *flag; /* windows but for row */
     uint64_t *host;               /* [WORDS] */
@@ -50,8 +50,8 @@ static int open_part(struct part *p)
     OK(tern_fill(p->comm, p->flag, 0, 8, p->stream));
     OK(tern_stream_synchronize(p->comm, p->stream));
     OK(tern_team_open(p->comm, TERN_TEAM_WORLD, &p->world));
-    OK(tern_team_split(p->world, 0, 2, 2, &p->pair));
-    if (p->pair != NULL) { /* first, so that ranks 0 and 2 have a place taken which rank 1 has free */
+    OK(tern_team_split(p->world, 0, 1, 2, &p->pair));
+    if (p->pair != NULL) { /* first, so that they have a place taken which rank 2 has free */
         OK(tern_net_team_open(p->network, p->pair, &p->pairs));
     }
     OK(tern_net_team_open(p->network, p->world, &p->worlds));
@@ -82,14 +82,30 @@ static int run_lap(struct part *p, uint64_t lap)
     return 0;
 }
 
+/* All in the place that the pair leaves: rank 2 has never been to a round there, the others to LAPS. */
+static int meet_again(struct part *p)
+{
+    struct tern_net_team again = TERN_NET_TEAM_INIT;
+    if (p->pair != NULL) {
+        tern_net_team_close(p->network, &p->pairs);
+    }
+    OK(tern_net_team_open(p->network, p->world, &again));
+    CHECK(again.words < p->worlds.words, "not the place that the pair has left");
+    for (int i = 0; i < 3; i++) {
+        OK(tern_net_barrier_on_stream(p->network, &again, p->stream));
+    }
+    OK(tern_net_synchronize(p->network, p->stream));
+    OK(tern_comm_barrier(p->comm));
+    return 0;
+}
+
 static int run_part(struct part *p)
 {
     PASS(open_part(p));
     for (uint64_t lap = 1; lap <= LAPS; lap++) {
         PASS(run_lap(p, lap));
     }
-    OK(tern_comm_barrier(p->comm));
-    return 0;
+    return meet_again(p);
 }
 
 static int whole_part(const struct tern_id *id, int rank)

@@ -222,7 +222,8 @@ struct tern_kernel {
     void (*cuda)(void); /* nvcc's; the same that cudaLaunchKernel takes */
 };
 #if defined(__GNUC__)
-/* For a kernel that may be compiled for one machine only: what is absent is NULL. */
+/* For a kernel that may be compiled for one machine only: what is absent is NULL. Such a reference brings no
+ * member out of a static archive: give the linker the kernel's object by itself. */
 #define TERN_KERNEL_DECLARE(name)                                                                            \
     void tern_cpu_##name(const void *args) __attribute__((weak));                                            \
     void tern_cuda_##name(void) __attribute__((weak))
