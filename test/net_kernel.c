@@ -67,7 +67,7 @@ TERN_DEVICE int signal_all(const struct tour_args *p, int next)
     }
     if (warp() == 1) {
         status |= tern_put_signal_warp(net, next, 0, to->signalled[1], from->signalled[1], SHEET,
-                                       &to->flags[1], 8, TERN_SIGNAL_SET, p->round);
+                                       &to->flags[1], 8, TERN_SIGNAL_ADD, 1);
     }
     status |= tern_put_signal_block(net, next, 0, to->signalled[2], from->signalled[2], SHEET, &to->flags[2],
                                     8, TERN_SIGNAL_ADD, 1);
@@ -101,6 +101,8 @@ TERN_KERNEL(net_tour, struct tour_args, p)
     int next = (p->net.rank + 1) % p->net.num_ranks;
     int status = put_all(p, next);
     status |= tern_barrier_block(&p->net, &p->team);
+    /* What a thread of the rank before has stored by itself comes to another thread of this one. */
+    p->got->stored[tid()] = p->box->stored[TOUR_THREADS - 1 - tid()];
     status |= get_all(p, next);
     status |= signal_all(p, next);
     status |= wait_all(p);
@@ -109,8 +111,10 @@ TERN_KERNEL(net_tour, struct tour_args, p)
     if (warp() == 0) { /* all have read: the next round may come */
         status |= tern_barrier_warp(&p->net, &p->team);
     }
-    if (tid() == 0) {
+    if (tid() == 0) { /* no rank sees this one's mark before it has read, or not at all */
+        status |= tern_put_inline(&p->net, next, 0, &p->box->mark, p->round, 4);
         status |= tern_barrier(&p->net, &p->team);
+        status |= p->box->mark == (uint32_t)p->round ? TERN_OK : TERN_MISMATCH;
     }
     p->status[tid()] |= status;
 }

@@ -23,6 +23,8 @@ struct tour_box {
     uint32_t small[2];                 /* inline */
     uint64_t large, sum, tickets, flags[3];
     uint32_t narrow_flags[2];
+    uint32_t mark; /* between the last two barriers of each round: its number */
+    uint32_t nothing_more;
 };
 
 struct tour_args {

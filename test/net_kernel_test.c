@@ -85,10 +85,16 @@ static void expect_box(struct tour *g, int r, int round)
         seen->flags[i] = rounds;
     }
     seen->narrow_flags[0] = seen->narrow_flags[1] = (uint32_t)rounds;
+    seen->mark = (uint32_t)round;
+    seen->nothing_more = 0;
+    for (int t = 0; t < TOUR_THREADS; t++) {
+        got->stored[t] = seen->stored[TOUR_THREADS - 1 - t];
+    }
     memcpy(got->cells, mine->cells, sizeof got->cells); /* from the next rank's box */
     memcpy(got->strips, mine->strips, sizeof got->strips);
     memcpy(got->sheets, mine->sheets, sizeof got->sheets);
     *(struct tour_box *)world_image(w, g->box[r]) = *seen;
+    ((struct tour_box *)world_image(w, g->box[r]))->mark = (uint32_t)rounds;
 }
 
 /* Each ticket of a round once, in whatever order; then the image takes them as they are. */
