@@ -76,6 +76,10 @@ endif
 
 # ---- Sources -----------------------------------------------------------------------------------------------
 
+# What tern_device.h includes, installed below tern/dialect.
+DIALECT     := $(addprefix src/simt/,simt.h ptx.h fiber.h) \
+    $(addprefix src/net/,amo.h group.h p2p.h wait.h route.h barrier.h)
+
 ALL_SRC     := $(filter-out src/ref/%,$(wildcard src/*/*.c))
 CUDA_SRC    := $(wildcard src/machine/cuda*.c) src/kernels/table_cuda.c
 LIB_SRC     := $(filter-out $(if $(HAVE_CUDA),src/machine/no_cuda.c,$(CUDA_SRC)),$(ALL_SRC))
@@ -88,10 +92,13 @@ EXECUTOR    := $(wildcard src/simt/*.c) src/machine/cpu.c
 TEST_MAIN   := $(wildcard test/*_test.c)
 TEST_HELP   := $(filter-out $(TEST_MAIN),$(wildcard test/*.c)) $(wildcard src/ref/*.c)
 BENCH_SRC   := $(filter-out $(WIRE_KERNELS),$(wildcard bench/*.c))
-# Kernels that only tests run: on the cpu machine, and through nvcc to see that it takes them.
+# Kernels that only tests run: on the cpu machine, and through nvcc to see that it takes them. That of net_kernel
+# runs on GPUs, too.
 TEST_KERNEL := $(wildcard test/*_kernel.c)
 TOOL_MAIN   := $(wildcard tools/*.c)
-EXAMPLE_SRC := $(wildcard examples/*.c)
+# Kernels of an example, for each machine.
+EXAMPLE_KERNEL := $(wildcard examples/*_kernel.c)
+EXAMPLE_SRC := $(filter-out $(EXAMPLE_KERNEL),$(wildcard examples/*.c))
 
 c_obj  = $(patsubst %.c,$(OBJ)/%.o,$(1))
 cu_obj = $(if $(HAVE_CUDA),$(patsubst %.c,$(OBJ)/cuda/%.o,$(1)))
@@ -222,25 +229,31 @@ $(foreach source,$(TOOL_MAIN),$(eval $(call tool,$(source))))
 $(B)/bin/tern-bench: $(BENCH_OBJ) $(HELP_LIB) $(STATIC)
 	$(call program,$(BENCH_OBJ) $(HELP_LIB))
 
+$(B)/examples/06_put_signal: $(call c_obj,examples/put_signal_kernel.c) $(call cu_obj,examples/put_signal_kernel.c)
 $(B)/examples/%: $(OBJ)/examples/%.o $(STATIC)
-	$(call program,$<)
+	$(call program,$(filter %.o,$^))
 
+# Referred to weakly, which brings no member out of an archive.
+$(B)/test/net_kernel_test: $(call c_obj,test/net_kernel.c) $(call cu_obj,test/net_kernel.c)
 $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
-	$(call program,$< $(HELP_LIB))
+	$(call program,$(filter %.o,$^) $(HELP_LIB))
 
 .SECONDARY:
 
 # Programs that are wrong on purpose, for test/tsan_awake.sh: real kernels in which all release stores, or one of
 # them alone (ready, done), are relaxed, or the fences before them missing, or in one of them (dispatch, combine of
-# low latency) the fence between a stage and its bulk copy; and kernels of simt_test likewise.
+# low latency) the fence between a stage and its bulk copy; and kernels of simt_test likewise. net_ops has relaxed
+# signals, or looks at words without acquiring.
 ifeq ($(VARIANT),tsan)
 AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done ep_no_fence ll_ready ll_done ll_no_fence \
-    ll_dispatch_proxy ll_combine_proxy simt_relaxed simt_no_fence)
+    ll_dispatch_proxy ll_combine_proxy simt_relaxed simt_no_fence net_signal net_acquire)
 SIMT_OBJ := $(call c_obj,$(wildcard test/simt_test.c))
 
 $(OBJ)/relaxed/%.o: EXTRA = -DTERN_WEAKEN_RELEASE
 $(OBJ)/ready/%.o: EXTRA = -DTERN_WEAKEN_READY
 $(OBJ)/done/%.o: EXTRA = -DTERN_WEAKEN_DONE
+$(OBJ)/signal/%.o: EXTRA = -DTERN_WEAKEN_SIGNAL
+$(OBJ)/acquire/%.o: EXTRA = -DTERN_WEAKEN_ACQUIRE
 $(OBJ)/dispatch_proxy/%.o: EXTRA = -DTERN_TEST_NO_LL_DISPATCH_PROXY
 $(OBJ)/combine_proxy/%.o: EXTRA = -DTERN_TEST_NO_LL_COMBINE_PROXY
 $(OBJ)/no_fence/%.o: EXTRA = -DTERN_TEST_NO_PROXY_FENCE -DTERN_TEST_NO_SYSTEM_FENCE
@@ -259,7 +272,12 @@ $(B)/awake/ll_$(1): $(call c_obj,$(wildcard test/ep_ll_random_test.c)) \
     $(patsubst %.c,$(OBJ)/$(1)/%.o,$(KERNELS)) $(HELP_LIB) $(STATIC)
 	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
 endef
-$(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy,$(eval $(call wrong,$(name))))
+define wrong_net
+$(B)/awake/net_$(1): $(call c_obj,$(wildcard test/net_order_test.c)) $(OBJ)/$(1)/src/kernels/net_ops.o $(HELP_LIB) $(STATIC)
+	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
+endef
+$(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy signal acquire,$(eval $(call wrong,$(name))))
+$(foreach name,signal acquire,$(eval $(call wrong_net,$(name))))
 $(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy,$(eval $(call wrong_ep,$(name))))
 $(B)/awake/simt_relaxed: $(SIMT_OBJ) $(OBJ)/relaxed/test/simt_kernels.o $(HELP_LIB) $(STATIC)
 	$(call program,$(filter %.o,$^) $(HELP_LIB))
@@ -300,7 +318,7 @@ need_gpu = $(B)/bin/tern-info 2> /dev/null | sed '1,/^machine cuda/d' | grep -q 
 # The programs that run kernels of the library, one after the other, on the GPUs of this machine.
 check-gpu: report all $(TESTS)
 	@$(need_gpu)
-	@$(test_environment) TERN_MACHINE=cuda test/run -j 1 -t $(TEST_TIMEOUT) $(filter $(B)/test/ep_%,$(TESTS)) test/examples.sh
+	@$(test_environment) TERN_MACHINE=cuda test/run -j 1 -t $(TEST_TIMEOUT) $(filter $(B)/test/ep_% $(B)/test/net_%,$(TESTS)) test/examples.sh
 
 # The kernels under compute-sanitizer, which finds accesses outside memory. Skips by name what is missing.
 check-memcheck: report $(TOOLS) $(TESTS)
@@ -351,10 +369,17 @@ fill = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@INCLUD
     -e 's|@PRIVATE_LIBS@|$(if $(HAVE_CUDA),-L$${cuda_libdir} -lcudart_static )$(TERN_LIBS)|g' \
     -e 's|@INCLUDE_FROM_LIB@|$(INCLUDE_FROM_LIB)|g' -e 's|@CMAKE_LIBS@|$(subst $(space),;,$(CMAKE_LIBS))|g'
 
+# Installed, the dialect's headers are found by the one -I that finds tern.h.
+rename_dialect = sed -E 's|^(\#include )"(simt\|net)/|\1"tern/dialect/\2/|'
+
 install: all
 	$(Q)$(INSTALL) -d $(addprefix $(DESTDIR),$(LIBDIR) $(INCLUDEDIR)/tern $(BINDIR) $(CMAKEDIR) $(PCDIR) \
 	    $(DOCDIR) $(DATADIR))
 	$(Q)$(INSTALL) -m 644 include/tern/*.h $(DESTDIR)$(INCLUDEDIR)/tern
+	$(Q)for file in $(DIALECT:src/%=%); do \
+	    $(INSTALL) -d $(DESTDIR)$(INCLUDEDIR)/tern/dialect/$$(dirname $$file) && \
+	    $(rename_dialect) src/$$file > $(DESTDIR)$(INCLUDEDIR)/tern/dialect/$$file || exit 1; done
+	$(Q)$(rename_dialect) include/tern/tern_device.h > $(DESTDIR)$(INCLUDEDIR)/tern/tern_device.h
 	$(Q)$(INSTALL) -m 755 $(SHARED) $(DESTDIR)$(LIBDIR)
 	$(Q)ln -sf $(notdir $(SHARED)) $(DESTDIR)$(LIBDIR)/libtern.so.$(MAJOR)
 	$(Q)ln -sf $(notdir $(SHARED)) $(DESTDIR)$(LIBDIR)/libtern.so

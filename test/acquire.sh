@@ -8,7 +8,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 2
 . test/house.inc
 
-pattern='(ld_acquire|st_release)_[a-z]+_u[0-9]+ *\(|atom_[a-z]+_(acqrel|acquire|release)_[a-z]+_u[0-9]+ *\(|fence_acqrel_[a-z]+ *\(|__ATOMIC_(ACQUIRE|RELEASE|ACQ_REL)'
+pattern='(ld_acquire|st_release)_[a-z]+_u[0-9]+ *\(|(atom|red)_[a-z]+_(acqrel|acquire|release)_[a-z]+_u[0-9]+ *\(|fence_acqrel_[a-z]+ *\(|__ATOMIC_(ACQUIRE|RELEASE|ACQ_REL)'
 
 # The dialect defines these words and the executor is their other side; the reference has one thread.
 files=$(ls src/*/*.c src/*/*.h bench/*.c bench/*.h 2> /dev/null | grep -vE '^src/(simt|ref)/')

@@ -37,13 +37,15 @@ for source in examples/[0-9]*.c; do
     found=$((found + 1))
     run "$name" "$build/examples/$name"
 done
-[ $found -ge 5 ] && ok "$found examples found" || not_ok "$found examples found, at least 5 expected"
+[ $found -ge 6 ] && ok "$found examples found" || not_ok "$found examples found, at least 6 expected"
 
 run "01_hello_two_ranks as two processes" "$build/bin/tern-run" -n 2 "$build/examples/01_hello_two_ranks"
 
 run "02_moe_layer as four processes" "$build/bin/tern-run" -n 4 "$build/examples/02_moe_layer"
 
 run "04_overlap as two processes" "$build/bin/tern-run" -n 2 "$build/examples/04_overlap"
+
+run "06_put_signal as three processes" "$build/bin/tern-run" -n 3 "$build/examples/06_put_signal"
 
 run "05_low_latency as two processes" "$build/bin/tern-run" -n 2 "$build/examples/05_low_latency"
 

@@ -90,6 +90,52 @@ else
     skip "find_package(Tern): there is no cmake"
 fi
 
+# A kernel of the program's own: for the cpu machine in C, with libtern.a.
+cp examples/06_put_signal.c examples/put_signal_kernel.c examples/put_signal.h examples/example.h "$scratch"
+if have pkg-config; then
+    try "a program with a kernel of its own links" ${CC:-gcc} -std=gnu11 "$scratch/06_put_signal.c" \
+        "$scratch/put_signal_kernel.c" "-I$stage$prefix/include" "$stage$prefix/lib/libtern.a" \
+        $(pkg-config --static --define-variable=cuda_libdir="${TERN_CUDA_LIBDIR:-}" --libs tern | sed 's/-ltern\b//') \
+        -o "$scratch/own"
+    try "and runs" env TERN_MACHINE=cpu timeout 60 "$scratch/own"
+else
+    skip "a program with a kernel of its own: there is no pkg-config"
+fi
+
+# And for GPUs in CUDA C++, whose author never heard of the dialect, and in the dialect.
+cat > "$scratch/own.cu" <<'END'
+#include <tern/tern_device.h>
+
+struct vec16 { int x; };
+static __device__ int tid() { return threadIdx.x + blockIdx.x * blockDim.x; }
+static __device__ int lane(struct vec16 v) { return v.x; }
+
+__global__ void own(const __grid_constant__ struct tern_net net, const __grid_constant__ struct tern_net_team team,
+                    char *at, const char *from, uint64_t *flag, uint64_t *old, int *status)
+{
+    struct vec16 v = {tid()};
+    int peer = (net.rank + 1) % net.num_ranks;
+    int s = tern_put_signal_block(&net, peer, 0, at, from, 1 << 20, flag, 8, TERN_SIGNAL_ADD, 1);
+    s |= tern_put_nbi_warp(&net, peer, 0, at, from, 100) | tern_get(&net, peer, 0, at + 200, at, 8);
+    s |= tern_put_inline(&net, peer, 0, at, 7, 4) | tern_signal_set(&net, peer, 0, flag + 1, 3, 4);
+    s |= tern_atomic(&net, peer, 0, flag + 2, TERN_AMO_ADD, 1, 0, 8) | tern_fence(&net, peer, 0);
+    s |= tern_atomic_fetch(&net, peer, 0, flag + 2, TERN_AMO_CAS, 1, 2, 8, old) | tern_quiet(&net, peer, 0);
+    s |= tern_wait(&net, flag, TERN_COMPARE_GE, 1, 8, 0) | tern_quiet_all(&net);
+    s |= tern_test(flag, TERN_COMPARE_EQ, 1, 8) | (tern_at_peer(&net, peer, at) == 0);
+    s |= tern_barrier_block(&net, &team) | lane(v);
+    *status = s;
+}
+END
+nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc)
+if [ -n "$nvcc" ]; then
+    try "a kernel in CUDA C++ compiles, names of its own included" "$nvcc" -std=c++17 -arch=sm_80 -Werror all-warnings \
+        "-I$stage$prefix/include" -c "$scratch/own.cu" -o "$scratch/own_cu.o"
+    try "and one in the dialect" "$nvcc" -x cu -std=c++17 -arch=sm_80 -Werror all-warnings "-I$stage$prefix/include" \
+        -c "$scratch/put_signal_kernel.c" -o "$scratch/own_dialect.o"
+else
+    skip "kernels in CUDA C++: there is no nvcc"
+fi
+
 for program in tern-run tern-info tern-bench; do
     if [ -x "$stage$prefix/bin/$program" ]; then
         ok "$program is installed"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The public calls of tern.h on streams, events and graphs: arguments checked, one call to the machine. */
+ * The public calls on streams, events, graphs and kernels of the program's own: arguments checked, one call
+ * to the machine. */
 #include "comm/comm.h"
 
 /* ---- Streams ---- */
@@ -101,4 +102,22 @@ void tern_graph_close(struct tern_comm *comm, struct tern_graph *graph)
     if (comm != NULL && graph != NULL) {
         comm->machine->ops->graph_close(comm->machine, graph);
     }
+}
+
+/* ---- Kernels ---- */
+
+enum tern_status tern_launch(struct tern_comm *comm, const struct tern_kernel *kernel,
+                             const struct tern_launch_args *args, struct tern_stream *stream)
+{
+    struct launch launch = {-1, 0, 0, 0, NULL, 0};
+    TERN_TRY(terni_check_pointer("comm", comm));
+    TERN_TRY(terni_check_pointer("kernel", kernel));
+    TERN_TRY(terni_check_struct("args", args, sizeof(*args)));
+    TERN_TRY(terni_check_pointer("the kernel's arguments", args->args));
+    launch.num_blocks = args->num_blocks;
+    launch.num_threads = args->num_threads;
+    launch.shared_bytes = args->shared_bytes;
+    launch.args = args->args;
+    launch.args_bytes = args->args_bytes;
+    return comm->machine->ops->launch_other(comm->machine, kernel, &launch, stream);
 }

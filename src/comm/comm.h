@@ -107,11 +107,12 @@ struct tern_comm {
     int num_domains;
     int ranks_on_device; /* ranks that share this rank's device, itself included */
     uint32_t timeout_ms;
-    unsigned char cookie[16];  /* names its sockets and windows; no other has it, see agree_cookie */
-    uint32_t num_trades;       /* of windows, begun so far: the running number of the next */
-    struct heap *heap;         /* the users' windows */
-    struct block_list *blocks; /* what tern_alloc handed out, by kind */
-    struct window *windows;    /* adopted from the user */
+    unsigned char cookie[16];    /* names its sockets and windows; no other has it, see agree_cookie */
+    uint32_t num_trades;         /* of windows, begun so far: the running number of the next */
+    struct heap *heap;           /* the users' windows */
+    struct block_list *blocks;   /* what tern_alloc handed out, by kind */
+    struct window *windows;      /* adopted from the user */
+    uint64_t num_window_changes; /* of that list, ever */
     pthread_mutex_t children_lock;
     struct comm_child *children; /* objects open on it */
 };
@@ -226,6 +227,14 @@ enum tern_status terni_window_adopt_step(struct tern_comm *comm, void *memory, u
 void terni_window_adopt_finish(struct tern_comm *comm, struct window *window, enum tern_status status);
 void terni_window_release(struct tern_comm *comm, const void *memory);
 void terni_windows_close(struct tern_comm *comm); /* releases what the user left */
+/* An adopted window, as long as it is one. */
+struct window_place {
+    char *memory;
+    uint64_t bytes;
+    char *const *bases; /* [num_ranks] as in struct heap */
+};
+/* The first `max` of them; returns how many there are. */
+int terni_windows_list(const struct tern_comm *comm, struct window_place *places, int max);
 enum tern_status terni_peer_pointer(const struct tern_comm *comm, const void *memory, int peer,
                                     void **pointer);
 
@@ -246,6 +255,7 @@ void terni_team_open_finish(struct tern_team **team, enum tern_status status);
 void terni_team_close(struct tern_team *team);
 enum tern_status terni_team_barrier(struct tern_team *team);
 struct tern_comm *terni_team_comm(const struct tern_team *team);
+struct boot *terni_team_boot(const struct tern_team *team);
 int terni_team_rank(const struct tern_team *team);
 int terni_team_size(const struct tern_team *team);
 /* NULL is the communicator; -1: there is no such rank. */

@@ -248,6 +248,8 @@ enum tern_status terni_team_barrier(struct tern_team *team)
 
 struct tern_comm *terni_team_comm(const struct tern_team *team) { return team->comm; }
 
+struct boot *terni_team_boot(const struct tern_team *team) { return team->boot; }
+
 int terni_team_rank(const struct tern_team *team) { return team->rank; }
 
 int terni_team_size(const struct tern_team *team) { return team->size; }

@@ -154,6 +154,20 @@ void terni_window_adopt_finish(struct tern_comm *comm, struct window *w, enum te
     terni_trade_close(&w->trade);
     w->next = comm->windows;
     comm->windows = w;
+    comm->num_window_changes++;
+}
+
+int terni_windows_list(const struct tern_comm *comm, struct window_place *places, int max)
+{
+    int n = 0;
+    for (const struct window *w = comm->windows; w != NULL; w = w->next, n++) {
+        if (n < max) {
+            places[n].memory = w->memory;
+            places[n].bytes = w->bytes;
+            places[n].bases = w->bases;
+        }
+    }
+    return n;
 }
 
 void terni_window_release(struct tern_comm *comm, const void *memory)
@@ -162,6 +176,7 @@ void terni_window_release(struct tern_comm *comm, const void *memory)
         struct window *w = *at;
         if (w->memory == (const char *)memory) {
             *at = w->next;
+            comm->num_window_changes++;
             window_close(comm, w);
             return;
         }

@@ -27,6 +27,7 @@
     X(ll_mask, struct ll_mask_args, 128)                                                                     \
     X(copy_rows, struct copy_args, 512)                                                                      \
     X(enter, struct enter_args, 256)                                                                         \
+    X(net_ops, struct net_args, 512)                                                                         \
     X(wake, struct wake_args, 32)                                                                            \
     X(softnic, struct softnic_args, 256)                                                                     \
     X(wire_store, struct wire_args, 1024)                                                                    \

@@ -106,6 +106,15 @@ enum tern_status terni_cpu_launch_function(struct machine *m, simt_function *fun
     return terni_stream_launch(stream_of(m, s), function, name, launch);
 }
 
+static enum tern_status cpu_launch_other(struct machine *m, const struct tern_kernel *kernel,
+                                         const struct launch *launch, struct tern_stream *s)
+{
+    if (kernel->cpu == NULL) {
+        return TERN_FAIL(TERN_UNSUPPORTED, "kernel %s was not compiled for the cpu machine", kernel->name);
+    }
+    return terni_stream_launch(stream_of(m, s), kernel->cpu, kernel->name, launch);
+}
+
 static int cpu_is_thread_stream(struct machine *m, struct tern_stream *s)
 {
     (void)m;
@@ -297,6 +306,7 @@ static const struct machine_ops cpu_ops = {
     .fill = cpu_fill,
     .store = cpu_store,
     .launch = cpu_launch,
+    .launch_other = cpu_launch_other,
     .stream_open = cpu_stream_open,
     .stream_is_open = cpu_stream_is_open,
     .stream_close = cpu_stream_close,

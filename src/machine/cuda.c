@@ -189,7 +189,8 @@ static enum tern_status check_launch(const struct machine *m, const struct launc
     return TERN_OK;
 }
 
-static enum tern_status cuda_launch(struct machine *m, const struct launch *launch, struct tern_stream *s)
+static enum tern_status launch_stub(struct machine *m, const char *name, const void *stub,
+                                    const struct launch *launch, struct tern_stream *s)
 {
     struct cuda_machine *c = terni_cuda_of(m);
     struct cuda_caller caller;
@@ -197,7 +198,6 @@ static enum tern_status cuda_launch(struct machine *m, const struct launch *laun
     cudaLaunchConfig_t config;
     cudaError_t error;
 
-    TERN_TRY(check_launch(m, launch));
     memset(&config, 0, sizeof(config));
     config.gridDim.x = (unsigned)launch->num_blocks;
     config.gridDim.y = config.gridDim.z = 1;
@@ -206,14 +206,60 @@ static enum tern_status cuda_launch(struct machine *m, const struct launch *laun
     config.dynamicSmemBytes = launch->shared_bytes;
     config.stream = (cudaStream_t)s;
     TERN_TRY(terni_cuda_enter(c, &caller));
-    error = cudaLaunchKernelExC(&config, terni_cuda_kernel(launch->kernel).stub, args);
+    error = cudaLaunchKernelExC(&config, stub, args);
     terni_cuda_leave(&caller);
     return TERN_CUDA_STATUS(
         error,
         "launch of kernel %s with %d blocks of %d threads and %u bytes of shared memory on "
         "device %d",
-        terni_cuda_kernel(launch->kernel).name, launch->num_blocks, launch->num_threads, launch->shared_bytes,
-        m->info.device);
+        name, launch->num_blocks, launch->num_threads, launch->shared_bytes, m->info.device);
+}
+
+static enum tern_status cuda_launch(struct machine *m, const struct launch *launch, struct tern_stream *s)
+{
+    struct cuda_kernel kernel;
+
+    TERN_TRY(check_launch(m, launch));
+    kernel = terni_cuda_kernel(launch->kernel);
+    return launch_stub(m, kernel.name, kernel.stub, launch, s);
+}
+
+/* More dynamic shared memory than this must be asked for, kernel by kernel. */
+enum { SHARED_UNASKED = 48 * 1024 };
+
+static enum tern_status ask_for_shared(struct machine *m, const struct tern_kernel *kernel, const void *stub,
+                                       uint32_t bytes)
+{
+    struct cuda_caller caller;
+    cudaError_t error;
+
+    TERN_TRY(terni_cuda_enter(terni_cuda_of(m), &caller));
+    error = cudaFuncSetAttribute(stub, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    terni_cuda_leave(&caller);
+    return TERN_CUDA_STATUS(error, "cudaFuncSetAttribute of kernel %s to %u bytes of shared memory",
+                            kernel->name, bytes);
+}
+
+static enum tern_status cuda_launch_other(struct machine *m, const struct tern_kernel *kernel,
+                                          const struct launch *launch, struct tern_stream *s)
+{
+    const void *stub = (const void *)(uintptr_t)kernel->cuda;
+
+    if (stub == NULL) {
+        return TERN_FAIL(TERN_UNSUPPORTED, "kernel %s was not compiled for the cuda machine", kernel->name);
+    }
+    if (launch->num_blocks < 1 || launch->num_threads < 32 || launch->num_threads % 32 != 0 ||
+        launch->shared_bytes > m->info.max_shared_bytes || launch->args_bytes > MAX_ARGS_BYTES) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "kernel %s: %d blocks of %d threads, %u bytes of shared memory and %u of arguments "
+                         "cannot be launched",
+                         kernel->name, launch->num_blocks, launch->num_threads, launch->shared_bytes,
+                         launch->args_bytes);
+    }
+    if (launch->shared_bytes > SHARED_UNASKED) {
+        TERN_TRY(ask_for_shared(m, kernel, stub, launch->shared_bytes));
+    }
+    return launch_stub(m, kernel->name, stub, launch, s);
 }
 
 /* ---- Open ---- */
@@ -247,6 +293,7 @@ static const struct machine_ops ops = {
     .fill = cuda_fill,
     .store = cuda_store,
     .launch = cuda_launch,
+    .launch_other = cuda_launch_other,
     .stream_open = terni_cuda_stream_open,
     .stream_is_open = terni_cuda_stream_is_open,
     .stream_close = terni_cuda_stream_close,

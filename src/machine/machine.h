@@ -103,6 +103,9 @@ struct machine_ops {
      * before. */
     enum tern_status (*store)(struct machine *m, uint64_t *word, uint64_t value, struct tern_stream *s);
     enum tern_status (*launch)(struct machine *m, const struct launch *launch, struct tern_stream *s);
+    /* A kernel that is not in the list: launch->kernel does not count. */
+    enum tern_status (*launch_other)(struct machine *m, const struct tern_kernel *kernel,
+                                     const struct launch *launch, struct tern_stream *s);
 
     enum tern_status (*stream_open)(struct machine *m, struct tern_stream **s);
     int (*stream_is_open)(struct machine *m, struct tern_stream *s); /* opened here and not closed */

@@ -162,6 +162,53 @@ TERN_DEVICE uint64_t atom_add_relaxed_gpu_u64(uint64_t *p, uint64_t v)
     return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
 }
 
+/* Words of any rank's memory. Nobody's order depends on these, everybody may look between them. */
+#define FIBER_ATOM(name, builtin, bits)                                                                      \
+    TERN_DEVICE uint##bits##_t name##_u##bits(uint##bits##_t *p, uint##bits##_t v)                           \
+    {                                                                                                        \
+        simt_point();                                                                                        \
+        return builtin(p, v, __ATOMIC_RELAXED);                                                              \
+    }
+FIBER_ATOM(atom_add_relaxed_sys, __atomic_fetch_add, 32)
+FIBER_ATOM(atom_add_relaxed_sys, __atomic_fetch_add, 64)
+FIBER_ATOM(atom_and_relaxed_sys, __atomic_fetch_and, 32)
+FIBER_ATOM(atom_and_relaxed_sys, __atomic_fetch_and, 64)
+FIBER_ATOM(atom_or_relaxed_sys, __atomic_fetch_or, 32)
+FIBER_ATOM(atom_or_relaxed_sys, __atomic_fetch_or, 64)
+FIBER_ATOM(atom_xor_relaxed_sys, __atomic_fetch_xor, 32)
+FIBER_ATOM(atom_xor_relaxed_sys, __atomic_fetch_xor, 64)
+FIBER_ATOM(atom_swap_relaxed_sys, __atomic_exchange_n, 32)
+FIBER_ATOM(atom_swap_relaxed_sys, __atomic_exchange_n, 64)
+#undef FIBER_ATOM
+
+TERN_DEVICE uint32_t atom_cas_relaxed_sys_u32(uint32_t *p, uint32_t expected, uint32_t desired)
+{
+    simt_point();
+    __atomic_compare_exchange_n(p, &expected, desired, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return expected;
+}
+
+TERN_DEVICE uint64_t atom_cas_relaxed_sys_u64(uint64_t *p, uint64_t expected, uint64_t desired)
+{
+    simt_point();
+    __atomic_compare_exchange_n(p, &expected, desired, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return expected;
+}
+
+TERN_DEVICE void red_add_release_sys_u32(uint32_t *p, uint32_t v)
+{
+    simt_point();
+    (void)__atomic_fetch_add(p, v, TERN_ORDER_RELEASE);
+    simt_point();
+}
+
+TERN_DEVICE void red_add_release_sys_u64(uint64_t *p, uint64_t v)
+{
+    simt_point();
+    (void)__atomic_fetch_add(p, v, TERN_ORDER_RELEASE);
+    simt_point();
+}
+
 TERN_DEVICE uint64_t ld_acquire_sys_u64(const uint64_t *p)
 {
     simt_point();

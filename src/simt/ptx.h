@@ -149,6 +149,59 @@ TERN_DEVICE uint64_t atom_add_relaxed_gpu_u64(uint64_t *p, uint64_t v)
     return old;
 }
 
+/* Words of any rank's memory, of 4 and 8 bytes: atom_OP_relaxed_sys_uN gives the old value back. */
+#define PTX_ATOM(name, ptx, bits, type, register)                                                            \
+    TERN_DEVICE uint##bits##_t name##_u##bits(uint##bits##_t *p, uint##bits##_t v)                           \
+    {                                                                                                        \
+        uint##bits##_t old;                                                                                  \
+        asm volatile("atom.relaxed.sys.global." ptx "." type #bits " %0, [%1], %2;"                          \
+                     : "=" register(old)                                                                     \
+                     : "l"(p), register(v)                                                                   \
+                     : "memory");                                                                            \
+        return old;                                                                                          \
+    }
+PTX_ATOM(atom_add_relaxed_sys, "add", 32, "u", "r")
+PTX_ATOM(atom_add_relaxed_sys, "add", 64, "u", "l")
+PTX_ATOM(atom_and_relaxed_sys, "and", 32, "b", "r")
+PTX_ATOM(atom_and_relaxed_sys, "and", 64, "b", "l")
+PTX_ATOM(atom_or_relaxed_sys, "or", 32, "b", "r")
+PTX_ATOM(atom_or_relaxed_sys, "or", 64, "b", "l")
+PTX_ATOM(atom_xor_relaxed_sys, "xor", 32, "b", "r")
+PTX_ATOM(atom_xor_relaxed_sys, "xor", 64, "b", "l")
+PTX_ATOM(atom_swap_relaxed_sys, "exch", 32, "b", "r")
+PTX_ATOM(atom_swap_relaxed_sys, "exch", 64, "b", "l")
+#undef PTX_ATOM
+
+TERN_DEVICE uint32_t atom_cas_relaxed_sys_u32(uint32_t *p, uint32_t expected, uint32_t desired)
+{
+    uint32_t old;
+    asm volatile("atom.relaxed.sys.global.cas.b32 %0, [%1], %2, %3;"
+                 : "=r"(old)
+                 : "l"(p), "r"(expected), "r"(desired)
+                 : "memory");
+    return old;
+}
+
+TERN_DEVICE uint64_t atom_cas_relaxed_sys_u64(uint64_t *p, uint64_t expected, uint64_t desired)
+{
+    uint64_t old;
+    asm volatile("atom.relaxed.sys.global.cas.b64 %0, [%1], %2, %3;"
+                 : "=l"(old)
+                 : "l"(p), "l"(expected), "l"(desired)
+                 : "memory");
+    return old;
+}
+
+TERN_DEVICE void red_add_release_sys_u32(uint32_t *p, uint32_t v)
+{
+    asm volatile("red.release.sys.global.add.u32 [%0], %1;" : : "l"(p), "r"(v) : "memory");
+}
+
+TERN_DEVICE void red_add_release_sys_u64(uint64_t *p, uint64_t v)
+{
+    asm volatile("red.release.sys.global.add.u64 [%0], %1;" : : "l"(p), "l"(v) : "memory");
+}
+
 TERN_DEVICE uint64_t ld_acquire_sys_u64(const uint64_t *p)
 {
     uint64_t v;

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tern_device.h - put, get, signals, atomics, waits and barriers for kernels. A kernel takes a struct
+ * tern_net by value, which the host has from tern_net_view (tern_net.h), and gives its address to the calls
+ * below:
+ *
+ *     __global__ void send(const __grid_constant__ struct tern_net net, char *to, char *row, void *flag)
+ *     {
+ *         tern_put_signal_block(&net, 1, 0, to, row, 4096, flag, 8, TERN_SIGNAL_ADD, 1);
+ *     }
+ *
+ * Where. In CUDA C++, by nvcc. On the cpu machine kernels are C, in the dialect of tern/dialect/simt/simt.h,
+ * which this header brings, and link libtern.a. In CUDA C++ the dialect stays in namespace tern_dialect,
+ * unless TERN_DIALECT is defined first: a kernel in the dialect, which is one source for both machines, does
+ * that.
+ *
+ * Who calls. Names that end in _warp and _block are calls of all threads of a warp or a block together, with
+ * equal arguments; all others are of one thread. What any thread of the group wrote to the source before the
+ * call is what goes out, and afterwards each of them may signal, fence or quiet for it.
+ *
+ * Order. Nothing is ordered but what goes to one peer by one queue: there a signal comes after the puts that
+ * were issued before it, and what is issued after a fence after what was issued before it. Atomics and inline
+ * puts are puts in this. A plain call returns when its local memory may be used again, and a get or a fetch
+ * when it is here; one that ends in _nbi leaves that to a quiet. Quiet returns when what the thread, or its
+ * group, issued is complete: visible to everybody there.
+ *
+ * A status is TERN_OK or a negative enum tern_status: TERN_TIMEOUT (a deadline), TERN_DISCONNECTED
+ * (tern_net_abort), TERN_INVALID_ARGUMENT (an address in no window, misaligned, or no such peer or queue),
+ * TERN_UNSUPPORTED (nothing reaches the peer). The first failure is told to the host, too
+ * (tern_net_synchronize), unless net->record is NULL. Words have 4 or 8 bytes (`width`) and are aligned. */
+#ifndef TERN_TERN_DEVICE_H
+#define TERN_TERN_DEVICE_H
+
+#include "tern/tern.h"
+
+#if defined(__cplusplus) && !defined(__CUDACC__)
+#error "kernels of the cpu machine are C; those of GPUs are compiled by nvcc"
+#endif
+
+#if defined(__CUDACC__) && !defined(TERN_DIALECT) && !defined(TERN_SIMT_H)
+#define TERN_DIALECT_INSIDE 1
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+namespace tern_dialect
+{
+#endif
+
+#include "net/barrier.h"
+
+/* Where this rank's device reaches the place of `memory` in the peer's window; NULL if it cannot. */
+TERN_DEVICE void *tern_at_peer(const struct tern_net *net, int peer, const void *memory)
+{
+    return (uint32_t)peer < (uint32_t)net->num_ranks ? net_address(net, peer, memory) : 0;
+}
+
+/* ---- Put and get -------------------------------------------------------------------------------------- */
+
+/* `remote` is a symmetric address, `local` memory of this rank; any number of bytes at any addresses. Of each
+ * there are three, by who calls, here with _GROUP for nothing, _warp or _block:
+ *
+ *     int tern_put_GROUP(net, peer, queue, remote, local, bytes)          local may be written to again
+ *     int tern_put_nbi_GROUP(...)                                         after a quiet
+ *     int tern_get_GROUP(net, peer, queue, local, remote, bytes)          local is here
+ *     int tern_get_nbi_GROUP(...)                                         after a quiet
+ *     int tern_put_signal_GROUP(net, peer, queue, remote, local, bytes, word, width, signal, value)
+ *                                          as tern_put_nbi, then one enum tern_signal; refused, neither
+ *
+ * Over loads and stores nothing is outstanding when any of them returns, so there the forms are one. */
+#define TERN_DEVICE_COPIES(suffix, group)                                                                    \
+    TERN_DEVICE int tern_put##suffix(const struct tern_net *net, int peer, uint32_t queue, void *remote,     \
+                                     const void *local, uint64_t bytes)                                      \
+    {                                                                                                        \
+        return route_put(net, group_of(group), peer, queue, remote, local, bytes);                           \
+    }                                                                                                        \
+    TERN_DEVICE int tern_put_nbi##suffix(const struct tern_net *net, int peer, uint32_t queue, void *remote, \
+                                         const void *local, uint64_t bytes)                                  \
+    {                                                                                                        \
+        return route_put(net, group_of(group), peer, queue, remote, local, bytes);                           \
+    }                                                                                                        \
+    TERN_DEVICE int tern_get##suffix(const struct tern_net *net, int peer, uint32_t queue, void *local,      \
+                                     const void *remote, uint64_t bytes)                                     \
+    {                                                                                                        \
+        return route_get(net, group_of(group), peer, queue, local, remote, bytes);                           \
+    }                                                                                                        \
+    TERN_DEVICE int tern_get_nbi##suffix(const struct tern_net *net, int peer, uint32_t queue, void *local,  \
+                                         const void *remote, uint64_t bytes)                                 \
+    {                                                                                                        \
+        return route_get(net, group_of(group), peer, queue, local, remote, bytes);                           \
+    }                                                                                                        \
+    TERN_DEVICE int tern_put_signal##suffix(const struct tern_net *net, int peer, uint32_t queue,            \
+                                            void *remote, const void *local, uint64_t bytes, void *word,     \
+                                            uint32_t width, uint32_t signal, uint64_t value)                 \
+    {                                                                                                        \
+        return route_put_signal(net, group_of(group), peer, queue, remote, local, bytes, word, width,        \
+                                signal, value);                                                              \
+    }
+TERN_DEVICE_COPIES(, GROUP_THREAD)
+TERN_DEVICE_COPIES(_warp, GROUP_WARP)
+TERN_DEVICE_COPIES(_block, GROUP_BLOCK)
+#undef TERN_DEVICE_COPIES
+
+/* A value instead of memory: the least that can be sent. */
+TERN_DEVICE int tern_put_inline(const struct tern_net *net, int peer, uint32_t queue, void *remote,
+                                uint64_t value, uint32_t width)
+{
+    return route_put_inline(net, peer, queue, remote, value, width);
+}
+
+/* ---- Signals and atomics ------------------------------------------------------------------------------ */
+
+/* After this thread's earlier puts to this peer by this queue: whoever waits for it has them. */
+TERN_DEVICE int tern_signal_add(const struct tern_net *net, int peer, uint32_t queue, void *word,
+                                uint64_t value, uint32_t width)
+{
+    return route_signal(net, peer, queue, word, width, TERN_SIGNAL_ADD, value);
+}
+
+TERN_DEVICE int tern_signal_set(const struct tern_net *net, int peer, uint32_t queue, void *word,
+                                uint64_t value, uint32_t width)
+{
+    return route_signal(net, peer, queue, word, width, TERN_SIGNAL_SET, value);
+}
+
+/* `amo` is an enum tern_amo; `compare` counts for TERN_AMO_CAS only. */
+TERN_DEVICE int tern_atomic(const struct tern_net *net, int peer, uint32_t queue, void *word, uint32_t amo,
+                            uint64_t value, uint64_t compare, uint32_t width)
+{
+    return route_atomic(net, peer, queue, word, width, amo, value, compare, 0);
+}
+
+/* Likewise, and *old is the word as it was. */
+TERN_DEVICE int tern_atomic_fetch(const struct tern_net *net, int peer, uint32_t queue, void *word,
+                                  uint32_t amo, uint64_t value, uint64_t compare, uint32_t width,
+                                  uint64_t *old)
+{
+    return route_atomic(net, peer, queue, word, width, amo, value, compare, old);
+}
+
+/* ---- Order and completion ----------------------------------------------------------------------------- */
+
+TERN_DEVICE int tern_fence(const struct tern_net *net, int peer, uint32_t queue)
+{
+    return route_quiet(net, peer, queue);
+}
+
+TERN_DEVICE int tern_quiet(const struct tern_net *net, int peer, uint32_t queue)
+{
+    return route_quiet(net, peer, queue);
+}
+
+/* To every peer, by every queue. */
+TERN_DEVICE int tern_quiet_all(const struct tern_net *net) { return route_quiet(net, -1, 0); }
+
+/* ---- Waits -------------------------------------------------------------------------------------------- */
+
+/* Until the word, in this rank's memory, compares so to value (enum tern_compare, unsigned), but no longer
+ * than timeout_ns, 0 for the network's. What came before the signal that ends the wait is here then. */
+TERN_DEVICE int tern_wait(const struct tern_net *net, const void *word, uint32_t compare, uint64_t value,
+                          uint32_t width, uint64_t timeout_ns)
+{
+    uint64_t seen;
+    return net_wait(net, word, width, compare, value, timeout_ns, &seen);
+}
+
+/* One look: 1 or 0. A 1 brings what a wait brings. */
+TERN_DEVICE int tern_test(const void *word, uint32_t compare, uint64_t value, uint32_t width)
+{
+    return net_compares(net_look(word, width), width, compare, value);
+}
+
+/* ---- Barriers ----------------------------------------------------------------------------------------- */
+
+/* One group of every member calls, each round once, and in one team's kernels of a rank one after the other.
+ * What the group issued before is complete at all members when it returns. After a failure a member may come
+ * again to the same round. */
+TERN_DEVICE int tern_barrier(const struct tern_net *net, const struct tern_net_team *team)
+{
+    return route_barrier(net, team, group_of(GROUP_THREAD));
+}
+
+TERN_DEVICE int tern_barrier_warp(const struct tern_net *net, const struct tern_net_team *team)
+{
+    return route_barrier(net, team, group_of(GROUP_WARP));
+}
+
+TERN_DEVICE int tern_barrier_block(const struct tern_net *net, const struct tern_net_team *team)
+{
+    return route_barrier(net, team, group_of(GROUP_BLOCK));
+}
+
+#ifdef TERN_DIALECT_INSIDE
+}
+#define TERN_DEVICE_GROUPS(name)                                                                             \
+    using tern_dialect::name;                                                                                \
+    using tern_dialect::name##_warp;                                                                         \
+    using tern_dialect::name##_block;
+TERN_DEVICE_GROUPS(tern_put)
+TERN_DEVICE_GROUPS(tern_put_nbi)
+TERN_DEVICE_GROUPS(tern_get)
+TERN_DEVICE_GROUPS(tern_get_nbi)
+TERN_DEVICE_GROUPS(tern_put_signal)
+TERN_DEVICE_GROUPS(tern_barrier)
+#undef TERN_DEVICE_GROUPS
+using tern_dialect::tern_at_peer;
+using tern_dialect::tern_atomic;
+using tern_dialect::tern_atomic_fetch;
+using tern_dialect::tern_fence;
+using tern_dialect::tern_put_inline;
+using tern_dialect::tern_quiet;
+using tern_dialect::tern_quiet_all;
+using tern_dialect::tern_signal_add;
+using tern_dialect::tern_signal_set;
+using tern_dialect::tern_test;
+using tern_dialect::tern_wait;
+#undef bulk_wait
+#undef bulk_wait_read
+#endif
+
+#endif

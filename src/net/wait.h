@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Waits for words of this rank's memory that peers raise. A wait ends with TERN_OK, with TERN_TIMEOUT at its
+ * deadline, or with TERN_DISCONNECTED once somebody has raised the abort word. The first that fails leaves a
+ * record for the host, which makes a sentence of it (pgas/pgas_fault.c). Nothing traps. */
+#ifndef TERN_WAIT_H
+#define TERN_WAIT_H
+
+#include "tern/tern.h"
+#include "simt/simt.h"
+
+/* A program that is wrong on purpose, for test/tsan_awake.sh. */
+#ifdef TERN_WEAKEN_ACQUIRE
+#define WAIT_LOAD_32(p) ld_relaxed_sys_u32(p)
+#define WAIT_LOAD_64(p) ld_relaxed_sys_u64(p)
+#else
+/* Pair with the releases of p2p_signal (p2p.h). */
+#define WAIT_LOAD_32(p) ld_acquire_sys_u32(p)
+#define WAIT_LOAD_64(p) ld_acquire_sys_u64(p)
+#endif
+
+/* What failed. */
+enum { NET_FAULT_WAIT = 1, NET_FAULT_BARRIER = 2, NET_FAULT_ADDRESS = 3, NET_FAULT_ROUTE = 4 };
+
+/* What a record says beside where it was written. */
+struct net_note {
+    int fault, status, peer;
+    uint32_t width, compare, num_ranks;
+    const void *word;
+    uint64_t expected, seen, elapsed_ns, late_low, late_high;
+};
+
+TERN_DEVICE void net_record(const struct tern_net *net, const struct net_note *n)
+{
+    struct tern_net_record *r = net->record;
+    /* Pairs with itself in other threads: one of them wins the record, until the host has read it. */
+    if (r == 0 || atom_cas_acqrel_gpu_u32(net->claim, 0, 1) != 0) {
+        return;
+    }
+    r->fault = n->fault;
+    r->status = n->status;
+    r->peer = n->peer;
+    r->width = n->width;
+    r->compare = n->compare;
+    r->block = bid();
+    r->warp = warp();
+    r->num_ranks = n->num_ranks;
+    r->word = (uint64_t)(uintptr_t)n->word;
+    r->expected = n->expected;
+    r->seen = n->seen;
+    r->elapsed_ns = n->elapsed_ns;
+    r->late[0] = n->late_low;
+    r->late[1] = n->late_high;
+    /* Pairs with the acquire in terni_pgas_fault: the host reads the rest only after it has seen this. */
+    st_release_sys_u64(&r->written, 1);
+}
+
+/* The word, and all that was written before it was raised. */
+TERN_DEVICE uint64_t net_look(const void *word, uint32_t width)
+{
+    /* Pairs with the release of p2p_signal in a peer. */
+    return width == 4 ? WAIT_LOAD_32((const uint32_t *)word) : WAIT_LOAD_64((const uint64_t *)word);
+}
+
+TERN_DEVICE int net_compares(uint64_t seen, uint32_t width, uint32_t compare, uint64_t value)
+{
+    uint64_t wanted = width == 4 ? (uint32_t)value : value;
+    switch (compare) {
+    case TERN_COMPARE_EQ:
+        return seen == wanted;
+    case TERN_COMPARE_NE:
+        return seen != wanted;
+    case TERN_COMPARE_GE:
+        return seen >= wanted;
+    case TERN_COMPARE_GT:
+        return seen > wanted;
+    case TERN_COMPARE_LE:
+        return seen <= wanted;
+    default:
+        return seen < wanted;
+    }
+}
+
+/* One wait. Begins as {0, 0}; net_patient is asked after every look that found nothing. */
+struct net_patience {
+    uint64_t begin;
+    uint32_t looks;
+};
+
+/* TERN_OK: look again. Else the wait has ended so, after *elapsed_ns. timeout_ns 0: the network's. */
+TERN_DEVICE int net_patient(const struct tern_net *net, struct net_patience *w, uint64_t timeout_ns,
+                            uint64_t *elapsed_ns, uint64_t *abort_word)
+{
+    spin();
+    if (w->looks++ % 32 != 0) {
+        return TERN_OK;
+    }
+    uint64_t now = clock_ns();
+    w->begin = w->begin ? w->begin : now;
+    *elapsed_ns = now - w->begin;
+    /* Relaxed: nothing is read on the strength of it. */
+    *abort_word = ld_relaxed_sys_u64(net->abort_word);
+    if (*abort_word != 0) {
+        return TERN_DISCONNECTED;
+    }
+    return *elapsed_ns > (timeout_ns ? timeout_ns : net->timeout_ns) ? TERN_TIMEOUT : TERN_OK;
+}
+
+/* One thread. *seen: the word as it was last; with TERN_DISCONNECTED the abort word: 1 + the rank that gave
+ * up. */
+TERN_DEVICE int net_await(const struct tern_net *net, const void *word, uint32_t width, uint32_t compare,
+                          uint64_t value, uint64_t timeout_ns, uint64_t *seen, uint64_t *elapsed_ns)
+{
+    struct net_patience patience = {0, 0};
+    uint64_t abort_word = 0;
+    int status = TERN_OK;
+    *elapsed_ns = 0;
+    for (;;) {
+        *seen = net_look(word, width);
+        if (net_compares(*seen, width, compare, value)) {
+            return TERN_OK;
+        }
+        if (status != TERN_OK) { /* that was the last look, after the deadline */
+            *seen = status == TERN_DISCONNECTED ? abort_word : *seen;
+            return status;
+        }
+        status = net_patient(net, &patience, timeout_ns, elapsed_ns, &abort_word);
+    }
+}
+
+/* The same, with a record of a failure. */
+TERN_DEVICE int net_wait(const struct tern_net *net, const void *word, uint32_t width, uint32_t compare,
+                         uint64_t value, uint64_t timeout_ns, uint64_t *seen)
+{
+    uint64_t elapsed_ns;
+    int status = net_await(net, word, width, compare, value, timeout_ns, seen, &elapsed_ns);
+    if (status != TERN_OK) {
+        struct net_note n = {NET_FAULT_WAIT, status, net->rank, width,      compare, 0,
+                             word,           value,  *seen,     elapsed_ns, 0,       0};
+        net_record(net, &n);
+    }
+    return status;
+}
+
+#endif

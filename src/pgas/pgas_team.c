@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Device teams. Members signal each other in words of the network's own window, and a word's address must be
+ * symmetric: so all members take the same place, the first that is free on all of them. Opening is a
+ * collective over the team, in steps:
+ *
+ *     0   post which places are free here       1   choose; make the words zero; post how that went
+ *     2   all have: nobody signals into words that are not ready */
+#include "pgas/pgas.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct team_note {
+    uint64_t free_places; /* bit i: place i */
+    int32_t status;
+    char reason[TERN_SENTENCE_BYTES - 12];
+};
+
+static enum tern_status offer(const struct pgas_joining *j, uint64_t *free_places)
+{
+    if (terni_team_comm(j->team) != j->network->comm) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "the team and the network are not of one communicator");
+    }
+    for (uint32_t i = 0; i < j->network->num_teams; i++) {
+        *free_places |= j->network->places[i].is_taken ? 0 : 1ull << i;
+    }
+    return TERN_OK;
+}
+
+static enum tern_status post_offer(struct pgas_joining *j)
+{
+    struct boot *boot = terni_team_boot(j->team);
+    struct team_note note;
+    memset(&note, 0, sizeof note);
+    note.status = (int32_t)offer(j, &note.free_places);
+    if (note.status != TERN_OK) {
+        snprintf(note.reason, sizeof note.reason, "%s", tern_last_error());
+    }
+    return boot->ops->post(boot, &note, sizeof note);
+}
+
+static enum tern_status choose(struct pgas_joining *j, const struct team_note *notes)
+{
+    uint64_t free_places = ~0ull;
+    for (int i = 0; i < terni_team_size(j->team); i++) {
+        if (notes[i].status != TERN_OK) {
+            return TERN_FAIL((enum tern_status)notes[i].status, "rank %d: %.*s",
+                             terni_team_translate(j->team, i, NULL), (int)sizeof notes[i].reason,
+                             notes[i].reason);
+        }
+        free_places &= notes[i].free_places;
+    }
+    if (free_places == 0) {
+        return TERN_FAIL(TERN_NO_SPACE,
+                         "none of the %u places for device teams is free on all %d ranks of the team: close "
+                         "teams, or raise num_teams",
+                         j->network->num_teams, terni_team_size(j->team));
+    }
+    j->place = __builtin_ctzll(free_places);
+    j->network->places[j->place].is_taken = 1;
+    return TERN_OK;
+}
+
+static char *words_of(const struct tern_network *n, int place)
+{
+    return n->heap->bases[n->comm->rank] + PGAS_TEAMS + (uint64_t)place * terni_pgas_team_stride(n->comm);
+}
+
+/* The round, then the members. */
+static char *state_of(const struct tern_network *n, int place)
+{
+    return n->device + (uint64_t)place * terni_pgas_state_stride(n->comm);
+}
+
+static enum tern_status prepare(const struct pgas_joining *j)
+{
+    struct tern_network *n = j->network;
+    const struct machine_ops *ops = n->machine->ops;
+    int32_t *members = n->places[j->place].members;
+    int size = terni_team_size(j->team);
+    for (int i = 0; i < size; i++) {
+        members[i] = terni_team_translate(j->team, i, NULL);
+    }
+    TERN_TRY(ops->fill(n->machine, words_of(n, j->place), 0, terni_pgas_team_stride(n->comm), n->stream));
+    TERN_TRY(ops->fill(n->machine, state_of(n, j->place), 0, 8, n->stream));
+    return terni_pgas_move(n, state_of(n, j->place) + 8, members, (size_t)size * sizeof *members);
+}
+
+static enum tern_status take_offers(struct pgas_joining *j)
+{
+    struct boot *boot = terni_team_boot(j->team);
+    size_t size = (size_t)terni_team_size(j->team);
+    enum tern_status status;
+    struct team_note *notes = (struct team_note *)calloc(size, sizeof *notes);
+    if (notes == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for the notes of %zu ranks", size);
+    }
+    status = boot->ops->wait(boot, notes, sizeof *notes, j->network->comm->timeout_ms);
+    if (status == TERN_OK) {
+        status = choose(j, notes);
+    }
+    free(notes);
+    return status == TERN_OK ? prepare(j) : status;
+}
+
+enum tern_status terni_net_team_step(struct pgas_joining *j, int step)
+{
+    struct boot *boot = terni_team_boot(j->team);
+    switch (step) {
+    case 0:
+        j->place = -1;
+        return post_offer(j);
+    case 1:
+        return terni_boot_judge_post(boot, take_offers(j));
+    default:
+        return terni_boot_judge_wait(boot, j->network->comm->timeout_ms);
+    }
+}
+
+void terni_net_team_finish(struct pgas_joining *j, enum tern_status status, struct tern_net_team *view)
+{
+    struct tern_network *n = j->network;
+    if (status != TERN_OK) {
+        if (j->place >= 0) {
+            n->places[j->place].is_taken = 0;
+        }
+        return;
+    }
+    view->size = sizeof *view;
+    view->rank = terni_team_rank(j->team);
+    view->num_ranks = terni_team_size(j->team);
+    view->members = (const int32_t *)(void *)(state_of(n, j->place) + 8);
+    view->words = (uint64_t *)(void *)words_of(n, j->place);
+    view->round = (uint64_t *)(void *)state_of(n, j->place);
+}
+
+void terni_net_team_close(struct tern_network *n, struct tern_net_team *view)
+{
+    for (uint32_t i = 0; i < n->num_teams; i++) {
+        if ((char *)view->words == words_of(n, (int)i) && n->places[i].is_taken) {
+            n->places[i].is_taken = 0;
+            memset(view, 0, sizeof *view);
+            view->size = sizeof *view;
+            return;
+        }
+    }
+    TERN_LOG(TERN_LOG_ERROR, "tern_net_team_close of a team that rank %d has not opened or has closed",
+             n->comm->rank);
+}

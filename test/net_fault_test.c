@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What cannot be done: waits and barriers that miss their deadline, and what the host is told of them; giving
+ * up; refusals by the host and in kernels, which move nothing. */
+#include "net_scene.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- Deadlines ---- */
+
+/* After a while, from another thread. */
+static void *come_late(void *scene)
+{
+    struct host_scene *s = (struct host_scene *)scene;
+    struct timespec while_ns = {0, 50000000};
+    nanosleep(&while_ns, NULL);
+    (void)tern_net_signal(s->rig.networks[3], 2, 0, device(s, s->words[3], 56), TERN_SIGNAL_ADD, 8, 1);
+    return NULL;
+}
+
+/* Longer than the wait of any one kernel. */
+static int wait_for_long(struct host_scene *s)
+{
+    struct tern_network *n = s->rig.networks[2];
+    double begin = test_seconds();
+    enum tern_status status;
+    pthread_t thread;
+    EXPECT(tern_net_wait(n, device(s, s->words[2], 56), 8, TERN_COMPARE_EQ, 1, 60), TERN_TIMEOUT);
+    CHECK(test_seconds() - begin >= 0.06, "60 ms are over after %.1f", 1e3 * (test_seconds() - begin));
+    CHECK(pthread_create(&thread, NULL, come_late, s) == 0, "no thread");
+    status = tern_net_wait(n, device(s, s->words[2], 56), 8, TERN_COMPARE_EQ, 1, 0);
+    pthread_join(thread, NULL);
+    OK(status);
+    return 0;
+}
+
+static int late_body(struct host_scene *s)
+{
+    struct tern_network *n = s->rig.networks[2];
+    char where[64];
+    int offset = (int)((char *)device(s, s->words[2], 32) - (char *)s->rig.views[2].heap.own);
+    snprintf(where, sizeof where, "offset %d of its window is 0, not >= 3", offset);
+    REFUSES(tern_net_wait(n, device(s, s->words[2], 32), 8, TERN_COMPARE_GE, 3, 20), TERN_TIMEOUT, where);
+    CHECK(strstr(tern_last_error(), "rank 2: the word of 8 bytes") != NULL, "\"%s\"", tern_last_error());
+    /* The same by a kernel: the stream goes on, and who synchronises is told, once. */
+    OK(tern_net_wait_on_stream(n, device(s, s->words[2], 32), 8, TERN_COMPARE_GE, 3, 20, lane_of(s, 2)));
+    OK(tern_net_signal_on_stream(n, 1, 0, device(s, s->words[2], 40), TERN_SIGNAL_SET, 4, 1, lane_of(s, 2)));
+    REFUSES(tern_net_synchronize(n, lane_of(s, 2)), TERN_TIMEOUT, where);
+    OK(tern_net_synchronize(n, lane_of(s, 2)));
+    OK(tern_net_wait(s->rig.networks[1], device(s, s->words[1], 40), 4, TERN_COMPARE_EQ, 1, 0));
+    /* Nothing is broken by it: the next failure is told, and a word that comes late has come. */
+    OK(tern_net_wait_on_stream(n, device(s, s->words[2], 36), 4, TERN_COMPARE_NE, 0, 20, lane_of(s, 2)));
+    REFUSES(tern_net_synchronize(n, lane_of(s, 2)), TERN_TIMEOUT, "is 0, not != 0");
+    OK(tern_net_signal(s->rig.networks[0], 2, 0, device(s, s->words[0], 32), TERN_SIGNAL_SET, 8, 3));
+    OK(tern_net_wait(n, device(s, s->words[2], 32), 8, TERN_COMPARE_GE, 3, 0));
+    return wait_for_long(s);
+}
+
+static int deadlines(struct test *t)
+{
+    (void)t;
+    return in_scene(NULL, late_body);
+}
+
+/* Ranks 1 and 3 come late to round 3; those who waited come again, and all pass. */
+static int late_to_barrier(struct host_scene *s, struct tern_net_team *views)
+{
+    for (int round = 1; round <= 2; round++) {
+        for (int r = 0; r < RANKS; r++) {
+            OK(tern_net_barrier_on_stream(s->rig.networks[r], &views[r], lane_of(s, r)));
+        }
+    }
+    for (int r = 0; r < RANKS; r++) {
+        OK(tern_net_synchronize(s->rig.networks[r], lane_of(s, r)));
+    }
+    for (int r = 0; r < RANKS; r += 2) {
+        OK(tern_net_barrier_on_stream(s->rig.networks[r], &views[r], lane_of(s, r)));
+    }
+    for (int r = 0; r < RANKS; r += 2) {
+        REFUSES(tern_net_synchronize(s->rig.networks[r], lane_of(s, r)), TERN_TIMEOUT,
+                "no signal of round 3 of the barrier of a team of 4 ranks from rank 1, 3 within");
+        CHECK(strstr(tern_last_error(), "has come to 2)") != NULL, "\"%s\"", tern_last_error());
+    }
+    for (int r = 0; r < RANKS; r++) {
+        OK(tern_net_barrier_on_stream(s->rig.networks[r], &views[r], lane_of(s, r)));
+    }
+    for (int r = 0; r < RANKS; r++) {
+        OK(tern_net_synchronize(s->rig.networks[r], lane_of(s, r)));
+    }
+    return 0;
+}
+
+static int late_barrier_body(struct host_scene *s)
+{
+    struct tern_team *teams[RANKS];
+    struct tern_net_team views[RANKS];
+    PASS(open_teams(s, TERN_TEAM_WORLD, teams, views));
+    int result = late_to_barrier(s, views);
+    for (int r = 0; r < RANKS; r++) {
+        tern_net_team_close(s->rig.networks[r], &views[r]);
+        tern_team_close(teams[r]);
+    }
+    return result;
+}
+
+static int late_barrier(struct test *t)
+{
+    struct tern_net_config config = TERN_NET_CONFIG_INIT;
+    (void)t;
+    config.timeout_ms = 300;
+    return in_scene(&config, late_barrier_body);
+}
+
+static int abort_body(struct host_scene *s)
+{
+    for (int r = 0; r < RANKS; r++) { /* these wait for what never comes */
+        OK(tern_net_wait_on_stream(s->rig.networks[r], device(s, s->words[r], 48), 8, TERN_COMPARE_EQ, 1, 0,
+                                   lane_of(s, r)));
+    }
+    OK(tern_net_abort(s->rig.networks[3]));
+    for (int r = 0; r < RANKS; r++) {
+        REFUSES(tern_net_synchronize(s->rig.networks[r], lane_of(s, r)), TERN_DISCONNECTED,
+                "rank 3 called tern_net_abort");
+        REFUSES(tern_net_wait(s->rig.networks[r], device(s, s->words[r], 48), 8, TERN_COMPARE_EQ, 1, 0),
+                TERN_DISCONNECTED, "rank 3 called tern_net_abort");
+        OK(tern_net_wait(s->rig.networks[r], device(s, s->words[r], 48), 8, TERN_COMPARE_EQ, 0, 0));
+    }
+    return 0;
+}
+
+static int aborts(struct test *t)
+{
+    (void)t;
+    return in_scene(NULL, abort_body);
+}
+
+/* ---- Refusals ---- */
+
+static int host_refusals(struct host_scene *s)
+{
+    struct tern_network *n = s->rig.networks[0];
+    void *box = device(s, s->box[0], 0), *word = device(s, s->words[0], 0),
+         *local = device(s, s->local[0], 0);
+    REFUSES(tern_net_put(n, RANKS, 0, box, local, 8), TERN_INVALID_ARGUMENT, "peer 4");
+    REFUSES(tern_net_put(n, 0, 2, box, local, 8), TERN_INVALID_ARGUMENT, "queue 2, where the network has 2");
+    REFUSES(tern_net_put(n, 0, 0, local, box, 8), TERN_INVALID_ARGUMENT, "is in no window");
+    REFUSES(tern_net_get(n, 0, 0, box, local, 8), TERN_INVALID_ARGUMENT, "is in no window");
+    REFUSES(tern_net_put(n, 0, 0, box, local, 1ull << 40), TERN_INVALID_ARGUMENT, "is in no window");
+    REFUSES(tern_net_put(NULL, 0, 0, box, local, 8), TERN_INVALID_ARGUMENT, "network");
+    REFUSES(tern_net_put(n, 0, 0, NULL, local, 8), TERN_INVALID_ARGUMENT, "remote");
+    REFUSES(tern_net_signal(n, 0, 0, word, 2, 8, 1), TERN_INVALID_ARGUMENT, "signal 2");
+    REFUSES(tern_net_signal(n, 0, 0, word, TERN_SIGNAL_ADD, 2, 1), TERN_INVALID_ARGUMENT, "width is 2");
+    REFUSES(tern_net_signal(n, 0, 0, (char *)word + 4, TERN_SIGNAL_ADD, 8, 1), TERN_INVALID_ARGUMENT,
+            "8-byte aligned");
+    REFUSES(tern_net_atomic(n, 0, 0, word, 8, 8, 1, 0, NULL), TERN_INVALID_ARGUMENT, "amo 8");
+    REFUSES(tern_net_wait(n, word, 8, 6, 1, 0), TERN_INVALID_ARGUMENT, "compare 6");
+    REFUSES(tern_net_quiet(n, -2, -1), TERN_INVALID_ARGUMENT, "peer -2");
+    REFUSES(tern_net_quiet(n, 0, 2), TERN_INVALID_ARGUMENT, "queue 2");
+    return world_verify(&s->rig.world, "refusals move nothing");
+}
+
+static int device_refusals(struct host_scene *s)
+{
+    static const uint32_t all[] = {NET_REQUEST_PUT,    NET_REQUEST_GET,    NET_REQUEST_PUT_SIGNAL,
+                                   NET_REQUEST_SIGNAL, NET_REQUEST_ATOMIC, NET_REQUEST_PUT_INLINE};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct net_request good = {all[i], 8, TERN_SIGNAL_ADD, 1, 1, 0, NULL, NULL, 8, NULL, 1, 0, 0, NULL},
+                           q;
+        good.remote = device(s, s->words[0], 0);
+        good.word = device(s, s->words[0], 8);
+        good.local = device(s, s->local[0], 0);
+        q = good;
+        q.peer = RANKS;
+        PASS(kernel_refuses(s, &q, TERN_INVALID_ARGUMENT, "operated on rank 4 by a queue, one of which"));
+        q.peer = -1;
+        PASS(kernel_refuses(s, &q, TERN_INVALID_ARGUMENT, "does not exist"));
+        q = good;
+        q.queue = 2;
+        PASS(kernel_refuses(s, &q, TERN_INVALID_ARGUMENT, "does not exist"));
+        q = good;
+        q.remote = device(s, s->local[0], 0);
+        PASS(kernel_refuses(s, &q, TERN_INVALID_ARGUMENT, "in no window"));
+        q = good;
+        if (all[i] == NET_REQUEST_PUT_SIGNAL) {
+            q.word = (char *)q.word + 4;
+            PASS(kernel_refuses(s, &q, TERN_INVALID_ARGUMENT, "misaligned"));
+        } else if (all[i] != NET_REQUEST_PUT && all[i] != NET_REQUEST_GET) {
+            q.remote = (char *)q.remote + 4;
+            PASS(kernel_refuses(s, &q, TERN_INVALID_ARGUMENT, "misaligned"));
+        }
+    }
+    return world_verify(&s->rig.world, "refusals in kernels move nothing");
+}
+
+static int refusal_body(struct host_scene *s)
+{
+    PASS(host_refusals(s));
+    return device_refusals(s);
+}
+
+static void nothing(const void *args) { (void)args; }
+
+static int launch_refusals(struct tern_comm *comm)
+{
+    struct tern_kernel kernel = {"absent", NULL, NULL};
+    struct tern_launch_args args = TERN_LAUNCH_ARGS_INIT;
+    args.args = &kernel;
+    args.args_bytes = sizeof kernel;
+    args.num_blocks = 1;
+    args.num_threads = 32;
+    REFUSES(tern_launch(comm, &kernel, &args, NULL), TERN_UNSUPPORTED,
+            "kernel absent was not compiled for the");
+    kernel.cpu = nothing;
+    kernel.cuda = (void (*)(void))nothing; /* refused before it is looked at */
+    args.num_threads = 33;
+    REFUSES(tern_launch(comm, &kernel, &args, NULL), TERN_INVALID_ARGUMENT, "1 blocks of 33 threads");
+    args.num_threads = 32;
+    args.num_blocks = 0;
+    REFUSES(tern_launch(comm, &kernel, &args, NULL), TERN_INVALID_ARGUMENT, "0 blocks of 32 threads");
+    args.num_blocks = 1;
+    args.args_bytes = 4001;
+    REFUSES(tern_launch(comm, &kernel, &args, NULL), TERN_INVALID_ARGUMENT, "4001");
+    args.args = NULL;
+    REFUSES(tern_launch(comm, &kernel, &args, NULL), TERN_INVALID_ARGUMENT, "arguments");
+    return 0;
+}
+
+static int refusals(struct test *t)
+{
+    struct tern_net_config config = TERN_NET_CONFIG_INIT;
+    struct tern_comm *comms[2];
+    struct tern_network *networks[2];
+    (void)t;
+    config.num_queues = 2;
+    PASS(in_scene(&config, refusal_body));
+    OK(tern_comm_open_all(2, NULL, comms));
+    config.num_queues = TERN_NET_MAX_QUEUES + 1;
+    REFUSES(tern_net_open_all(2, comms, &config, networks), TERN_INVALID_ARGUMENT, "num_queues");
+    config.num_queues = 0;
+    config.transport = 2;
+    REFUSES(tern_net_open_all(2, comms, &config, networks), TERN_INVALID_ARGUMENT, "transport");
+    PASS(launch_refusals(comms[0]));
+    tern_comm_close(comms[0]);
+    tern_comm_close(comms[1]);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct test t;
+    test_begin(&t, argc, argv);
+    test_quiet();
+    test_run(&t, "waits that miss their deadline", deadlines);
+    test_run(&t, "a barrier that misses its deadline", late_barrier);
+    test_run(&t, "giving up", aborts);
+    test_run(&t, "refusals", refusals);
+    return test_end(&t);
+}

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The host's operations, blocking, on a stream and in a graph; what a kernel's view knows of windows that
+ * came later; several domains; and places for teams. */
+#include "net_scene.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int in_image(const struct host_scene *s, struct place p, size_t offset, uint64_t value, size_t width)
+{
+    memcpy(image(s, p, offset), &value, width);
+    return 0;
+}
+
+/* ---- Operations ---- */
+
+static int blocking_body(struct host_scene *s)
+{
+    uint64_t old = 0, seen = 0;
+    for (int r = 0; r < RANKS; r++) {
+        struct tern_network *n = s->rig.networks[r];
+        int to = (r + 1) % RANKS;
+        OK(tern_net_put(n, to, 0, device(s, s->box[r], 3), device(s, s->local[r], 1), 2001));
+        memcpy(image(s, s->box[to], 3), image(s, s->local[r], 1), 2001);
+        OK(tern_net_signal(n, to, 0, device(s, s->words[r], 0), TERN_SIGNAL_ADD, 8, 1ull << 40));
+        OK(tern_net_signal(n, to, 0, device(s, s->words[r], 8), TERN_SIGNAL_SET, 4, 7));
+        OK(tern_net_atomic(n, to, 0, device(s, s->words[r], 16), TERN_AMO_ADD, 8, 5, 0, NULL));
+        OK(tern_net_atomic(n, to, 0, device(s, s->words[r], 16), TERN_AMO_CAS, 8, 9, 5, &old));
+        OK(tern_net_atomic(n, to, 0, device(s, s->words[r], 16), TERN_AMO_FETCH, 8, 0, 0, &seen));
+        CHECK(old == 5 && seen == 9, "5 became %llu, and then %llu", (unsigned long long)old,
+              (unsigned long long)seen);
+        OK(tern_net_quiet(n, to, 0));
+        OK(tern_net_quiet(n, -1, -1));
+        OK(tern_net_wait(s->rig.networks[to], device(s, s->words[to], 0), 8, TERN_COMPARE_GE, 1ull << 40, 0));
+        OK(tern_net_wait(s->rig.networks[to], device(s, s->words[to], 8), 4, TERN_COMPARE_EQ, 7, 1));
+        in_image(s, s->words[to], 0, 1ull << 40, 8);
+        in_image(s, s->words[to], 8, 7, 4);
+        in_image(s, s->words[to], 16, 9, 8);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        OK(tern_net_get(s->rig.networks[r], r, 0, device(s, s->local[r], 2500), device(s, s->box[r], 3),
+                        2001));
+        memcpy(image(s, s->local[r], 2500), image(s, s->box[r], 3), 2001);
+    }
+    return world_verify(&s->rig.world, "calls that block");
+}
+
+static int blocking(struct test *t)
+{
+    (void)t;
+    return in_scene(NULL, blocking_body);
+}
+
+/* One turn of rank r: gives to the next, waits for the one before, takes what came. */
+static int issue_turn(struct host_scene *s, int r)
+{
+    struct tern_network *n = s->rig.networks[r];
+    struct tern_stream *stream = lane_of(s, r);
+    int to = (r + 1) % RANKS, from = (r + RANKS - 1) % RANKS;
+    OK(tern_net_put_on_stream(n, to, 0, device(s, s->box[r], 0), device(s, s->local[r], 0), 1000, stream));
+    OK(tern_net_signal_on_stream(n, to, 0, device(s, s->words[r], 0), TERN_SIGNAL_ADD, 8, 1, stream));
+    OK(tern_net_wait_on_stream(n, device(s, s->words[r], 0), 8, TERN_COMPARE_GE, 1, 0, stream));
+    OK(tern_net_get_on_stream(n, r, 0, device(s, s->local[r], 1000), device(s, s->box[r], 0), 1000, stream));
+    OK(tern_net_signal_on_stream(n, r, 0, device(s, s->words[r], 0), TERN_SIGNAL_SET, 8, 0, stream));
+    OK(tern_net_atomic_on_stream(n, from, 0, device(s, s->words[r], 12), TERN_AMO_ADD, 4, 3, 0,
+                                 device(s, s->local[r], 4096), stream));
+    OK(tern_net_quiet_on_stream(n, -1, -1, stream));
+    return 0;
+}
+
+/* Other rows than in the turn before. */
+static int refill(struct host_scene *s, uint32_t turn)
+{
+    for (int r = 0; r < RANKS; r++) {
+        struct rng rng = {turn * 100 + (uint64_t)r};
+        rng_bytes(&rng, image(s, s->local[r], 0), 1000);
+    }
+    return world_upload(&s->rig.world);
+}
+
+static void expect_turn(struct host_scene *s, uint32_t turn)
+{
+    for (int r = 0; r < RANKS; r++) {
+        int from = (r + RANKS - 1) % RANKS;
+        uint32_t before = 3 * (turn - 1);
+        memcpy(image(s, s->box[r], 0), image(s, s->local[from], 0), 1000);
+        memcpy(image(s, s->local[r], 1000), image(s, s->local[from], 0), 1000);
+        memcpy(image(s, s->local[r], 4096), &before, 4);
+        in_image(s, s->words[r], 12, (uint64_t)3 * turn, 4);
+    }
+}
+
+static int stream_body(struct host_scene *s)
+{
+    struct tern_graph *graphs[RANKS];
+    for (int r = 0; r < RANKS; r++) {
+        PASS(issue_turn(s, r));
+    }
+    for (int r = 0; r < RANKS; r++) {
+        OK(tern_net_synchronize(s->rig.networks[r], lane_of(s, r)));
+    }
+    expect_turn(s, 1);
+    PASS(world_verify(&s->rig.world, "on streams"));
+    for (int r = 0; r < RANKS; r++) {
+        struct tern_comm *comm = s->rig.world.members[r].comm;
+        OK(tern_graph_begin(comm, lane_of(s, r)));
+        PASS(issue_turn(s, r));
+        OK(tern_graph_end(comm, lane_of(s, r), &graphs[r]));
+    }
+    for (uint32_t turn = 2; turn < 5; turn++) {
+        PASS(refill(s, turn));
+        for (int r = 0; r < RANKS; r++) {
+            OK(tern_graph_launch(s->rig.world.members[r].comm, graphs[r], lane_of(s, r)));
+        }
+        for (int r = 0; r < RANKS; r++) {
+            OK(tern_net_synchronize(s->rig.networks[r], lane_of(s, r)));
+        }
+        expect_turn(s, turn);
+        PASS(world_verify(&s->rig.world, "in a graph"));
+    }
+    for (int r = 0; r < RANKS; r++) {
+        tern_graph_close(s->rig.world.members[r].comm, graphs[r]);
+    }
+    return 0;
+}
+
+static int on_streams(struct test *t)
+{
+    (void)t;
+    return in_scene(NULL, stream_body);
+}
+
+/* Every comparison, of words below, at and above the number, with the highest bit set or not. */
+static int compare_body(struct host_scene *s)
+{
+    static const uint64_t numbers[] = {0, 1, 0x7fffffff, 0x80000000u, 0xffffffffu, 1ull << 63};
+    struct tern_network *n = s->rig.networks[0];
+    for (int i = 0; i < 36; i++) {
+        for (uint32_t width = 4; width <= 8; width += 4) {
+            uint64_t a = numbers[i / 6], b = numbers[i % 6];
+            OK(tern_net_signal(n, 0, 0, device(s, s->words[0], 24), TERN_SIGNAL_SET, width, a));
+            a = width == 4 ? (uint32_t)a : a;
+            b = width == 4 ? (uint32_t)b : b;
+            int holds[] = {a == b, a != b, a >= b, a > b, a <= b, a < b};
+            for (int k = TERN_COMPARE_EQ; k <= TERN_COMPARE_LT; k++) {
+                /* Bits above the width do not count. */
+                EXPECT(tern_net_wait(n, device(s, s->words[0], 24), width, k, numbers[i % 6], 1),
+                       holds[k] ? TERN_OK : TERN_TIMEOUT);
+            }
+        }
+    }
+    return 0;
+}
+
+static int comparisons(struct test *t)
+{
+    (void)t;
+    return in_scene(NULL, compare_body);
+}
+
+/* ---- Windows that come later ---- */
+
+/* Through a kernel of rank 0: 8 bytes to the same place of rank 1. */
+static int kernel_puts(struct host_scene *s, void *remote, int status)
+{
+    struct net_shape shape = {GROUP_THREAD, 1, 32, 1};
+    struct net_request *q;
+    net_rig_clear(&s->rig);
+    q = net_rig_add(&s->rig, 0);
+    q->kind = NET_REQUEST_PUT;
+    q->peer = 1;
+    q->remote = remote;
+    q->local = device(s, s->local[0], 0);
+    q->bytes = 8;
+    PASS(net_rig_launch(&s->rig, 0, &shape, NULL));
+    PASS(net_rig_collect(&s->rig));
+    PASS(net_rig_all(&s->rig, status));
+    return 0;
+}
+
+static int has_come(struct host_scene *s, const void *at)
+{
+    const void *seen = world_peek(&s->rig.world, 1, at, 8);
+    CHECK(seen != NULL && memcmp(seen, image(s, s->local[0], 0), 8) == 0, "nothing has come");
+    return 0;
+}
+
+static int adopt_later(struct host_scene *s, struct tern_comm **comms, void **mine)
+{
+    for (int r = 0; r < RANKS; r++) {
+        OK(tern_alloc(comms[r], TERN_MEMORY_DEVICE, 4096, &mine[r]));
+    }
+    OK(tern_window_adopt_all(RANKS, comms, mine, 4096));
+    PASS(kernel_puts(s, (char *)mine[0] + 8, TERN_INVALID_ARGUMENT)); /* the view is older */
+    REFUSES(tern_net_synchronize(s->rig.networks[0], lane_of(s, 0)), TERN_INVALID_ARGUMENT, "in no window");
+    OK(tern_net_view(s->rig.networks[0], &s->rig.views[0]));
+    PASS(kernel_puts(s, (char *)mine[0] + 8, TERN_OK));
+    PASS(has_come(s, (char *)mine[1] + 8));
+    OK(tern_net_put(s->rig.networks[0], 1, 0, (char *)mine[0] + 4088, device(s, s->local[0], 0), 8));
+    PASS(has_come(s, (char *)mine[1] + 4088));
+    REFUSES(tern_net_wait(s->rig.networks[1], (char *)mine[1] + 16, 8, TERN_COMPARE_EQ, 1, 1), TERN_TIMEOUT,
+            "offset 16 of its adopted window");
+    for (int r = 0; r < RANKS; r++) {
+        tern_window_release(comms[r], mine[r]);
+    }
+    OK(tern_net_view(s->rig.networks[0], &s->rig.views[0]));
+    PASS(kernel_puts(s, mine[0], TERN_INVALID_ARGUMENT));
+    REFUSES(tern_net_synchronize(s->rig.networks[0], lane_of(s, 0)), TERN_INVALID_ARGUMENT, "in no window");
+    return 0;
+}
+
+static int windows_body(struct host_scene *s)
+{
+    struct tern_comm *comms[RANKS];
+    void *later[RANKS], *mine[RANKS] = {NULL};
+    int result;
+    for (int r = 0; r < RANKS; r++) {
+        comms[r] = s->rig.world.members[r].comm;
+    }
+    OK(tern_heap_grow_all(RANKS, comms, 1 << 20));
+    for (int r = 0; r < RANKS; r++) {
+        OK(tern_alloc(comms[r], TERN_MEMORY_WINDOW, 900000, &later[r]));
+    }
+    PASS(kernel_puts(s, (char *)later[0] + 800000, TERN_OK)); /* by a view that is older */
+    PASS(has_come(s, (char *)later[1] + 800000));
+    result = adopt_later(s, comms, mine);
+    for (int r = 0; r < RANKS; r++) {
+        if (mine[r] != NULL) {
+            tern_free(comms[r], mine[r]);
+        }
+        tern_free(comms[r], later[r]);
+    }
+    return result;
+}
+
+static int windows(struct test *t)
+{
+    static struct host_scene s;
+    int result;
+    (void)t;
+    memset(&s, 0, sizeof s);
+    net_rig_init(&s.rig, RANKS);
+    s.rig.world.grows = 1;
+    for (int r = 0; r < RANKS; r++) {
+        s.local[r] = world_take(&s.rig.world, r, ARENA_DEVICE, 64, "local memory");
+        memset(world_image(&s.rig.world, s.local[r]), 0x3c + r, 64);
+    }
+    result = net_rig_open(&s.rig, NULL, 3);
+    result = result ? result : world_upload(&s.rig.world);
+    result = result ? result : windows_body(&s);
+    net_rig_close(&s.rig);
+    return result;
+}
+
+/* ---- Domains and teams ---- */
+
+static int domain_body(struct host_scene *s)
+{
+    struct tern_net_config config = TERN_NET_CONFIG_INIT;
+    struct tern_comm *comms[RANKS];
+    struct tern_network *more[RANKS];
+    struct tern_team *teams[RANKS];
+    struct tern_net_team views[RANKS];
+    struct net_request q = {NET_REQUEST_SIGNAL, 8, 0, 0, 2, 0, NULL, NULL, 8, NULL, 1, 0, 0, NULL};
+    for (int r = 0; r < RANKS; r++) {
+        comms[r] = s->rig.world.members[r].comm;
+    }
+    REFUSES(tern_net_put(s->rig.networks[1], 2, 0, device(s, s->box[1], 0), device(s, s->local[1], 0), 8),
+            TERN_UNSUPPORTED, "nothing leads from rank 1 to rank 2");
+    q.remote = device(s, s->words[0], 0);
+    PASS(kernel_refuses(s, &q, TERN_UNSUPPORTED, "operated on rank 2, to which nothing leads"));
+    OK(tern_net_put(s->rig.networks[0], 1, 0, device(s, s->box[0], 0), device(s, s->local[0], 0), 8));
+    config.transport = TERN_TRANSPORT_P2P;
+    REFUSES(tern_net_open_all(RANKS, comms, &config, more), TERN_UNSUPPORTED, "TERN_TRANSPORT_P2P");
+    PASS(open_teams(s, TERN_TEAM_DOMAIN, teams, views));
+    for (int r = 0; r < RANKS; r++) {
+        CHECK(views[r].num_ranks == 2 && views[r].rank == r % 2, "rank %d is %d of %d", r, views[r].rank,
+              views[r].num_ranks);
+        OK(tern_net_barrier_on_stream(s->rig.networks[r], &views[r], lane_of(s, r)));
+    }
+    for (int r = 0; r < RANKS; r++) {
+        OK(tern_net_synchronize(s->rig.networks[r], lane_of(s, r)));
+        tern_net_team_close(s->rig.networks[r], &views[r]);
+        tern_team_close(teams[r]);
+    }
+    return 0;
+}
+
+static int domains(struct test *t)
+{
+    int result;
+    (void)t;
+    setenv("TERN_DOMAIN_SIZE", "2", 1);
+    result = in_scene(NULL, domain_body);
+    unsetenv("TERN_DOMAIN_SIZE");
+    return result;
+}
+
+/* Two places: a third team finds none, and takes the one that a closed team leaves, with rounds from 1. */
+static int places_body(struct host_scene *s)
+{
+    struct tern_team *teams[3][RANKS];
+    struct tern_net_team views[3][RANKS], extra[RANKS];
+    for (int i = 0; i < 2; i++) {
+        PASS(open_teams(s, TERN_TEAM_WORLD, teams[i], views[i]));
+    }
+    memset(extra, 0, sizeof extra);
+    for (int r = 0; r < RANKS; r++) {
+        extra[r].size = sizeof extra[r];
+    }
+    REFUSES(tern_net_team_open_all(RANKS, s->rig.networks, teams[0], extra), TERN_NO_SPACE,
+            "none of the 2 places");
+    for (int round = 0; round < 6; round++) { /* side by side: on one stream in turn, but not all alike */
+        for (int r = 0; r < RANKS; r++) {
+            for (int i = 0; i < 2; i++) {
+                OK(tern_net_barrier_on_stream(s->rig.networks[r], &views[i][r],
+                                              s->rig.world.members[r].lanes[i]));
+            }
+        }
+    }
+    for (int r = 0; r < RANKS; r++) {
+        OK(tern_net_synchronize(s->rig.networks[r], s->rig.world.members[r].lanes[0]));
+        OK(tern_net_synchronize(s->rig.networks[r], s->rig.world.members[r].lanes[1]));
+        tern_net_team_close(s->rig.networks[r], &views[0][r]);
+    }
+    PASS(open_teams(s, TERN_TEAM_RAIL, teams[2], views[2]));
+    PASS(world_synchronize(&s->rig.world));
+    for (int r = 0; r < RANKS; r++) {
+        const uint64_t *word = (const uint64_t *)world_peek(&s->rig.world, r, views[2][r].words, 8);
+        CHECK(word != NULL && *word == 0, "a word of a new team begins with a round");
+        tern_net_team_close(s->rig.networks[r], &views[1][r]);
+        tern_net_team_close(s->rig.networks[r], &views[2][r]);
+        for (int i = 0; i < 3; i++) {
+            tern_team_close(teams[i][r]);
+        }
+    }
+    return 0;
+}
+
+static int places(struct test *t)
+{
+    struct tern_net_config config = TERN_NET_CONFIG_INIT;
+    (void)t;
+    config.num_teams = 2;
+    return in_scene(&config, places_body);
+}
+
+int main(int argc, char **argv)
+{
+    struct test t;
+    test_begin(&t, argc, argv);
+    test_quiet();
+    test_run(&t, "operations that block", blocking);
+    test_run(&t, "operations on streams and in graphs", on_streams);
+    test_run(&t, "comparisons", comparisons);
+    test_run(&t, "windows that come later", windows);
+    test_run(&t, "domains", domains);
+    test_run(&t, "places for teams", places);
+    return test_end(&t);
+}

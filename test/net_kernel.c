@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A user's kernel that makes every call of tern_device.h, each by the threads it is for: net_kernel_test
+ * launches it on either machine. Between a call and what relies on it there is nothing but the calls' own
+ * promises and, where one thread speaks for the block, the block's barrier. */
+#define TERN_DIALECT
+#include "tern/tern_device.h"
+
+#include "net_kernel.h"
+
+enum { TERN_THREADS_net_tour = TOUR_THREADS };
+
+TERN_DEVICE void copy_seen(struct tour_box *to, const struct tour_box *from)
+{
+    for (size_t i = (size_t)tid(); i < sizeof *to; i += (size_t)nthr()) {
+        ((unsigned char *)to)[i] = ((const unsigned char *)from)[i];
+    }
+}
+
+TERN_DEVICE int put_all(const struct tour_args *p, int next)
+{
+    const struct tern_net *net = &p->net;
+    struct tour_box *to = p->box;
+    const struct tour_box *from = p->from;
+    int t = tid(), w = warp(), status;
+    status = tern_put(net, next, 0, to->cells[0][t], from->cells[0][t], CELL);
+    status |= tern_put_nbi(net, next, 0, to->cells[1][t], from->cells[1][t], CELL);
+    status |= tern_put_warp(net, next, 0, to->strips[0][w], from->strips[0][w], STRIP);
+    status |= tern_put_nbi_warp(net, next, 0, to->strips[1][w], from->strips[1][w], STRIP);
+    status |= tern_put_block(net, next, 0, to->sheets[0], from->sheets[0], SHEET);
+    status |= tern_put_nbi_block(net, next, 0, to->sheets[1], from->sheets[1], SHEET);
+    status |= tern_atomic(net, next, 0, &to->sum, TERN_AMO_ADD, (uint64_t)t + 1, 0, 8);
+    status |= tern_atomic_fetch(net, next, 0, &to->tickets, TERN_AMO_ADD, 1, 0, 8, &p->olds[t]);
+    if (t == 1) {
+        status |= tern_put_inline(net, next, 0, &to->small[0], from->small[0], 4);
+        status |= tern_put_inline(net, next, 0, &to->large, from->large, 8);
+    }
+    *(uint32_t *)tern_at_peer(net, next, &to->stored[t]) = from->stored[t]; /* the last thing before */
+    return status;
+}
+
+TERN_DEVICE int get_all(const struct tour_args *p, int next)
+{
+    const struct tern_net *net = &p->net;
+    struct tour_box *to = p->got;
+    const struct tour_box *from = p->box;
+    int t = tid(), w = warp(), status;
+    status = tern_get(net, next, 0, to->cells[0][t], from->cells[0][t], CELL);
+    status |= tern_get_nbi(net, next, 0, to->cells[1][t], from->cells[1][t], CELL);
+    status |= tern_get_warp(net, next, 0, to->strips[0][w], from->strips[0][w], STRIP);
+    status |= tern_get_nbi_warp(net, next, 0, to->strips[1][w], from->strips[1][w], STRIP);
+    status |= tern_get_block(net, next, 0, to->sheets[0], from->sheets[0], SHEET);
+    status |= tern_get_nbi_block(net, next, 0, to->sheets[1], from->sheets[1], SHEET);
+    return status | tern_quiet(net, next, 0) | tern_quiet_all(net);
+}
+
+/* A sheet by a thread, one by a warp, one by the block; then two flags that come after them all. */
+TERN_DEVICE int signal_all(const struct tour_args *p, int next)
+{
+    const struct tern_net *net = &p->net;
+    struct tour_box *to = p->box;
+    const struct tour_box *from = p->from;
+    int status = 0;
+    if (tid() == 40) {
+        status |= tern_put_signal(net, next, 0, to->signalled[0], from->signalled[0], SHEET, &to->flags[0], 8,
+                                  TERN_SIGNAL_ADD, 1);
+    }
+    if (warp() == 1) {
+        status |= tern_put_signal_warp(net, next, 0, to->signalled[1], from->signalled[1], SHEET,
+                                       &to->flags[1], 8, TERN_SIGNAL_ADD, 1);
+    }
+    status |= tern_put_signal_block(net, next, 0, to->signalled[2], from->signalled[2], SHEET, &to->flags[2],
+                                    8, TERN_SIGNAL_ADD, 1);
+    if (tid() == 3) {
+        status |= tern_put_inline(net, next, 0, &to->small[1], from->small[1], 4);
+        status |= tern_fence(net, next, 0);
+        status |= tern_signal_add(net, next, 0, &to->narrow_flags[0], 1, 4);
+        status |= tern_signal_set(net, next, 0, &to->narrow_flags[1], p->round, 4);
+    }
+    return status;
+}
+
+TERN_DEVICE int wait_all(const struct tour_args *p)
+{
+    const struct tour_box *box = p->box;
+    int status = 0;
+    if (tid() == 70) {
+        for (int i = 0; i < 3; i++) {
+            status |= tern_wait(&p->net, &box->flags[i], TERN_COMPARE_GE, p->round, 8, 0);
+        }
+        status |= tern_wait(&p->net, &box->narrow_flags[0], TERN_COMPARE_EQ, p->round, 4, 0);
+        while (status == 0 && !tern_test(&box->narrow_flags[1], TERN_COMPARE_EQ, p->round, 4)) {
+            spin();
+        }
+    }
+    return sync_block_or(status) ? TERN_TIMEOUT : TERN_OK;
+}
+
+TERN_KERNEL(net_tour, struct tour_args, p)
+{
+    int next = (p->net.rank + 1) % p->net.num_ranks;
+    int status = put_all(p, next);
+    status |= tern_barrier_block(&p->net, &p->team);
+    /* What a thread of the rank before has stored by itself comes to another thread of this one. */
+    p->got->stored[tid()] = p->box->stored[TOUR_THREADS - 1 - tid()];
+    status |= get_all(p, next);
+    status |= signal_all(p, next);
+    status |= wait_all(p);
+    copy_seen(p->seen, p->box);
+    sync_block();
+    if (warp() == 0) { /* all have read: the next round may come */
+        status |= tern_barrier_warp(&p->net, &p->team);
+    }
+    if (tid() == 0) { /* no rank sees this one's mark before it has read, or not at all */
+        status |= tern_put_inline(&p->net, next, 0, &p->box->mark, p->round, 4);
+        status |= tern_barrier(&p->net, &p->team);
+        status |= p->box->mark == (uint32_t)p->round ? TERN_OK : TERN_MISMATCH;
+    }
+    p->status[tid()] |= status;
+}

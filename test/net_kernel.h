@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the kernel of net_kernel_test and its host share: the layout of what a rank gives its next one. */
+#ifndef TERN_TEST_NET_KERNEL_H
+#define TERN_TEST_NET_KERNEL_H
+
+#include "tern/tern.h"
+
+enum {
+    TOUR_THREADS = 96,
+    TOUR_WARPS = TOUR_THREADS / 32,
+    CELL = 13,    /* bytes of a thread */
+    STRIP = 101,  /* of a warp */
+    SHEET = 1003, /* of the block */
+};
+
+/* Twice for each: by the plain call and by the other. */
+struct tour_box {
+    unsigned char cells[2][TOUR_THREADS][CELL], strips[2][TOUR_WARPS][STRIP], sheets[2][SHEET];
+    unsigned char signalled[3][SHEET]; /* by a thread, a warp, the block */
+    unsigned char nothing[3];          /* to the next multiple of 4; nobody gives it */
+    uint32_t stored[TOUR_THREADS];     /* through a pointer */
+    uint32_t small[2];                 /* inline */
+    uint64_t large, sum, tickets, flags[3];
+    uint32_t narrow_flags[2];
+    uint32_t mark; /* between the last two barriers of each round: its number */
+    uint32_t nothing_more;
+};
+
+struct tour_args {
+    struct tern_net net;
+    struct tern_net_team team;
+    const struct tour_box *from; /* this rank's, to read */
+    struct tour_box *box;        /* in a window */
+    struct tour_box *seen;       /* the box as all of the block saw it after the barrier */
+    struct tour_box *got;        /* fetched back from the next rank */
+    uint64_t *olds;              /* [TOUR_THREADS] */
+    int32_t *status;             /* [TOUR_THREADS] all statuses together */
+    uint64_t round;              /* from 1 */
+};
+
+#endif
