@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening ranks with relays, and running lists of steps on them. */
+ * Opening ranks with couriers, and running lists of steps on them. */
 #include "proxy_rig.h"
 
 #include "simt/executor.h"
@@ -27,7 +27,7 @@ static enum tern_status equip(struct proxy_rig *rig, int rank)
 {
     struct proxy_member *m = &rig->members[rank];
     struct machine *machine = m->comm->machine;
-    struct proxy *proxy = terni_relay_proxy(m->relay);
+    struct proxy *proxy = terni_courier_proxy(m->courier);
     size_t n = (size_t)rig->num_ranks * RIG_QUEUES;
     void *rings;
     m->window = m->comm->heap->bases[rank];
@@ -60,13 +60,13 @@ static enum tern_status open_all(struct proxy_rig *rig, uint64_t seed)
     for (int r = 0; r < rig->num_ranks; r++) {
         rig->members[r].comm = comms[r];
     }
-    for (int step = 0; step < RELAY_OPEN_STEPS; step++) {
+    for (int step = 0; step < COURIER_OPEN_STEPS; step++) {
         for (int r = 0; r < rig->num_ranks && status == TERN_OK; r++) {
-            status = terni_relay_open_step(comms[r], &rig->config, step, &rig->members[r].relay);
+            status = terni_courier_open_step(comms[r], &rig->config, step, &rig->members[r].courier);
         }
     }
     for (int r = 0; r < rig->num_ranks; r++) {
-        terni_relay_open_finish(&rig->members[r].relay, status);
+        terni_courier_open_finish(&rig->members[r].courier, status);
     }
     for (int r = 0; r < rig->num_ranks && status == TERN_OK; r++) {
         status = equip(rig, r);
@@ -97,10 +97,10 @@ enum tern_status proxy_rig_join(struct proxy_rig *rig, int rank, const struct te
     uint64_t window;
     rig->self = rank;
     TERN_TRY(tern_comm_open(id, rank, rig->num_ranks, &config, &m->comm));
-    for (int step = 0; step < RELAY_OPEN_STEPS && status == TERN_OK; step++) {
-        status = terni_relay_open_step(m->comm, &rig->config, step, &m->relay);
+    for (int step = 0; step < COURIER_OPEN_STEPS && status == TERN_OK; step++) {
+        status = terni_courier_open_step(m->comm, &rig->config, step, &m->courier);
     }
-    terni_relay_open_finish(&m->relay, status);
+    terni_courier_open_finish(&m->courier, status);
     TERN_TRY(status);
     TERN_TRY(equip(rig, rank));
     window = (uint64_t)(uintptr_t)m->window;
@@ -118,7 +118,7 @@ void proxy_rig_close(struct proxy_rig *rig)
             }
             machine->ops->free(machine, m->steps);
             machine->ops->free(machine, m->rings);
-            terni_relay_close(m->relay);
+            terni_courier_close(m->courier);
             tern_comm_close(m->comm);
         }
         free(m->peers_window);

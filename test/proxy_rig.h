@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ranks with relays, for tests of the proxy: all of one process, driven by one thread, or one of several
+ * Ranks with couriers, for tests of the proxy: all of one process, driven by one thread, or one of several
  * processes. */
 #ifndef TERN_TEST_PROXY_RIG_H
 #define TERN_TEST_PROXY_RIG_H
 
-#include "comm/relay.h"
+#include "comm/courier.h"
 #include "ring_steps.h"
 #include "support.h"
 
@@ -13,7 +13,7 @@ enum { RIG_MAX_RANKS = 8, RIG_QUEUES = 2, RIG_WINDOW_BYTES = 1 << 20 };
 
 struct proxy_member {
     struct tern_comm *comm;
-    struct relay *relay;
+    struct courier *courier;
     char *window;           /* this rank's part of the symmetric heap */
     uint64_t *peers_window; /* [num_ranks] where it begins, as its owner addresses it */
     struct net_ring *rings; /* [num_ranks * RIG_QUEUES] for kernels */
@@ -24,7 +24,7 @@ struct proxy_member {
 struct proxy_rig {
     int num_ranks;
     int self; /* the one rank of this process; -1: all are */
-    struct relay_config config;
+    struct courier_config config;
     struct proxy_member members[RIG_MAX_RANKS];
 };
 

@@ -48,7 +48,7 @@ static int run_cases(struct test *t, const char *engine, int num_ranks, uint32_t
         result = proxy_rig_open(t, &rig, seed & 1 ? 0 : seed);
         result = result ? result : run_case(&rig, 64, 48, seed);
         if (!result) {
-            terni_proxy_counts(terni_relay_proxy(rig.members[0].relay), &counts);
+            terni_proxy_counts(terni_courier_proxy(rig.members[0].courier), &counts);
             requests += counts.requests;
             operations += counts.operations;
         }

@@ -13,21 +13,23 @@ enum ring_step_kind {
     STEP_PUT_INLINE,
     STEP_GET,
     STEP_ATOMIC,
+    STEP_FETCH, /* the old value to `local` */
     STEP_SIGNAL,
-    STEP_FLUSH,     /* this thread's latest request, which was on that ring */
-    STEP_FLUSH_ALL, /* whatever anybody posted there */
-    STEP_AWAIT,     /* until the local word is at least `value` */
-    STEP_FILL       /* `bytes` of byte `value` at `local` */
+    STEP_PUT_SIGNAL, /* signal word: `compare` */
+    STEP_FLUSH,      /* this thread's latest request, which was on that ring */
+    STEP_FLUSH_ALL,  /* whatever anybody posted there */
+    STEP_AWAIT,      /* until the local word is at least `value` */
+    STEP_FILL        /* `bytes` of byte `value` at `local` */
 };
 
 struct ring_step {
     uint32_t kind, ring; /* index into the rings */
     uint64_t remote;
-    char *local; /* of an atomic: the result */
+    char *local;
     uint64_t bytes, value, compare;
     uint32_t amo, width;
     uint64_t ticket; /* of a request */
-    uint32_t end;    /* of a wait: RING_* and a syndrome */
+    uint32_t end;    /* of a wait: status of net_wait.h */
     uint32_t unused;
 };
 

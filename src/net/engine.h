@@ -61,9 +61,9 @@ struct engine_op {
 
     void *owner;     /* the poster's, likewise what follows */
     uint64_t ticket; /* its request */
-    void *result;    /* where the old value or, from a stage, the bytes go; NULL: nowhere */
+    uint64_t result; /* ATOMIC: 1 + the word for the old value, or 0 */
     char *stage;     /* the buffer that `local` is; NULL: none */
-    uint32_t is_result_staged;
+    char *staged;    /* the memory that it stands for */
 
     void *context[8]; /* the engine's; first in what libfabric may use */
     struct engine_op *next;

@@ -67,7 +67,7 @@ static const char *request_name(const struct ring_slot *q)
     static const char *const names[] = {"a request", "a put",     "an inline put",
                                         "a get",     "an atomic", "a signal"};
     uint32_t kind = RING_CODE_KIND(q->code);
-    return names[kind <= RING_SIGNAL ? kind : 0];
+    return names[kind <= RING_ATOMIC ? kind : 0];
 }
 
 /* A request is refused: this ring fails, and the host can read why. */
@@ -175,8 +175,7 @@ static int prepare_move(struct proxy *p, struct ring_side *ring, struct engine_o
     op->bytes = least(op->bytes, there->base + there->bytes - remote);
     op->local = (char *)(uintptr_t)local;
     op->desc = here->desc;
-    op->result = NULL;
-    op->is_result_staged = here->card.is_staged;
+    op->staged = here->card.is_staged ? op->local : NULL;
     if (here->card.is_staged || there->is_staged) {
         op->bytes = least(op->bytes, STAGE_BYTES);
     }
@@ -186,8 +185,7 @@ static int prepare_move(struct proxy *p, struct ring_side *ring, struct engine_o
 /* Whether a staged operation has its buffer, and a put's bytes are in it. */
 static int fill_stage(struct proxy *p, struct ring_side *ring, struct engine_op *op)
 {
-    char *memory = op->local;
-    if (!op->is_result_staged) {
+    if (op->staged == NULL) {
         return 1;
     }
     op->stage = terni_stage_take(&p->stage);
@@ -196,33 +194,27 @@ static int fill_stage(struct proxy *p, struct ring_side *ring, struct engine_op 
     }
     op->local = op->stage;
     op->desc = NULL;
-    if (op->kind == ENGINE_READ) {
-        op->result = memory;
-    } else if (terni_stage_copy(&p->stage, op->stage, memory, op->bytes) != TERN_OK) {
+    if (op->kind == ENGINE_WRITE &&
+        terni_stage_copy(&p->stage, op->stage, op->staged, op->bytes) != TERN_OK) {
         refuse(p, ring, SYNDROME_LOCAL_QP_OPERATION, tern_last_error());
         return 0;
     }
     return 1;
 }
 
-/* An atomic, a signal or an inline put; 0: refused. */
+/* An atomic or an inline put; 0: refused. */
 static int prepare_word(struct proxy *p, struct ring_side *ring, struct engine_op *op)
 {
     const struct ring_slot *q = &ring->run.request;
     const struct region *there = find_there(p, ring->view.peer, q->remote);
-    const struct own_region *here = q->local != 0 ? find_own(p, q->local) : NULL;
     uint32_t width = RING_CODE_WIDTH(q->code);
-    if ((width != 4 && width != 8) || RING_CODE_AMO(q->code) >= NET_AMO_COUNT || q->remote % width != 0) {
+    if ((width != 4 && width != 8) || RING_CODE_AMO(q->code) >= NET_AMO_COUNT || q->remote % width != 0 ||
+        q->local > RING_NUM_RESULTS) {
         refuse(p, ring, SYNDROME_REMOTE_INVALID_REQUEST, "no aligned word of 4 or 8 bytes, or no operation");
         return 0;
     }
     if (there == NULL) {
         refuse(p, ring, SYNDROME_REMOTE_ACCESS, "the peer has registered nothing there");
-        return 0;
-    }
-    if (q->local != 0 && (here == NULL || !holds(&here->card, q->local, width) ||
-                          !(here->card.access & KEY_LOCAL_WRITE) || q->local % width != 0)) {
-        refuse(p, ring, SYNDROME_LOCAL_PROTECTION, "the result has no aligned place in registered memory");
         return 0;
     }
     op->kind = RING_CODE_KIND(q->code) == RING_PUT_INLINE ? ENGINE_STORE : ENGINE_ATOMIC;
@@ -235,8 +227,8 @@ static int prepare_word(struct proxy *p, struct ring_side *ring, struct engine_o
     op->width = width;
     op->value = q->value;
     op->compare = q->compare;
-    op->result = (void *)(uintptr_t)q->local;
-    op->is_result_staged = here != NULL && here->card.is_staged;
+    op->result = q->local;
+    op->staged = NULL;
     return 1;
 }
 
@@ -250,9 +242,8 @@ static int prepare(struct proxy *p, struct ring_side *ring)
 {
     struct proxy_peer *peer = &p->peers[ring->view.peer];
     struct ring_run *run = &ring->run;
-    uint32_t kind = RING_CODE_KIND(run->request.code);
     struct engine_op *op = peer->free;
-    if ((kind == RING_ATOMIC || kind == RING_SIGNAL) && ring->moves != 0) {
+    if (RING_CODE_KIND(run->request.code) == RING_ATOMIC && ring->moves != 0) {
         p->counts.held++;
         return 0;
     }
@@ -260,6 +251,7 @@ static int prepare(struct proxy *p, struct ring_side *ring)
         return 0;
     }
     op->syndrome = SYNDROME_NONE;
+    op->staged = NULL;
     op->amo = op->width = 0;
     op->value = op->compare = 0;
     op->owner = ring;
@@ -338,18 +330,15 @@ int terni_ring_advance(struct proxy *p, struct ring_side *ring)
 }
 
 /* What a get or an atomic brought goes where it was asked for. */
-static enum tern_status deliver(struct proxy *p, const struct engine_op *op)
+static enum tern_status deliver(struct proxy *p, struct ring_side *ring, const struct engine_op *op)
 {
-    if (op->result == NULL) {
-        return TERN_OK;
+    if (op->kind == ENGINE_READ && op->staged != NULL) {
+        return terni_stage_copy(&p->stage, op->staged, op->stage, op->bytes);
     }
-    if (op->kind == ENGINE_READ) {
-        return terni_stage_copy(&p->stage, op->result, op->stage, op->bytes);
+    if (op->kind == ENGINE_ATOMIC && op->result != 0) {
+        /* Relaxed; raise_done is the release. */
+        __atomic_store_n(&ring->words->results[op->result - 1], op->old, __ATOMIC_RELAXED);
     }
-    if (op->is_result_staged) {
-        return terni_stage_store(&p->stage, op->result, op->width, op->old);
-    }
-    memcpy(op->result, &op->old, op->width); /* little-endian */
     return TERN_OK;
 }
 
@@ -390,7 +379,7 @@ void terni_ring_complete(struct proxy *p, struct engine_op *op)
         /* Has failed already. */
     } else if (op->syndrome != SYNDROME_NONE) {
         fail_op(p, ring, op);
-    } else if (deliver(p, op) != TERN_OK) {
+    } else if (deliver(p, ring, op) != TERN_OK) {
         refuse(p, ring, SYNDROME_LOCAL_QP_OPERATION, tern_last_error());
     } else {
         retire(ring);

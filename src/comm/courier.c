@@ -6,30 +6,30 @@
  *     1   compare; the threads begin to call each other
  *     2   wait until all connections are up; post how that went
  *     3   all are connected */
-#include "comm/relay.h"
+#include "comm/courier.h"
 #include "comm/socket.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct relay_card {
+struct courier_card {
     struct proxy_card proxy;
     struct region window;
     int32_t status;                   /* enum tern_status of this rank's part */
     char reason[TERN_SENTENCE_BYTES]; /* of a status that is not TERN_OK */
 };
 
-struct relay {
+struct courier {
     struct tern_comm *comm;
     struct proxy *proxy;
-    struct relay_card card;
+    struct courier_card card;
     int has_piece;
 };
 
 static const char fabric_prefix[] = "fabric:";
 
-static enum tern_status open_engine(struct tern_comm *comm, const struct relay_config *config,
+static enum tern_status open_engine(struct tern_comm *comm, const struct courier_config *config,
                                     struct engine **engine)
 {
     const char *name = config->engine != NULL ? config->engine : terni_env(TERN_ENV_PROXY);
@@ -47,39 +47,40 @@ static enum tern_status open_engine(struct tern_comm *comm, const struct relay_c
                      terni_env_name(TERN_ENV_PROXY), name);
 }
 
-static enum tern_status prepare(struct relay *relay, const struct relay_config *config)
+static enum tern_status prepare(struct courier *courier, const struct courier_config *config)
 {
-    struct tern_comm *comm = relay->comm;
+    struct tern_comm *comm = courier->comm;
     struct proxy_config p = {comm->machine,     NULL, config->num_queues, config->depth, config->timeout_ms,
                              config->stages_all};
     uint32_t all = KEY_LOCAL_WRITE | KEY_REMOTE_WRITE | KEY_REMOTE_READ | KEY_REMOTE_ATOMIC;
     TERN_TRY(open_engine(comm, config, &p.engine));
-    TERN_TRY(terni_proxy_open(&p, &relay->proxy));
-    TERN_TRY(terni_proxy_card(relay->proxy, &relay->card.proxy));
-    return terni_proxy_register(relay->proxy, comm->heap->bases[comm->rank], terni_heap_bytes(comm->heap),
-                                all, 1, &relay->card.window);
+    TERN_TRY(terni_proxy_open(&p, &courier->proxy));
+    TERN_TRY(terni_proxy_card(courier->proxy, &courier->card.proxy));
+    return terni_proxy_register(courier->proxy, comm->heap->bases[comm->rank], terni_heap_bytes(comm->heap),
+                                all, 1, &courier->card.window);
 }
 
 /* Whatever fails from here on travels in the card. */
-static enum tern_status begin(struct tern_comm *comm, const struct relay_config *config, struct relay **made)
+static enum tern_status begin(struct tern_comm *comm, const struct courier_config *config,
+                              struct courier **made)
 {
-    struct relay *relay = (struct relay *)calloc(1, sizeof *relay);
-    if (relay == NULL) {
-        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a relay");
+    struct courier *courier = (struct courier *)calloc(1, sizeof *courier);
+    if (courier == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a courier");
     }
-    relay->comm = comm;
-    *made = relay;
-    relay->card.status = (int32_t)prepare(relay, config);
-    if (relay->card.status != TERN_OK) {
-        snprintf(relay->card.reason, sizeof relay->card.reason, "%s", tern_last_error());
+    courier->comm = comm;
+    *made = courier;
+    courier->card.status = (int32_t)prepare(courier, config);
+    if (courier->card.status != TERN_OK) {
+        snprintf(courier->card.reason, sizeof courier->card.reason, "%s", tern_last_error());
     }
-    return comm->boot->ops->post(comm->boot, &relay->card, sizeof relay->card);
+    return comm->boot->ops->post(comm->boot, &courier->card, sizeof courier->card);
 }
 
 /* All cards are alike on all ranks, so all find the same culprit. */
-static enum tern_status take_cards(struct relay *relay, const struct relay_card *cards)
+static enum tern_status take_cards(struct courier *courier, const struct courier_card *cards)
 {
-    int n = relay->comm->num_ranks;
+    int n = courier->comm->num_ranks;
     struct proxy_card *proxies = (struct proxy_card *)calloc((size_t)n, sizeof *proxies);
     struct region *windows = (struct region *)calloc((size_t)n, sizeof *windows);
     enum tern_status status = TERN_OK;
@@ -96,10 +97,10 @@ static enum tern_status take_cards(struct relay *relay, const struct relay_card 
         }
     }
     if (status == TERN_OK) {
-        status = terni_proxy_import(relay->proxy, windows);
+        status = terni_proxy_import(courier->proxy, windows);
     }
     if (status == TERN_OK) {
-        status = terni_proxy_connect(relay->proxy, proxies);
+        status = terni_proxy_connect(courier->proxy, proxies);
     }
     free(windows);
     free(proxies);
@@ -107,68 +108,68 @@ static enum tern_status take_cards(struct relay *relay, const struct relay_card 
 }
 
 /* Peers that wait for this rank's connection learn from the judgement at the end what went wrong here. */
-static enum tern_status connect_all(struct relay *relay)
+static enum tern_status connect_all(struct courier *courier)
 {
-    struct tern_comm *comm = relay->comm;
-    struct relay_card *cards = (struct relay_card *)calloc((size_t)comm->num_ranks, sizeof *cards);
+    struct tern_comm *comm = courier->comm;
+    struct courier_card *cards = (struct courier_card *)calloc((size_t)comm->num_ranks, sizeof *cards);
     enum tern_status status;
     if (cards == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d cards", comm->num_ranks);
     }
     status = comm->boot->ops->wait(comm->boot, cards, sizeof *cards, comm->timeout_ms);
     if (status == TERN_OK) {
-        relay->card.status = (int32_t)take_cards(relay, cards);
-        if (relay->card.status != TERN_OK) {
-            snprintf(relay->card.reason, sizeof relay->card.reason, "%s", tern_last_error());
+        courier->card.status = (int32_t)take_cards(courier, cards);
+        if (courier->card.status != TERN_OK) {
+            snprintf(courier->card.reason, sizeof courier->card.reason, "%s", tern_last_error());
         }
     }
     free(cards);
     return status;
 }
 
-enum tern_status terni_relay_open_step(struct tern_comm *comm, const struct relay_config *config, int step,
-                                       struct relay **relay)
+enum tern_status terni_courier_open_step(struct tern_comm *comm, const struct courier_config *config,
+                                         int step, struct courier **courier)
 {
     enum tern_status status;
     switch (step) {
     case 0:
-        return begin(comm, config, relay);
+        return begin(comm, config, courier);
     case 1:
-        return connect_all(*relay);
+        return connect_all(*courier);
     case 2:
-        status = (enum tern_status)(*relay)->card.status;
-        status = status == TERN_OK ? terni_proxy_await((*relay)->proxy, comm->timeout_ms)
-                                   : TERN_FAIL(status, "%s", (*relay)->card.reason);
+        status = (enum tern_status)(*courier)->card.status;
+        status = status == TERN_OK ? terni_proxy_await((*courier)->proxy, comm->timeout_ms)
+                                   : TERN_FAIL(status, "%s", (*courier)->card.reason);
         return terni_comm_judge_post(comm, status);
     default:
         return terni_comm_judge_wait(comm);
     }
 }
 
-void terni_relay_open_finish(struct relay **relay, enum tern_status status)
+void terni_courier_open_finish(struct courier **courier, enum tern_status status)
 {
     if (status != TERN_OK) {
-        terni_relay_close(*relay);
-        *relay = NULL;
+        terni_courier_close(*courier);
+        *courier = NULL;
     }
 }
 
-void terni_relay_close(struct relay *relay)
+void terni_courier_close(struct courier *courier)
 {
-    if (relay != NULL) {
-        terni_proxy_close(relay->proxy);
-        free(relay);
+    if (courier != NULL) {
+        terni_proxy_close(courier->proxy);
+        free(courier);
     }
 }
 
-struct proxy *terni_relay_proxy(const struct relay *relay) { return relay->proxy; }
+struct proxy *terni_courier_proxy(const struct courier *courier) { return courier->proxy; }
 
 /* ---- More memory ---- */
 
-static enum tern_status import_pieces(struct relay *relay)
+static enum tern_status import_pieces(struct courier *courier)
 {
-    struct tern_comm *comm = relay->comm;
-    struct relay_card *cards = (struct relay_card *)calloc((size_t)comm->num_ranks, sizeof *cards);
+    struct tern_comm *comm = courier->comm;
+    struct courier_card *cards = (struct courier_card *)calloc((size_t)comm->num_ranks, sizeof *cards);
     struct region *pieces = (struct region *)calloc((size_t)comm->num_ranks, sizeof *pieces);
     enum tern_status status = TERN_OK;
     if (cards == NULL || pieces == NULL) {
@@ -184,7 +185,7 @@ static enum tern_status import_pieces(struct relay *relay)
         }
     }
     if (status == TERN_OK) {
-        status = terni_proxy_import(relay->proxy, pieces);
+        status = terni_proxy_import(courier->proxy, pieces);
     }
 
 free_cards:
@@ -193,29 +194,30 @@ free_cards:
     return status;
 }
 
-enum tern_status terni_relay_register_step(struct relay *relay, const struct relay_piece *piece, int step)
+enum tern_status terni_courier_register_step(struct courier *courier, const struct courier_piece *piece,
+                                             int step)
 {
-    struct tern_comm *comm = relay->comm;
-    struct relay_card *card = &relay->card;
+    struct tern_comm *comm = courier->comm;
+    struct courier_card *card = &courier->card;
     enum tern_status status;
     switch (step) {
     case 0:
         memset(card, 0, sizeof *card);
-        card->status = (int32_t)terni_proxy_register(relay->proxy, piece->memory, piece->bytes, piece->access,
-                                                     piece->on_device, &card->window);
-        relay->has_piece = card->status == TERN_OK;
-        if (!relay->has_piece) {
+        card->status = (int32_t)terni_proxy_register(courier->proxy, piece->memory, piece->bytes,
+                                                     piece->access, piece->on_device, &card->window);
+        courier->has_piece = card->status == TERN_OK;
+        if (!courier->has_piece) {
             snprintf(card->reason, sizeof card->reason, "%s", tern_last_error());
         }
         return comm->boot->ops->post(comm->boot, card, sizeof *card);
     case 1:
-        return terni_comm_judge_post(comm, import_pieces(relay));
+        return terni_comm_judge_post(comm, import_pieces(courier));
     default:
         status = terni_comm_judge_wait(comm);
-        if (status != TERN_OK && relay->has_piece) {
-            (void)terni_proxy_release(relay->proxy, piece->memory);
+        if (status != TERN_OK && courier->has_piece) {
+            (void)terni_proxy_release(courier->proxy, piece->memory);
         }
-        relay->has_piece = 0;
+        courier->has_piece = 0;
         return status;
     }
 }
