@@ -67,6 +67,11 @@ static int tcp_small_ring(struct test *t) { return run_cases(t, "tcp", 2, 2, 0, 
 static int tcp_staged(struct test *t) { return run_cases(t, "tcp", 2, 64, 1, 6); }
 static int tcp_many(struct test *t) { return run_cases(t, "tcp", 8, 64, 0, 2); }
 
+static int rxm_direct(struct test *t) { return run_cases(t, "fabric:tcp;ofi_rxm", 3, 64, 0, 6); }
+static int rxm_staged(struct test *t) { return run_cases(t, "fabric:tcp;ofi_rxm", 2, 64, 1, 3); }
+static int shm_direct(struct test *t) { return run_cases(t, "fabric:shm", 3, 64, 0, 6); }
+static int shm_staged(struct test *t) { return run_cases(t, "fabric:shm", 2, 64, 1, 3); }
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -75,5 +80,9 @@ int main(int argc, char **argv)
     test_run(&t, "rings of two requests over TCP", tcp_small_ring);
     test_run(&t, "staged memory over TCP", tcp_staged);
     test_run(&t, "eight ranks over TCP", tcp_many);
+    test_run(&t, "every operation over libfabric's tcp;ofi_rxm", rxm_direct);
+    test_run(&t, "staged memory over libfabric's tcp;ofi_rxm", rxm_staged);
+    test_run(&t, "every operation over libfabric's shm", shm_direct);
+    test_run(&t, "staged memory over libfabric's shm", shm_staged);
     return test_end(&t);
 }

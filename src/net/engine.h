@@ -103,7 +103,8 @@ struct engine {
     const struct engine_ops *ops;
     struct serve *serve; /* the proxy's, set before connect */
     int rank, num_ranks;
-    uint64_t max_bytes; /* of one WRITE or READ */
+    uint64_t max_bytes;        /* of one WRITE or READ */
+    uint64_t max_staged_bytes; /* likewise if memory at either end is staged; at most STAGE_BYTES */
     char name[32];
     struct engine_peer *peers; /* [num_ranks] */
 };

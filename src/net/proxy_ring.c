@@ -177,7 +177,7 @@ static int prepare_move(struct proxy *p, struct ring_side *ring, struct engine_o
     op->desc = here->desc;
     op->staged = here->card.is_staged ? op->local : NULL;
     if (here->card.is_staged || there->is_staged) {
-        op->bytes = least(op->bytes, STAGE_BYTES);
+        op->bytes = least(op->bytes, p->engine->max_staged_bytes);
     }
     return 1;
 }

@@ -224,6 +224,7 @@ enum tern_status terni_tcp_engine_open(const struct engine_config *config, struc
     t->last_ended = &t->ended;
     t->timeout_ms = config->timeout_ms;
     t->base.max_bytes = TCP_MAX_BYTES;
+    t->base.max_staged_bytes = STAGE_BYTES;
     memcpy(t->cookie, config->cookie, sizeof t->cookie);
     status = terni_engine_init(&t->base, &tcp_ops, config->rank, config->num_ranks, "tcp");
     if (status == TERN_OK) {
