@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random programs for rings, and what they must leave behind. Threads of every rank put, get, change words and
- * raise counters at random peers. Each thread has places of its own at every rank, so what they hold in the end
- * follows from the program alone; counters belong to all, who only add.
+ * Random programs for rings, and what they must leave behind. Threads of every rank put, get, change words
+ * and raise counters at random peers. Each thread has places of its own at every rank, so what they hold in
+ * the end follows from the program alone; counters belong to all, who only add.
  *
  *     source    never written: what peers get
  *     outbox    a part a thread: filled by the thread, put from

@@ -298,7 +298,8 @@ static int done_in_order(struct test *t)
     return with_stage(done_in_order_body, 20000);
 }
 
-/* Four puts that continue each other, one that does not: the engine is busy meanwhile, so that they gather. */
+/* Four puts that continue each other, one that does not: the engine is busy meanwhile, so that they gather.
+ * */
 static int coalesced_body(struct stage_of_one *s)
 {
     struct ring_step *steps = lists(s, 1, 7);
@@ -328,8 +329,8 @@ static int coalesced(struct test *t)
     return with_stage(coalesced_body, 20000);
 }
 
-/* More posters than slots, and nothing is taken: those without a slot give up at the ring's deadline, leave no
- * hole, and what was posted goes out whole. */
+/* More posters than slots, and nothing is taken: those without a slot give up at the ring's deadline, leave
+ * no hole, and what was posted goes out whole. */
 static int full_ring_body(struct stage_of_one *s)
 {
     enum { POSTERS = 64 };

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ranks as processes that reach each other through proxies only: every operation, peers that die, stop or leave,
- * and what closing leaves behind.
+ * Ranks as processes that reach each other through proxies only: every operation, peers that die, stop or
+ * leave, and what closing leaves behind.
  *
  * With TERN_RANK in the environment the program is one rank of a job that somebody else has started, maybe on
  * several hosts (test/proxy_hosts.sh): it runs the operations over the engine of TERN_PROXY, and then, if
- * TERN_TEST_CUT is set, goes on until a peer is lost. A job of one rank says by its exit whether the engine is
- * to be had. */
+ * TERN_TEST_CUT is set, goes on until a peer is lost. A job of one rank says by its exit whether the engine
+ * is to be had. */
 #include "comm_scene.h"
 #include "procs.h"
 #include "proxy_case.h"
@@ -104,9 +104,9 @@ static int lose(struct proxy_rig *rig, int rank, int peer, double seconds)
     return TEST_PASSED;
 }
 
-/* Rank 2 is killed, or stopped, while others put to it; they lose it, and reach each other as before. Not over
- * shm: that provider takes answers in the order of its requests, whoever they are from, so that nothing passes
- * one to a stopped peer. */
+/* Rank 2 is killed, or stopped, while others put to it; they lose it, and reach each other as before. Not
+ * over shm: that provider takes answers in the order of its requests, whoever they are from, so that nothing
+ * passes one to a stopped peer. */
 static int lost_body(int rank, struct procs_page *page, void *user)
 {
     struct proxy_rig rig = {.num_ranks = NUM_RANKS};
@@ -199,8 +199,8 @@ static int nothing_left_body(int rank, struct procs_page *page, void *user)
     return result;
 }
 
-/* Says by its exit whether the engine is to be had: the asking process is to fork, and must not have begun to use
- * libfabric itself. */
+/* Says by its exit whether the engine is to be had: the asking process is to fork, and must not have begun to
+ * use libfabric itself. */
 static int probe_body(int rank, struct procs_page *page, void *user)
 {
     struct proxy_rig rig;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Steps of a list, done by the threads of a kernel. The cpu machine runs it in tests of the proxy; where there
- * is nvcc, make check compiles it for GPUs too, and test/spills.sh looks at what became of it. */
+ * Steps of a list, done by the threads of a kernel. The cpu machine runs it in tests of the proxy; where
+ * there is nvcc, make check compiles it for GPUs too, and test/spills.sh looks at what became of it. */
 #include "ring_steps.h"
 
 /* Until the word is at least `value`. */

@@ -83,8 +83,8 @@ struct engine_ops {
     enum tern_status (*add)(struct engine *e, struct own_region *r);
     void (*remove)(struct engine *e, struct own_region *r);
     enum engine_post (*post)(struct engine *e, struct engine_op *op);
-    /* Serves peers, and moves on. Operations that have ended, linked by next; NULL if there are none. *busy is
-     * set if anything at all happened. */
+    /* Serves peers, and moves on. Operations that have ended, linked by next; NULL if there are none. *busy
+     * is set if anything at all happened. */
     struct engine_op *(*poll)(struct engine *e, int *busy);
     /* Nothing to do: sleeps, at most so long, less if a peer stirs. */
     void (*rest)(struct engine *e, uint64_t ns);

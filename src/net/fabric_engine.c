@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The libfabric engine: a reliable-datagram endpoint of any provider that has messages, RDMA, delivery-complete
- * and messages in order. Tried: tcp;ofi_rxm and shm. By name, never run: efa, verbs;ofi_rxm, cxi.
+ * The libfabric engine: a reliable-datagram endpoint of any provider that has messages, RDMA,
+ * delivery-complete and messages in order. Tried: tcp;ofi_rxm and shm. By name, never run: efa,
+ * verbs;ofi_rxm, cxi.
  *
  * What differs between providers is asked, not assumed: whether remote addresses count from zero or are the
- * owner's (FI_MR_VIRT_ADDR), who chooses keys, whether local memory needs a descriptor, whether a registration
- * belongs to an endpoint. Every operation asks for its completion by itself: an endpoint that reports only some
- * would leave the others unnoticed. Nothing moves here, and at no peer either, unless the completion queue is
- * read: poll does. */
+ * owner's (FI_MR_VIRT_ADDR), who chooses keys, whether local memory needs a descriptor, whether a
+ * registration belongs to an endpoint. Every operation asks for its completion by itself: an endpoint that
+ * reports only some would leave the others unnoticed. Nothing moves here, and at no peer either, unless the
+ * completion queue is read: poll does. */
 #include "comm/socket.h"
 #include "net/fabric.h"
 

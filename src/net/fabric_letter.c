@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages of the libfabric engine. Buffers for requests and for answers are apart, and a request whose answer
- * has no buffer is parked: two ranks that ask each other for much cannot wait for each other. The provider
- * keeps messages between two ranks in order (FI_ORDER_SAS is asked for), and so does the queue in front of
- * it: that is the order of stores and atomics that an engine promises. */
+ * Messages of the libfabric engine. Buffers for requests and for answers are apart, and a request whose
+ * answer has no buffer is parked: two ranks that ask each other for much cannot wait for each other. The
+ * provider keeps messages between two ranks in order (FI_ORDER_SAS is asked for), and so does the queue in
+ * front of it: that is the order of stores and atomics that an engine promises. */
 #include "net/fabric.h"
 
 #include <stdlib.h>

@@ -51,7 +51,7 @@ enum tern_status terni_proxy_import(struct proxy *p, const struct region *cards)
 const struct net_ring *terni_proxy_ring(const struct proxy *p, int peer, int queue);
 /* Every wait of this rank's kernels on rings ends now, and each later one. */
 void terni_proxy_abort(struct proxy *p);
-/* Whether and why requests to the peer fail: TERN_OK, or a status with a sentence that names it. Any thread. */
+/* Whether and why requests to the peer fail: TERN_OK, or a status and a sentence. Any thread. */
 enum tern_status terni_proxy_failure(struct proxy *p, int peer);
 
 /* What the thread has done so far; for tests and benchmarks. Any thread. */

@@ -10,9 +10,9 @@
  *              peer's memory has it, and all before it: st.release done = n
  *     kernel   ld.acquire.sys done >= n: flushed
  *
- * A ticket (net_wait.h) is the number of its request, from 1 on; waiting for one waits for all before it. A full
- * ring makes posters wait; a poster that gives up has reserved nothing, so it leaves no hole that would stop
- * the others. The word `done` carries its error in the high byte: every look at it sees both.
+ * A ticket (net_wait.h) is the number of its request, from 1 on; waiting for one waits for all before it. A
+ * full ring makes posters wait; a poster that gives up has reserved nothing, so it leaves no hole that would
+ * stop the others. The word `done` carries its error in the high byte: every look at it sees both.
  *
  * The operations have the shapes of a queue pair's (queue_ops.h). */
 #ifndef TERN_RING_H
@@ -85,7 +85,7 @@ TERN_DEVICE int ring_has_room(const struct net_ring *r, uint64_t reserved)
     if (reserved >= room) {
         return 0;
     }
-    /* Pairs with the acquire above. A lower value may overwrite a higher one: then the host is asked again. */
+    /* Pairs with the acquire above. A lower value may overwrite a higher one; the host is asked again then. */
     st_release_sys_u64(&r->state->room, room);
     return 1;
 }
@@ -134,8 +134,8 @@ TERN_DEVICE uint64_t ring_post(const struct net_ring *r, const struct ring_slot 
     return ticket;
 }
 
-/* The local bytes are the host's until the ticket is flushed. Puts and gets have no order among themselves. To
- * move no bytes is nothing: ticket 0. */
+/* The local bytes are the host's until the ticket is flushed. Puts and gets have no order among themselves.
+ * To move no bytes is nothing: ticket 0. */
 TERN_DEVICE uint64_t ring_put(const struct net_ring *r, uint64_t remote, uint64_t local, uint64_t bytes)
 {
     struct ring_slot q = {0, RING_CODE(RING_PUT, 0, 0), remote, local, bytes, 0, 0, 0};

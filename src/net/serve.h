@@ -2,7 +2,7 @@
  *
  * What a rank does for its peers: requests that reach it as messages are checked against its memory keys and
  * carried out by the one thread of its proxy, which is what makes atomics atomic among all peers, whatever
- * width and operation. Both engines send these frames; libfabric's does so for what its providers cannot do. */
+ * width and operation. Both engines send these frames; libfabric's does so for what providers cannot do. */
 #ifndef TERN_SERVE_H
 #define TERN_SERVE_H
 

@@ -23,7 +23,8 @@ struct stage {
 /* No memory yet. */
 enum tern_status terni_stage_open(struct stage *s, struct machine *machine, int num_shared, int num_fixed);
 void terni_stage_close(struct stage *s);
-/* Before staged memory is registered: memory for all buffers. Not later, for to pin memory may wait for kernels. */
+/* Before staged memory is registered: memory for all buffers. Not later, for to pin memory may wait for
+ * kernels. */
 enum tern_status terni_stage_need(struct stage *s);
 char *terni_stage_take(struct stage *s); /* NULL: all are in use */
 void terni_stage_give(struct stage *s, char *buffer);

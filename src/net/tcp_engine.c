@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The TCP engine: needs no library and no privilege, and works wherever ranks could meet. Requests and answers
- * are frames (serve.h) over one connection a pair; the peer's proxy carries them out, so an answer means that
- * the bytes are in its memory. */
+ * The TCP engine: needs no library and no privilege, and works wherever ranks could meet. Requests and
+ * answers are frames (serve.h) over one connection a pair; the peer's proxy carries them out, so an answer
+ * means that the bytes are in its memory. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* ppoll */
 #endif

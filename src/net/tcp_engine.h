@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside the TCP engine: what its handshake (tcp_engine_open.c), its streams (tcp_stream.c) and its operations
- * (tcp_engine.c) share. One connection a pair of ranks; the higher rank calls. */
+ * Inside the TCP engine: what its handshake (tcp_engine_open.c), its streams (tcp_stream.c) and its
+ * operations (tcp_engine.c) share. One connection a pair of ranks; the higher rank calls. */
 #ifndef TERN_TCP_ENGINE_H
 #define TERN_TCP_ENGINE_H
 
@@ -21,8 +21,8 @@ struct wire_out {
     uint64_t bytes;
 };
 
-/* The connection to one peer. Each side has at most ENGINE_WINDOW requests out, so each queues at most so many
- * of its own and as many answers: there is always room, and reading never waits for writing. */
+/* The connection to one peer. Each side has at most ENGINE_WINDOW requests out, so each queues at most so
+ * many of its own and as many answers: there is always room, and reading never waits for writing. */
 struct wire {
     int fd;
     enum wire_state state;
