@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * An engine that does what a test says: it takes operations or puts them off, completes them in any order, in
- * error or never, and looks that the proxy keeps the order that engines do not. Peers are memory of the test.
- * */
+ * error or never, and looks that the proxy keeps the order that engines do not. */
 #ifndef TERN_TEST_MOCK_ENGINE_H
 #define TERN_TEST_MOCK_ENGINE_H
 

@@ -298,8 +298,7 @@ static int done_in_order(struct test *t)
     return with_stage(done_in_order_body, 20000);
 }
 
-/* Four puts that continue each other, one that does not: the engine is busy meanwhile, so that they gather.
- * */
+/* Four puts that continue each other, one that does not: the engine is busy, so that they gather. */
 static int coalesced_body(struct stage_of_one *s)
 {
     struct ring_step *steps = lists(s, 1, 7);

@@ -85,7 +85,7 @@ TERN_DEVICE int ring_has_room(const struct net_ring *r, uint64_t reserved)
     if (reserved >= room) {
         return 0;
     }
-    /* Pairs with the acquire above. A lower value may overwrite a higher one; the host is asked again then. */
+    /* Pairs with the acquire above. Where a lower value overwrites a higher one, the host is asked again. */
     st_release_sys_u64(&r->state->room, room);
     return 1;
 }
