@@ -70,6 +70,9 @@ static int choose(struct mock_engine *m)
             chosen = i;
         }
     }
+    for (int i = 0; i < m->num_out && m->out[chosen]->peer == m->silent_peer; i++) {
+        chosen = i;
+    }
     return chosen;
 }
 
