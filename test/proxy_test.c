@@ -168,6 +168,39 @@ static int rxm_staged(struct test *t) { return run_cases(t, "fabric:tcp;ofi_rxm"
 static int shm_direct(struct test *t) { return run_cases(t, "fabric:shm", 3, 64, 0, 6); }
 static int shm_staged(struct test *t) { return run_cases(t, "fabric:shm", 2, 64, 1, 3); }
 
+/* Refused on all ranks alike. */
+static int no_such_engine(struct test *t)
+{
+    static const char *const engines[] = {"udp", "fabric:nonesuch"};
+    static const char *const texts[] = {"TERN_PROXY=udp is neither tcp nor fabric:PROVIDER", "nonesuch"};
+    static const enum tern_status wanted[] = {TERN_INVALID_ARGUMENT, TERN_UNSUPPORTED};
+    (void)t;
+    for (int i = 0; i < 2; i++) {
+        struct tern_comm_config config = TERN_COMM_CONFIG_INIT;
+        struct courier_config c = {engines[i], 1, 64, 1000, 0};
+        struct courier *couriers[2] = {NULL, NULL};
+        struct tern_comm *comms[2];
+        config.machine = TERN_MACHINE_CPU;
+        OK(tern_comm_open_all(2, &config, comms));
+        for (int r = 0; r < 2; r++) {
+            OK(terni_courier_open_step(comms[r], &c, 0, &couriers[r]));
+        }
+        for (int r = 0; r < 2; r++) {
+            OK(terni_courier_open_step(comms[r], &c, 1, &couriers[r]));
+            REFUSES(terni_courier_open_step(comms[r], &c, 2, &couriers[r]), TERN_OK, texts[i]);
+        }
+        for (int r = 0; r < 2; r++) {
+            REFUSES(terni_courier_open_step(comms[r], &c, 3, &couriers[r]), wanted[i], texts[i]);
+            terni_courier_open_finish(&couriers[r], wanted[i]);
+            CHECK(couriers[r] == NULL, "rank %d has a courier", r);
+        }
+        for (int r = 0; r < 2; r++) {
+            tern_comm_close(comms[r]);
+        }
+    }
+    return TEST_PASSED;
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -177,6 +210,7 @@ int main(int argc, char **argv)
     test_run(&t, "rings of two requests over TCP", tcp_small_ring);
     test_run(&t, "staged memory over TCP", tcp_staged);
     test_run(&t, "eight ranks over TCP", tcp_many);
+    test_run(&t, "engines that there are not", no_such_engine);
     test_run(&t, "memory that joins and leaves, TCP", tcp_more);
     test_run(&t, "memory that joins and leaves, libfabric's tcp;ofi_rxm", rxm_more);
     test_run(&t, "every operation over libfabric's tcp;ofi_rxm", rxm_direct);
