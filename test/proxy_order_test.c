@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A proxy above an engine that the test holds back, completes backwards, or fails: what a ring promises to
- * kernels whatever the engine does. Requests are posted by kernels of the cpu machine. */
+ * kernels whatever the engine does. Requests are posted by kernels of the cpu machine. One file, because
+ * every case is a few lines on the one stage that the first half sets up. */
 #include "mock_engine.h"
 #include "proxy_rig.h"
 #include "simt/executor.h"

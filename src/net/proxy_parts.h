@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside a proxy: what its thread (proxy.c) and its rings (proxy_ring.c) share. Everything here is the
- * thread's alone once it runs, but for what is marked. */
+ * Inside a proxy: what its thread (proxy.c), its opening (proxy_open.c) and its rings (proxy_ring.c) share.
+ * Everything here is the thread's alone once it runs, but for what is marked. */
 #ifndef TERN_PROXY_PARTS_H
 #define TERN_PROXY_PARTS_H
 
@@ -85,6 +85,8 @@ struct proxy {
     struct proxy_failure *failures; /* lock: [num_ranks] */
 };
 
+static inline int terni_num_rings(const struct proxy *p) { return p->num_ranks * p->num_queues; }
+
 /* proxy_ring.c */
 /* Takes requests as far as the engine goes along. Whether anything happened. */
 int terni_ring_advance(struct proxy *p, struct ring_side *ring);
@@ -93,6 +95,8 @@ void terni_ring_complete(struct proxy *p, struct engine_op *op);
 /* The engine has lost a peer: all of its rings fail. */
 void terni_rings_lose(struct proxy *p, int peer);
 /* proxy.c */
+enum tern_status terni_proxy_start(struct proxy *p);
+void terni_proxy_stop(struct proxy *p);
 void terni_proxy_note(struct proxy *p, int peer, enum tern_status status, const char *text);
 
 #endif
