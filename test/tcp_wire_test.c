@@ -209,7 +209,9 @@ static int ask(struct end *s, const struct wire_frame *f, const char *data, size
     char *text = (char *)test_take(1, all);
     int result = TEST_PASSED;
     memcpy(text, f, sizeof *f);
-    memcpy(text + sizeof *f, data, bytes);
+    if (bytes != 0) {
+        memcpy(text + sizeof *f, data, bytes);
+    }
     for (size_t at = 0; at < all && !result; at += piece) {
         size_t n = all - at < piece ? all - at : piece;
         result = send(s->fd, text + at, n, 0) == (ssize_t)n ? TEST_PASSED : TEST_FAILED;
