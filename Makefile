@@ -74,6 +74,26 @@ ifeq ($(CUDA)$(HAVE_CUDA),1)
 $(error CUDA=1 was asked for: $(CUDA_STATE))
 endif
 
+# ---- libfabric: its headers alone; the library is looked for when a program asks for it -------------------
+
+FABRIC ?= auto
+FABRIC_STATE := off (FABRIC=0)
+HAVE_FABRIC :=
+ifneq ($(FABRIC),0)
+FABRIC_INCLUDE ?= $(firstword $(wildcard /usr/include/rdma/fabric.h /usr/local/include/rdma/fabric.h \
+    /opt/amazon/efa/include/rdma/fabric.h))
+ifeq ($(FABRIC_INCLUDE),)
+FABRIC_STATE := no (no rdma/fabric.h: Debian has it in libfabric-dev)
+else
+HAVE_FABRIC := 1
+FABRIC_CFLAGS := $(if $(filter /usr/include/%,$(FABRIC_INCLUDE)),,-isystem $(FABRIC_INCLUDE:%/rdma/fabric.h=%))
+FABRIC_STATE := headers of $(FABRIC_INCLUDE)
+endif
+endif
+ifeq ($(FABRIC)$(HAVE_FABRIC),1)
+$(error FABRIC=1 was asked for: $(FABRIC_STATE))
+endif
+
 # ---- Sources -----------------------------------------------------------------------------------------------
 
 # What tern_device.h includes, installed below tern/dialect.
@@ -82,7 +102,9 @@ DIALECT     := $(addprefix src/simt/,simt.h ptx.h fiber.h) \
 
 ALL_SRC     := $(filter-out src/ref/%,$(wildcard src/*/*.c))
 CUDA_SRC    := $(wildcard src/machine/cuda*.c) src/kernels/table_cuda.c
-LIB_SRC     := $(filter-out $(if $(HAVE_CUDA),src/machine/no_cuda.c,$(CUDA_SRC)),$(ALL_SRC))
+FABRIC_SRC  := $(wildcard src/net/fabric*.c)
+LIB_SRC     := $(filter-out $(if $(HAVE_CUDA),src/machine/no_cuda.c,$(CUDA_SRC)) \
+    $(if $(HAVE_FABRIC),src/net/no_fabric.c,$(FABRIC_SRC)),$(ALL_SRC))
 KERNELS     := $(filter-out src/kernels/table_%,$(wildcard src/kernels/*.c))
 WIRE_KERNELS := $(filter $(addprefix bench/,$(addsuffix .c,$(shell \
     sed -n 's/^ *X.\(wire_[a-z_0-9]*\),.*/\1/p' src/kernels/kernels.h))),$(wildcard bench/*.c))
@@ -148,6 +170,7 @@ NVCC_FLAGS := -x cu -std=c++17 -O3 -fmad=false -Iinclude -Isrc $(NVCC_ARCH) -ccb
 endif
 
 $(call c_obj,$(CUDA_SRC)): EXTRA = $(CUDA_CFLAGS)
+$(call c_obj,$(FABRIC_SRC)): EXTRA = $(FABRIC_CFLAGS)
 $(OBJ)/bench/about.o: EXTRA = -DTERN_COMMIT='"$(COMMIT)"'
 ifeq ($(VARIANT),tsan)
 $(call c_obj,$(EXECUTOR)): EXTRA = -fno-sanitize=thread -DTERN_TSAN=1
@@ -165,7 +188,8 @@ all: report $(if $(SANITIZE),,lib) $(STATIC) $(TOOLS) $(BENCH) $(EXAMPLES)
 lib: $(SHARED) $(B)/libtern.so.$(MAJOR) $(B)/libtern.so $(STATIC)
 
 report:
-	@printf 'tern %s (%s): compiler %s, cuda %s\n' '$(VERSION)' '$(VARIANT)' '$(CC)' '$(CUDA_STATE)'
+	@printf 'tern %s (%s): compiler %s, cuda %s, libfabric %s\n' '$(VERSION)' '$(VARIANT)' '$(CC)' '$(CUDA_STATE)' \
+	    '$(FABRIC_STATE)'
 
 # Rewritten only when its content changes: another compiler, flag or list of files rebuilds what it must.
 define stamp
@@ -421,6 +445,7 @@ help:
 	'make clean' \
 	'' \
 	'CUDA=0              build without CUDA; CUDA=1: fail if it is not found; default: if it is found' \
+	'FABRIC=0            build without libfabric; FABRIC=1: fail if its headers are not found' \
 	'NVCC=PATH           the CUDA compiler; default: nvcc on PATH, then /usr/local/cuda/bin/nvcc' \
 	'NVCC_ARCH=FLAGS     -gencode options; default: sm_80, sm_90 and PTX' \
 	'CC, CXX, CFLAGS, CPPFLAGS, LDFLAGS, PREFIX, DESTDIR, LIBDIR as usual' \

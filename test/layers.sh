@@ -13,9 +13,9 @@ rules='
 core: core/
 simt: simt/ machine/machine.h core/
 machine: machine/ simt/executor.h kernels/kernels.h kernels/table_ core/
-net: net/ simt/simt.h core/
+net: net/ simt/simt.h machine/machine.h comm/socket.h core/
 kernels: kernels/ net/ simt/simt.h
-comm: comm/ machine/machine.h core/
+comm: comm/ net/proxy.h machine/machine.h core/
 pgas: pgas/ kernels/ net/ comm/comm.h machine/machine.h core/
 ep: ep/ kernels/ comm/comm.h machine/machine.h core/
 api: api/ ep/ep.h pgas/pgas.h comm/ machine/machine.h core/

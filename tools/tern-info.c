@@ -3,6 +3,7 @@
  * tern-info: what this build of Tern has, what this host offers it, and which settings are in force. Started
  * by tern-run it opens a communicator instead and rank 0 prints who reaches whom. */
 #include "machine/machine.h"
+#include "net/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -152,7 +153,8 @@ static int print_host(void)
     is_failed = print_cpu();
     is_failed |= print_cuda();
     printf("network verbs: not in this build\n");
-    printf("network libfabric: not in this build\n");
+    printf("network tcp: here\n");
+    printf("network libfabric: %s\n", terni_fabric_describe());
     return is_failed;
 }
 

@@ -10,6 +10,7 @@
  * exchange at which they join and its leader. It leaves that list when the last of them has joined; one that
  * is never complete, because joining failed somewhere, goes with the board that has the list. */
 #include "comm/comm.h"
+#include "comm/socket.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -295,8 +296,16 @@ static enum tern_status board_join(struct boot *boot, const struct boot_group *g
     return TERN_OK;
 }
 
-static const struct boot_ops board_ops = {board_close,  board_post,     board_wait,
-                                          board_invite, board_withdraw, board_join};
+/* All ranks are in this process. */
+static enum tern_status board_locate(struct boot *boot, struct address *own)
+{
+    (void)boot;
+    terni_address_loopback(own);
+    return TERN_OK;
+}
+
+static const struct boot_ops board_ops = {board_close,    board_post, board_wait,  board_invite,
+                                          board_withdraw, board_join, board_locate};
 
 enum tern_status terni_board_open(int num_ranks, struct boot **boots)
 {

@@ -14,6 +14,7 @@
 /* ---- Boot: messages between hosts of ranks. tcp.c (between processes) and board.c (inside one) ---- */
 
 struct boot;
+struct address;
 /* Some ranks of a boot that get one of their own. */
 struct boot_group {
     int rank, num_ranks; /* in the group */
@@ -37,6 +38,8 @@ struct boot_ops {
     void (*withdraw)(struct boot *b, const struct tern_id *id);
     enum tern_status (*join)(struct boot *b, const struct boot_group *group, const struct tern_id *id,
                              uint32_t timeout_ms, struct boot **joined);
+    /* The address of this host by which the other ranks' hosts reach it; port 0. */
+    enum tern_status (*locate)(struct boot *b, struct address *own);
 };
 struct boot {
     const struct boot_ops *ops;

@@ -28,6 +28,29 @@ void terni_address_print(const struct address *a, char text[TERN_ADDRESS_TEXT])
     }
 }
 
+void terni_address_loopback(struct address *a)
+{
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    memset(a, 0, sizeof *a);
+    memcpy(&a->storage, &v4, sizeof v4);
+    a->bytes = sizeof v4;
+}
+
+void terni_address_clear_port(struct address *a)
+{
+    struct sockaddr_in6 v6;
+    struct sockaddr_in v4;
+    if (a->storage.ss_family == AF_INET6) {
+        memcpy(&v6, &a->storage, sizeof v6);
+        v6.sin6_port = 0;
+        memcpy(&a->storage, &v6, sizeof v6);
+    } else {
+        memcpy(&v4, &a->storage, sizeof v4);
+        v4.sin_port = 0;
+        memcpy(&a->storage, &v4, sizeof v4);
+    }
+}
+
 enum tern_status terni_listen(const struct address *a, struct address *bound, int *fd)
 {
     char text[TERN_ADDRESS_TEXT];

@@ -20,6 +20,8 @@ struct address {
 enum { TERN_ADDRESS_TEXT = 80 };
 /* "10.0.0.1:4000" or "[::1]:4000". */
 void terni_address_print(const struct address *a, char text[TERN_ADDRESS_TEXT]);
+void terni_address_loopback(struct address *a); /* IPv4, port 0 */
+void terni_address_clear_port(struct address *a);
 /* Port 0 takes any free one; *bound is what it became. */
 enum tern_status terni_listen(const struct address *a, struct address *bound, int *fd);
 void terni_socket_tune(int fd); /* small messages leave at once */

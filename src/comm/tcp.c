@@ -353,5 +353,5 @@ void terni_tcp_close(struct boot *boot)
     free(t);
 }
 
-const struct boot_ops terni_tcp_ops = {terni_tcp_close,  tcp_post,           tcp_wait,
-                                       terni_tcp_invite, terni_tcp_withdraw, terni_tcp_join};
+const struct boot_ops terni_tcp_ops = {terni_tcp_close,    tcp_post,       tcp_wait,        terni_tcp_invite,
+                                       terni_tcp_withdraw, terni_tcp_join, terni_tcp_locate};

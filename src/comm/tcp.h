@@ -64,6 +64,7 @@ enum tern_status terni_tcp_invite(struct boot *boot, struct tern_id *id);
 void terni_tcp_withdraw(struct boot *boot, const struct tern_id *id);
 enum tern_status terni_tcp_join(struct boot *boot, const struct boot_group *group, const struct tern_id *id,
                                 uint32_t timeout_ms, struct boot **joined);
+enum tern_status terni_tcp_locate(struct boot *boot, struct address *own);
 extern const struct boot_ops terni_tcp_ops;
 
 #endif

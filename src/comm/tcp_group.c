@@ -7,19 +7,31 @@
 
 #include <unistd.h>
 
-enum tern_status terni_tcp_invite(struct boot *boot, struct tern_id *id)
+enum tern_status terni_tcp_locate(struct boot *boot, struct address *own)
 {
     const struct tcp *t = (const struct tcp *)boot;
-    struct address own = {.bytes = sizeof own.storage};
     int num_links = boot->rank == 0 ? boot->num_ranks : 1;
     int fd = -1;
     for (int i = 0; i < num_links && fd < 0; i++) {
         fd = t->links[i].fd;
     }
-    if (getsockname(fd, (struct sockaddr *)&own.storage, &own.bytes) != 0) {
+    if (boot->num_ranks == 1) {
+        terni_address_loopback(own);
+        return TERN_OK;
+    }
+    own->bytes = sizeof own->storage;
+    if (getsockname(fd, (struct sockaddr *)&own->storage, &own->bytes) != 0) {
         return TERN_FAIL(TERN_SYSTEM_ERROR, "rank %d cannot learn its own address: %m",
                          terni_boot_name(boot, boot->rank));
     }
+    terni_address_clear_port(own);
+    return TERN_OK;
+}
+
+enum tern_status terni_tcp_invite(struct boot *boot, struct tern_id *id)
+{
+    struct address own;
+    TERN_TRY(terni_tcp_locate(boot, &own));
     return terni_id_create_at(&own, id);
 }
 

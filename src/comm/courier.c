@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening a proxy on a communicator, in steps over its boot:
+ *
+ *     0   open engine and proxy, register the window; post both cards
+ *     1   compare; the threads begin to call each other
+ *     2   wait until all connections are up; post how that went
+ *     3   all are connected */
+#include "comm/courier.h"
+#include "comm/socket.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct courier_card {
+    struct proxy_card proxy;
+    struct region window;
+    int32_t status;                   /* enum tern_status of this rank's part */
+    char reason[TERN_SENTENCE_BYTES]; /* of a status that is not TERN_OK */
+};
+
+struct courier {
+    struct tern_comm *comm;
+    struct proxy *proxy;
+    struct courier_card card;
+    int has_piece;
+};
+
+static const char fabric_prefix[] = "fabric:";
+
+static enum tern_status open_engine(struct tern_comm *comm, const struct courier_config *config,
+                                    struct engine **engine)
+{
+    const char *name = config->engine != NULL ? config->engine : terni_env(TERN_ENV_PROXY);
+    struct address own;
+    struct engine_config e = {comm->rank, comm->num_ranks, &own, comm->cookie, NULL, config->timeout_ms};
+    TERN_TRY(comm->boot->ops->locate(comm->boot, &own));
+    if (strcmp(name, "tcp") == 0) {
+        return terni_tcp_engine_open(&e, engine);
+    }
+    if (strncmp(name, fabric_prefix, strlen(fabric_prefix)) == 0) {
+        e.provider = name + strlen(fabric_prefix);
+        return terni_fabric_engine_open(&e, engine);
+    }
+    return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s=%s is neither tcp nor fabric:PROVIDER",
+                     terni_env_name(TERN_ENV_PROXY), name);
+}
+
+static enum tern_status prepare(struct courier *courier, const struct courier_config *config)
+{
+    struct tern_comm *comm = courier->comm;
+    struct proxy_config p = {comm->machine,     NULL, config->num_queues, config->depth, config->timeout_ms,
+                             config->stages_all};
+    uint32_t all = KEY_LOCAL_WRITE | KEY_REMOTE_WRITE | KEY_REMOTE_READ | KEY_REMOTE_ATOMIC;
+    TERN_TRY(open_engine(comm, config, &p.engine));
+    TERN_TRY(terni_proxy_open(&p, &courier->proxy));
+    TERN_TRY(terni_proxy_card(courier->proxy, &courier->card.proxy));
+    return terni_proxy_register(courier->proxy, comm->heap->bases[comm->rank], terni_heap_bytes(comm->heap),
+                                all, 1, &courier->card.window);
+}
+
+/* Whatever fails from here on travels in the card. */
+static enum tern_status begin(struct tern_comm *comm, const struct courier_config *config,
+                              struct courier **made)
+{
+    struct courier *courier = (struct courier *)calloc(1, sizeof *courier);
+    if (courier == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a courier");
+    }
+    courier->comm = comm;
+    *made = courier;
+    courier->card.status = (int32_t)prepare(courier, config);
+    if (courier->card.status != TERN_OK) {
+        snprintf(courier->card.reason, sizeof courier->card.reason, "%s", tern_last_error());
+    }
+    return comm->boot->ops->post(comm->boot, &courier->card, sizeof courier->card);
+}
+
+/* All cards are alike on all ranks, so all find the same culprit. */
+static enum tern_status take_cards(struct courier *courier, const struct courier_card *cards)
+{
+    int n = courier->comm->num_ranks;
+    struct proxy_card *proxies = (struct proxy_card *)calloc((size_t)n, sizeof *proxies);
+    struct region *windows = (struct region *)calloc((size_t)n, sizeof *windows);
+    enum tern_status status = TERN_OK;
+    if (proxies == NULL || windows == NULL) {
+        status = TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d cards", n);
+    }
+    for (int r = 0; r < n && status == TERN_OK; r++) {
+        if (cards[r].status != TERN_OK) {
+            status = TERN_FAIL((enum tern_status)cards[r].status, "rank %d: %.*s", r, TERN_SENTENCE_BYTES - 1,
+                               cards[r].reason);
+        } else {
+            proxies[r] = cards[r].proxy;
+            windows[r] = cards[r].window;
+        }
+    }
+    if (status == TERN_OK) {
+        status = terni_proxy_import(courier->proxy, windows);
+    }
+    if (status == TERN_OK) {
+        status = terni_proxy_connect(courier->proxy, proxies);
+    }
+    free(windows);
+    free(proxies);
+    return status;
+}
+
+/* Peers that wait for this rank's connection learn from the judgement at the end what went wrong here. */
+static enum tern_status connect_all(struct courier *courier)
+{
+    struct tern_comm *comm = courier->comm;
+    struct courier_card *cards = (struct courier_card *)calloc((size_t)comm->num_ranks, sizeof *cards);
+    enum tern_status status;
+    if (cards == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d cards", comm->num_ranks);
+    }
+    status = comm->boot->ops->wait(comm->boot, cards, sizeof *cards, comm->timeout_ms);
+    if (status == TERN_OK) {
+        courier->card.status = (int32_t)take_cards(courier, cards);
+        if (courier->card.status != TERN_OK) {
+            snprintf(courier->card.reason, sizeof courier->card.reason, "%s", tern_last_error());
+        }
+    }
+    free(cards);
+    return status;
+}
+
+enum tern_status terni_courier_open_step(struct tern_comm *comm, const struct courier_config *config,
+                                         int step, struct courier **courier)
+{
+    enum tern_status status;
+    switch (step) {
+    case 0:
+        return begin(comm, config, courier);
+    case 1:
+        return connect_all(*courier);
+    case 2:
+        status = (enum tern_status)(*courier)->card.status;
+        status = status == TERN_OK ? terni_proxy_await((*courier)->proxy, comm->timeout_ms)
+                                   : TERN_FAIL(status, "%s", (*courier)->card.reason);
+        return terni_comm_judge_post(comm, status);
+    default:
+        return terni_comm_judge_wait(comm);
+    }
+}
+
+void terni_courier_open_finish(struct courier **courier, enum tern_status status)
+{
+    if (status != TERN_OK) {
+        terni_courier_close(*courier);
+        *courier = NULL;
+    }
+}
+
+void terni_courier_close(struct courier *courier)
+{
+    if (courier != NULL) {
+        terni_proxy_close(courier->proxy);
+        free(courier);
+    }
+}
+
+struct proxy *terni_courier_proxy(const struct courier *courier) { return courier->proxy; }
+
+/* ---- More memory ---- */
+
+static enum tern_status import_pieces(struct courier *courier)
+{
+    struct tern_comm *comm = courier->comm;
+    struct courier_card *cards = (struct courier_card *)calloc((size_t)comm->num_ranks, sizeof *cards);
+    struct region *pieces = (struct region *)calloc((size_t)comm->num_ranks, sizeof *pieces);
+    enum tern_status status = TERN_OK;
+    if (cards == NULL || pieces == NULL) {
+        status = TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d cards", comm->num_ranks);
+        goto free_cards;
+    }
+    status = comm->boot->ops->wait(comm->boot, cards, sizeof *cards, comm->timeout_ms);
+    for (int r = 0; r < comm->num_ranks && status == TERN_OK; r++) {
+        pieces[r] = cards[r].window;
+        if (cards[r].status != TERN_OK) {
+            status = TERN_FAIL((enum tern_status)cards[r].status, "rank %d: %.*s", r, TERN_SENTENCE_BYTES - 1,
+                               cards[r].reason);
+        }
+    }
+    if (status == TERN_OK) {
+        status = terni_proxy_import(courier->proxy, pieces);
+    }
+
+free_cards:
+    free(pieces);
+    free(cards);
+    return status;
+}
+
+enum tern_status terni_courier_register_step(struct courier *courier, const struct courier_piece *piece,
+                                             int step)
+{
+    struct tern_comm *comm = courier->comm;
+    struct courier_card *card = &courier->card;
+    enum tern_status status;
+    switch (step) {
+    case 0:
+        memset(card, 0, sizeof *card);
+        card->status = (int32_t)terni_proxy_register(courier->proxy, piece->memory, piece->bytes,
+                                                     piece->access, piece->on_device, &card->window);
+        courier->has_piece = card->status == TERN_OK;
+        if (!courier->has_piece) {
+            snprintf(card->reason, sizeof card->reason, "%s", tern_last_error());
+        }
+        return comm->boot->ops->post(comm->boot, card, sizeof *card);
+    case 1:
+        return terni_comm_judge_post(comm, import_pieces(courier));
+    default:
+        status = terni_comm_judge_wait(comm);
+        if (status != TERN_OK && courier->has_piece) {
+            (void)terni_proxy_release(courier->proxy, piece->memory);
+        }
+        courier->has_piece = 0;
+        return status;
+    }
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside the libfabric engine: what finding the library (fabric_library.c), messages (fabric_letter.c) and
+ * operations (fabric_engine.c) share.
+ *
+ * Puts and gets between memory of hosts are RDMA of the provider, with delivery-complete. Everything else is
+ * a message to the peer's proxy and its answer: atomics, which some providers lack, others do in part, and
+ * none does in a GPU's memory without its own CUDA support; inline puts; and whatever is staged. */
+#ifndef TERN_FABRIC_H
+#define TERN_FABRIC_H
+
+#include "net/serve.h"
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+/* The library's functions; all others are called through its objects. */
+struct fabric_library {
+    int (*getinfo)(uint32_t version, const char *node, const char *service, uint64_t flags,
+                   const struct fi_info *hints, struct fi_info **info);
+    void (*freeinfo)(struct fi_info *info);
+    struct fi_info *(*dupinfo)(const struct fi_info *info);
+    int (*fabric)(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *context);
+    const char *(*strerror)(int error);
+    uint32_t (*version)(void);
+};
+/* NULL, and a sentence: there is no library, or it is not the one that it should be. */
+const struct fabric_library *terni_fabric_library(void);
+
+enum {
+    LETTER_BYTES = 32 * 1024, /* of payload */
+    NUM_LETTERS_IN = 64,
+    NUM_REQUESTS = 64,
+    NUM_ANSWERS = 64,
+    NUM_LETTERS = NUM_LETTERS_IN + NUM_REQUESTS + NUM_ANSWERS
+};
+
+/* How a message begins. */
+struct letter_head {
+    unsigned char cookie[16];
+    uint32_t rank; /* the sender */
+    uint32_t reserved;
+    struct wire_frame frame;
+};
+
+struct letter {
+    struct fi_context2 context; /* first: what a completion brings back */
+    char *memory;               /* head, then payload */
+    uint64_t bytes;             /* of both */
+    int peer;                   /* that it goes to */
+    int is_answer;
+    struct letter *next; /* free, unsent or parked */
+};
+
+struct fabric_peer {
+    fi_addr_t addr;
+    int is_here;                          /* its hello has come */
+    struct engine_op *ops[ENGINE_WINDOW]; /* messages that are not answered, by tag */
+    struct letter *unsent, **last_unsent;
+};
+
+struct fabric_engine {
+    struct engine base;
+    const struct fabric_library *lib;
+    struct fi_info *info;
+    struct fid_fabric *fabric;
+    struct fid_domain *domain;
+    struct fid_av *av;
+    struct fid_cq *cq;
+    struct fid_ep *ep;
+    struct fid_mr *letters_mr; /* NULL: the provider wants none */
+    void *letters_desc;
+    uint64_t mr_mode;
+    unsigned char cookie[16];
+    void *letters_memory;
+    struct machine *machine; /* whose host memory that is */
+    struct letter *letters;  /* [NUM_LETTERS] */
+    struct letter *free_requests, *free_answers;
+    struct letter *parked, **last_parked; /* requests for whose answers there was no letter */
+    struct fabric_peer *peers;            /* [num_ranks] */
+    struct engine_op *ended, **last_ended;
+};
+
+/* fabric_letter.c */
+enum tern_status terni_letters_open(struct fabric_engine *f);
+void terni_letters_close(struct fabric_engine *f);
+struct letter *terni_letter_of(struct fabric_engine *f, const void *context); /* NULL: it is an operation's */
+/* To a peer that has not said hello, or left. */
+enum tern_status terni_letter_hello(struct fabric_engine *f, int peer, uint32_t kind);
+enum engine_post terni_letter_request(struct fabric_engine *f, struct engine_op *op);
+void terni_letter_sent(struct fabric_engine *f, struct letter *l);
+void terni_letter_arrived(struct fabric_engine *f, struct letter *l, uint64_t bytes);
+void terni_letter_receive(struct fabric_engine *f, struct letter *l); /* gives it to the provider */
+/* Sends what waits, answers what is parked. Whether anything happened. */
+int terni_letters_advance(struct fabric_engine *f);
+void terni_letters_drop(struct fabric_engine *f, int peer);
+/* fabric_engine.c */
+void terni_fabric_end(struct fabric_engine *f, struct engine_op *op, uint32_t syndrome);
+
+#endif

@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Messages of the libfabric engine. Buffers for requests and for answers are apart, and a request whose
+ * answer has no buffer is parked: two ranks that ask each other for much cannot wait for each other. The
+ * provider keeps messages between two ranks in order (FI_ORDER_SAS is asked for), and so does the queue in
+ * front of it: that is the order of stores and atomics that an engine promises. */
+#include "net/fabric.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct letter_head *head_of(const struct letter *l) { return (struct letter_head *)(void *)l->memory; }
+
+static char *payload_of(const struct letter *l) { return l->memory + sizeof(struct letter_head); }
+
+static struct letter *take(struct letter **list)
+{
+    struct letter *l = *list;
+    if (l != NULL) {
+        *list = l->next;
+        l->next = NULL;
+    }
+    return l;
+}
+
+static void give(struct letter **list, struct letter *l)
+{
+    l->next = *list;
+    *list = l;
+}
+
+struct letter *terni_letter_of(struct fabric_engine *f, const void *context)
+{
+    const char *at = (const char *)context, *begin = (const char *)f->letters;
+    int is_letter = at >= begin && at < (const char *)(f->letters + NUM_LETTERS);
+    return is_letter ? &f->letters[(size_t)(at - begin) / sizeof *f->letters] : NULL;
+}
+
+enum tern_status terni_letters_open(struct fabric_engine *f)
+{
+    size_t each = sizeof(struct letter_head) + LETTER_BYTES;
+    void *device;
+    f->machine = f->base.serve->stage->machine;
+    f->letters = (struct letter *)calloc(NUM_LETTERS, sizeof *f->letters);
+    if (f->letters == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d messages", NUM_LETTERS);
+    }
+    TERN_TRY(f->machine->ops->host_alloc(f->machine, NUM_LETTERS * each, &f->letters_memory, &device));
+    if (f->mr_mode & FI_MR_LOCAL) {
+        int error = fi_mr_reg(f->domain, f->letters_memory, NUM_LETTERS * each, FI_SEND | FI_RECV, 0, 0, 0,
+                              &f->letters_mr, NULL);
+        if (error != 0) {
+            return TERN_FAIL(TERN_SYSTEM_ERROR, "libfabric cannot register %zu bytes for messages: %s",
+                             NUM_LETTERS * each, f->lib->strerror(-error));
+        }
+        f->letters_desc = fi_mr_desc(f->letters_mr);
+    }
+    f->last_parked = &f->parked;
+    for (int i = 0; i < NUM_LETTERS; i++) {
+        struct letter *l = &f->letters[i];
+        l->memory = (char *)f->letters_memory + (size_t)i * each;
+        if (i < NUM_LETTERS_IN) {
+            terni_letter_receive(f, l);
+        } else {
+            l->is_answer = i >= NUM_LETTERS_IN + NUM_REQUESTS;
+            give(l->is_answer ? &f->free_answers : &f->free_requests, l);
+        }
+    }
+    return TERN_OK;
+}
+
+void terni_letters_close(struct fabric_engine *f)
+{
+    if (f->letters_mr != NULL) {
+        fi_close(&f->letters_mr->fid);
+    }
+    if (f->letters_memory != NULL) {
+        f->machine->ops->host_free(f->machine, f->letters_memory);
+    }
+    free(f->letters);
+}
+
+/* ---- Out ---- */
+
+static void address_to(struct fabric_engine *f, struct letter *l, int peer, uint64_t payload_bytes)
+{
+    struct letter_head *head = head_of(l);
+    memcpy(head->cookie, f->cookie, sizeof head->cookie);
+    head->rank = (uint32_t)f->base.rank;
+    head->reserved = 0;
+    l->peer = peer;
+    l->bytes = sizeof *head + payload_bytes;
+}
+
+/* 0: not now. What the provider says otherwise is the peer's loss. */
+static int try_send(struct fabric_engine *f, struct letter *l)
+{
+    struct iovec part = {l->memory, l->bytes};
+    void *desc = f->letters_desc;
+    struct fi_msg message = {.msg_iov = &part,
+                             .desc = &desc,
+                             .iov_count = 1,
+                             .addr = f->peers[l->peer].addr,
+                             .context = &l->context};
+    /* Complete once the buffer may be used again; the answer says that the message has arrived. */
+    ssize_t error = fi_sendmsg(f->ep, &message, FI_COMPLETION | FI_INJECT_COMPLETE);
+    if (error == -FI_EAGAIN) {
+        return 0;
+    }
+    if (error != 0) {
+        terni_engine_lose(&f->base, l->peer, TERN_DISCONNECTED, "no message to rank %d can be sent: %s",
+                          l->peer, f->lib->strerror((int)-error));
+        terni_letter_sent(f, l);
+    }
+    return 1;
+}
+
+void terni_letter_sent(struct fabric_engine *f, struct letter *l)
+{
+    give(l->is_answer ? &f->free_answers : &f->free_requests, l);
+}
+
+static void send_or_queue(struct fabric_engine *f, struct letter *l)
+{
+    struct fabric_peer *p = &f->peers[l->peer];
+    if (p->unsent == NULL && try_send(f, l)) {
+        return;
+    }
+    l->next = NULL;
+    *p->last_unsent = l;
+    p->last_unsent = &l->next;
+}
+
+enum tern_status terni_letter_hello(struct fabric_engine *f, int peer, uint32_t kind)
+{
+    struct letter *l = take(&f->free_answers);
+    if (l == NULL) {
+        return TERN_FAIL(TERN_INTERNAL_ERROR, "no message is left to greet rank %d", peer);
+    }
+    memset(head_of(l), 0, sizeof *head_of(l));
+    head_of(l)->frame.kind = kind;
+    address_to(f, l, peer, 0);
+    send_or_queue(f, l);
+    return TERN_OK;
+}
+
+enum engine_post terni_letter_request(struct fabric_engine *f, struct engine_op *op)
+{
+    struct fabric_peer *p = &f->peers[op->peer];
+    uint64_t payload = op->kind == ENGINE_WRITE ? op->bytes : 0;
+    struct letter *l = p->unsent == NULL ? take(&f->free_requests) : NULL;
+    if (l == NULL) {
+        return ENGINE_AGAIN;
+    }
+    terni_serve_request(op, &head_of(l)->frame);
+    address_to(f, l, op->peer, payload);
+    if (payload != 0) {
+        memcpy(payload_of(l), op->local, payload);
+    }
+    if (!try_send(f, l)) {
+        terni_letter_sent(f, l);
+        return ENGINE_AGAIN;
+    }
+    p->ops[op->tag] = op;
+    return ENGINE_POSTED;
+}
+
+/* ---- In ---- */
+
+void terni_letter_receive(struct fabric_engine *f, struct letter *l)
+{
+    ssize_t error = fi_recv(f->ep, l->memory, sizeof(struct letter_head) + LETTER_BYTES, f->letters_desc,
+                            FI_ADDR_UNSPEC, &l->context);
+    if (error != 0) {
+        TERN_LOG(TERN_LOG_WARN, "rank %d: one buffer for messages less: %s", f->base.rank,
+                 f->lib->strerror((int)-error));
+    }
+}
+
+static void hear_answer(struct fabric_engine *f, const struct letter *l, int peer)
+{
+    const struct wire_frame *frame = &head_of(l)->frame;
+    struct fabric_peer *p = &f->peers[peer];
+    struct engine_op *op = frame->tag < ENGINE_WINDOW ? p->ops[frame->tag] : NULL;
+    uint64_t wanted = op != NULL && op->kind == ENGINE_READ && frame->key == SYNDROME_NONE ? op->bytes : 0;
+    if (op == NULL || frame->bytes != wanted || l->bytes != sizeof(struct letter_head) + wanted) {
+        return; /* of a request that was given up, or nonsense */
+    }
+    if (wanted != 0) {
+        memcpy(op->local, payload_of(l), wanted);
+    }
+    p->ops[frame->tag] = NULL;
+    op->old = frame->value;
+    terni_fabric_end(f, op, frame->key);
+}
+
+/* A request, with a letter for its answer. Staged bytes go straight between payloads and the machine. */
+static void serve_letter(struct fabric_engine *f, const struct letter *l, struct letter *answer)
+{
+    const struct letter_head *head = head_of(l);
+    const struct wire_frame *in = &head->frame;
+    struct wire_frame *out = &head_of(answer)->frame;
+    struct served served;
+    char *buffer = in->kind == WIRE_READ ? payload_of(answer) : payload_of(l);
+    uint64_t payload = 0;
+    if ((in->kind == WIRE_WRITE && l->bytes != sizeof *head + in->bytes) ||
+        (in->kind == WIRE_READ && in->bytes > LETTER_BYTES)) {
+        memset(&served, 0, sizeof served);
+        served.syndrome = SYNDROME_REMOTE_INVALID_REQUEST;
+    } else {
+        terni_serve_begin(f->base.serve, in, (int)head->rank, buffer, &served);
+        if (in->kind == WIRE_WRITE && served.syndrome == SYNDROME_NONE) {
+            if (served.at != payload_of(l)) {
+                memcpy(served.at, payload_of(l), in->bytes);
+            }
+            terni_serve_end(f->base.serve, in, &served);
+        }
+        if (in->kind == WIRE_READ && served.syndrome == SYNDROME_NONE) {
+            payload = in->bytes;
+            if (served.at != payload_of(answer)) {
+                memcpy(payload_of(answer), served.at, payload);
+            }
+        }
+    }
+    memset(out, 0, sizeof *out);
+    out->kind = WIRE_ANSWER;
+    out->tag = in->tag;
+    out->key = served.syndrome;
+    out->bytes = payload;
+    out->value = served.old;
+    address_to(f, answer, (int)head->rank, payload);
+    send_or_queue(f, answer);
+}
+
+static void park(struct fabric_engine *f, struct letter *l)
+{
+    l->next = NULL;
+    *f->last_parked = l;
+    f->last_parked = &l->next;
+}
+
+void terni_letter_arrived(struct fabric_engine *f, struct letter *l, uint64_t bytes)
+{
+    const struct letter_head *head = head_of(l);
+    struct letter *answer;
+    int peer = (int)head->rank;
+    l->bytes = bytes;
+    if (bytes < sizeof *head || memcmp(head->cookie, f->cookie, sizeof head->cookie) != 0 ||
+        head->rank >= (uint32_t)f->base.num_ranks || peer == f->base.rank) {
+        TERN_LOG(TERN_LOG_INFO, "rank %d dropped a message of a stranger", f->base.rank);
+        terni_letter_receive(f, l);
+        return;
+    }
+    switch (head->frame.kind) {
+    case WIRE_HELLO:
+        f->peers[peer].is_here = 1;
+        break;
+    case WIRE_BYE:
+        f->base.peers[peer].has_left = 1;
+        terni_engine_lose(&f->base, peer, TERN_DISCONNECTED, "rank %d closed its connection", peer);
+        break;
+    case WIRE_ANSWER:
+        hear_answer(f, l, peer);
+        break;
+    default:
+        answer = f->parked == NULL ? take(&f->free_answers) : NULL;
+        if (answer == NULL) {
+            park(f, l);
+            return;
+        }
+        serve_letter(f, l, answer);
+        break;
+    }
+    terni_letter_receive(f, l);
+}
+
+int terni_letters_advance(struct fabric_engine *f)
+{
+    int busy = 0;
+    for (int r = 0; r < f->base.num_ranks; r++) {
+        struct fabric_peer *p = &f->peers[r];
+        while (p->unsent != NULL) {
+            struct letter *l = take(&p->unsent);
+            if (!try_send(f, l)) {
+                give(&p->unsent, l);
+                break;
+            }
+            p->last_unsent = p->unsent == NULL ? &p->unsent : p->last_unsent;
+            busy = 1;
+        }
+    }
+    while (f->parked != NULL && f->free_answers != NULL) {
+        struct letter *l = take(&f->parked);
+        f->last_parked = f->parked == NULL ? &f->parked : f->last_parked;
+        serve_letter(f, l, take(&f->free_answers));
+        terni_letter_receive(f, l);
+        busy = 1;
+    }
+    return busy;
+}
+
+void terni_letters_drop(struct fabric_engine *f, int peer)
+{
+    struct fabric_peer *p = &f->peers[peer];
+    struct letter *l;
+    while ((l = take(&p->unsent)) != NULL) {
+        terni_letter_sent(f, l);
+    }
+    p->last_unsent = &p->unsent;
+    for (int i = 0; i < ENGINE_WINDOW; i++) {
+        if (p->ops[i] != NULL) {
+            terni_fabric_end(f, p->ops[i], SYNDROME_TRANSPORT_RETRY);
+            p->ops[i] = NULL;
+        }
+    }
+}
