@@ -14,7 +14,7 @@ core: core/
 simt: simt/ machine/machine.h core/
 machine: machine/ simt/executor.h kernels/kernels.h kernels/table_ core/
 net: net/ simt/simt.h core/
-kernels: kernels/ simt/simt.h
+kernels: kernels/ net/ simt/simt.h
 comm: comm/ machine/machine.h core/
 ep: ep/ kernels/ comm/comm.h machine/machine.h core/
 api: api/ ep/ep.h comm/ machine/machine.h core/

@@ -24,6 +24,7 @@
     X(copy_rows, struct copy_args, 512)                                                                      \
     X(enter, struct enter_args, 256)                                                                         \
     X(wake, struct wake_args, 32)                                                                            \
+    X(softnic, struct softnic_args, 256)                                                                     \
     X(wire_store, struct wire_args, 1024)                                                                    \
     X(wire_push, struct wire_args, 512)                                                                      \
     X(wire_pull, struct wire_args, 512)                                                                      \

@@ -117,6 +117,26 @@ TERN_DEVICE uint64_t atom_cas_acqrel_gpu_u64(uint64_t *p, uint64_t expected, uin
     return expected;
 }
 
+/* Scopes make no difference here. */
+TERN_DEVICE uint32_t atom_cas_acqrel_sys_u32(uint32_t *p, uint32_t expected, uint32_t desired)
+{
+    return atom_cas_acqrel_gpu_u32(p, expected, desired);
+}
+
+TERN_DEVICE uint64_t atom_cas_acqrel_sys_u64(uint64_t *p, uint64_t expected, uint64_t desired)
+{
+    return atom_cas_acqrel_gpu_u64(p, expected, desired);
+}
+
+TERN_DEVICE void red_max_release_gpu_u64(uint64_t *p, uint64_t v)
+{
+    uint64_t seen;
+    simt_point();
+    seen = __atomic_load_n(p, __ATOMIC_RELAXED);
+    while (seen < v && !__atomic_compare_exchange_n(p, &seen, v, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+    }
+}
+
 TERN_DEVICE void atom_max_cta_u64(uint64_t *p, uint64_t v)
 {
     uint64_t seen = __atomic_load_n(p, __ATOMIC_RELAXED);
@@ -145,6 +165,24 @@ TERN_DEVICE void st_release_sys_u64(uint64_t *p, uint64_t v)
     simt_point();
 }
 
+TERN_DEVICE uint32_t ld_acquire_sys_u32(const uint32_t *p)
+{
+    simt_point();
+    simt_self->fenced = 0;
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+
+TERN_DEVICE uint32_t ld_relaxed_sys_u32(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+
+TERN_DEVICE void st_release_sys_u32(uint32_t *p, uint32_t v)
+{
+    simt_point();
+    __atomic_store_n(p, v, TERN_ORDER_RELEASE);
+    simt_point();
+}
+
+TERN_DEVICE void st_relaxed_sys_u32(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+
 /* ThreadSanitizer does not see the fence before it, so the store itself is the release here, and that the
  * fence is there is looked at. */
 TERN_DEVICE void st_fenced_sys_u64(uint64_t *p, uint64_t v)
@@ -153,6 +191,14 @@ TERN_DEVICE void st_fenced_sys_u64(uint64_t *p, uint64_t v)
         simt_no_fence();
     }
     st_release_sys_u64(p, v);
+}
+
+TERN_DEVICE void st_fenced_sys_u32(uint32_t *p, uint32_t v)
+{
+    if (!simt_self->fenced) {
+        simt_no_fence();
+    }
+    st_release_sys_u32(p, v);
 }
 
 TERN_DEVICE void st_relaxed_sys_u64(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }

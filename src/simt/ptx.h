@@ -93,6 +93,31 @@ TERN_DEVICE uint64_t atom_cas_acqrel_gpu_u64(uint64_t *p, uint64_t expected, uin
     return old;
 }
 
+TERN_DEVICE uint32_t atom_cas_acqrel_sys_u32(uint32_t *p, uint32_t expected, uint32_t desired)
+{
+    uint32_t old;
+    asm volatile("atom.cas.acq_rel.sys.global.b32 %0, [%1], %2, %3;"
+                 : "=r"(old)
+                 : "l"(p), "r"(expected), "r"(desired)
+                 : "memory");
+    return old;
+}
+
+TERN_DEVICE uint64_t atom_cas_acqrel_sys_u64(uint64_t *p, uint64_t expected, uint64_t desired)
+{
+    uint64_t old;
+    asm volatile("atom.cas.acq_rel.sys.global.b64 %0, [%1], %2, %3;"
+                 : "=l"(old)
+                 : "l"(p), "l"(expected), "l"(desired)
+                 : "memory");
+    return old;
+}
+
+TERN_DEVICE void red_max_release_gpu_u64(uint64_t *p, uint64_t v)
+{
+    asm volatile("red.release.gpu.global.max.u64 [%0], %1;" : : "l"(p), "l"(v) : "memory");
+}
+
 TERN_DEVICE void atom_max_cta_u64(uint64_t *p, uint64_t v)
 {
     atomicMax((unsigned long long *)p, (unsigned long long)v);
@@ -129,8 +154,33 @@ TERN_DEVICE void st_relaxed_sys_u64(uint64_t *p, uint64_t v)
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(p), "l"(v) : "memory");
 }
 
+TERN_DEVICE uint32_t ld_acquire_sys_u32(const uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+TERN_DEVICE uint32_t ld_relaxed_sys_u32(const uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+TERN_DEVICE void st_release_sys_u32(uint32_t *p, uint32_t v)
+{
+    asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(p), "r"(v) : "memory");
+}
+
+TERN_DEVICE void st_relaxed_sys_u32(uint32_t *p, uint32_t v)
+{
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" : : "l"(p), "r"(v) : "memory");
+}
+
 /* A fence and a relaxed store are a release; one fence serves many stores. */
 TERN_DEVICE void st_fenced_sys_u64(uint64_t *p, uint64_t v) { st_relaxed_sys_u64(p, v); }
+TERN_DEVICE void st_fenced_sys_u32(uint32_t *p, uint32_t v) { st_relaxed_sys_u32(p, v); }
 
 TERN_DEVICE void fence_acqrel_gpu(void) { asm volatile("fence.acq_rel.gpu;" : : : "memory"); }
 TERN_DEVICE void fence_acqrel_sys(void) { asm volatile("fence.acq_rel.sys;" : : : "memory"); }

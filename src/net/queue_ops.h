@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Operations of a queue pair, each called by one thread unless it says otherwise. Remote addresses are the
+ * peer's, local ones this GPU's; the ranges of the queue have their keys.
+ *
+ * All but queue_fetch only hand over: they return a ticket for queue_flush, and local memory is the NIC's until
+ * then. They wait for room in the ring at most. A request that is longer than a message, or lies in several
+ * ranges, becomes several messages; when one of them cannot be handed over, those before it were.
+ *
+ * In one queue writes and atomics take effect in the order in which they were handed over, except that a NIC
+ * with adaptive routing lets writes pass each other: an atomic is what follows data safely, and so queue_signal
+ * is one. Between queues there is no order. Results of READs and atomics arrive whenever they do, until flushed.
+ *
+ * The last entry of every reservation asks for a completion, and is one block long, so that its index plus one
+ * is what has been consumed. */
+#ifndef TERN_QUEUE_OPS_H
+#define TERN_QUEUE_OPS_H
+
+#include "net/amo.h"
+#include "net/queue_core.h"
+
+/* ---- Keys ---- */
+
+/* The range that holds addr, or NULL. */
+TERN_DEVICE const struct net_range *queue_range(const struct net_ranges *all, uint64_t addr)
+{
+    for (uint64_t i = 0; i < all->num; i++) {
+        if (addr - all->ranges[i].addr < all->ranges[i].bytes) {
+            return &all->ranges[i];
+        }
+    }
+    return NULL;
+}
+
+/* One message. */
+struct queue_piece {
+    uint64_t remote, local;
+    struct wqe_key rkey, lkey;
+    uint32_t bytes;
+};
+
+/* The first message of a request; 0 if no key names where it begins. */
+TERN_DEVICE int queue_cut(const struct net_queue *q, uint64_t remote, uint64_t local, uint64_t bytes,
+                          struct queue_piece *piece)
+{
+    const struct net_range *r = queue_range(&q->remote, remote), *l = queue_range(&q->local, local);
+    uint64_t most = q->message_bytes;
+    if (r == NULL || l == NULL) {
+        return 0;
+    }
+    most = bytes < most ? bytes : most;
+    most = r->addr + r->bytes - remote < most ? r->addr + r->bytes - remote : most;
+    most = l->addr + l->bytes - local < most ? l->addr + l->bytes - local : most;
+    piece->remote = remote;
+    piece->local = local;
+    piece->rkey = r->key;
+    piece->lkey = l->key;
+    piece->bytes = (uint32_t)most;
+    return 1;
+}
+
+/* ---- Entries ---- */
+
+TERN_DEVICE void queue_build_rdma(const struct net_queue *q, uint64_t idx, uint32_t opcode,
+                                  const struct queue_piece *piece, uint32_t fm_ce_se)
+{
+    struct wqe_rdma_args args;
+    args.qpn = q->qpn;
+    args.fm_ce_se = fm_ce_se;
+    args.remote = piece->remote;
+    args.local = piece->local;
+    args.rkey = piece->rkey;
+    args.lkey = piece->lkey;
+    args.bytes = piece->bytes;
+    args.imm = 0;
+    wqe_rdma(&q->ring, (uint32_t)idx, &args, opcode, 0);
+}
+
+/* Completes when earlier READs and atomics have, and their data has been pushed into memory. */
+TERN_DEVICE void queue_build_dump(const struct net_queue *q, uint64_t idx)
+{
+    struct wqe_dump_args args;
+    args.qpn = q->qpn;
+    args.fm_ce_se = WQE_CE_ALWAYS | WQE_FM_FENCE;
+    args.lkey = q->results_lkey;
+    args.bytes = 8;
+    args.local = q->results_addr + 8 * NET_QUEUE_NUM_RESULTS;
+    wqe_dump(&q->ring, (uint32_t)idx, &args);
+}
+
+/* An atomic with what has to follow it. */
+struct queue_amo {
+    struct wqe_amo op;
+    uint64_t remote;
+    struct wqe_key rkey;
+    uint32_t blocks; /* of the operation itself */
+    uint32_t dump;   /* 1: its result is to be pushed */
+    uint32_t nop;    /* 1: it has several blocks, and none after it that could complete */
+};
+
+/* 0 if no key names the word. */
+TERN_DEVICE int queue_amo_of(const struct net_queue *q, uint64_t remote, uint32_t amo, uint32_t width,
+                             uint64_t value, uint64_t compare, int fetch, struct queue_amo *a)
+{
+    const struct net_range *r = queue_range(&q->remote, remote);
+    uint32_t form = amo == NET_AMO_ADD     ? AMO_ADD
+                    : amo == NET_AMO_AND   ? AMO_AND
+                    : amo == NET_AMO_OR    ? AMO_OR
+                    : amo == NET_AMO_XOR   ? AMO_XOR
+                    : amo == NET_AMO_CAS   ? AMO_CAS
+                    : amo == NET_AMO_FETCH ? AMO_FETCH
+                                           : AMO_SWAP;
+    if (r == NULL) {
+        return 0;
+    }
+    a->op = wqe_amo_of(form, width, value, compare);
+    a->remote = remote;
+    a->rkey = r->key;
+    a->blocks = wqe_blocks(wqe_atomic_segments(a->op.opcode, width));
+    a->dump = fetch && (q->flags & NET_QUEUE_DUMP);
+    a->nop = a->blocks > 1 && !a->dump;
+    return 1;
+}
+
+TERN_DEVICE uint32_t queue_amo_blocks(const struct queue_amo *a) { return a->blocks + a->dump + a->nop; }
+
+/* The old value goes to result word `word`; the last is nobody's. */
+TERN_DEVICE void queue_build_amo(const struct net_queue *q, uint64_t idx, const struct queue_amo *a,
+                                 uint32_t word)
+{
+    struct wqe_atomic_args args;
+    args.qpn = q->qpn;
+    args.fm_ce_se = a->dump | a->nop ? WQE_CE_ON_ERROR : WQE_CE_ALWAYS;
+    args.remote = a->remote;
+    args.local = q->results_addr + 8 * word;
+    args.rkey = a->rkey;
+    args.lkey = q->results_lkey;
+    args.op = a->op;
+    wqe_atomic(&q->ring, (uint32_t)idx, &args);
+    if (a->dump) {
+        queue_build_dump(q, idx + a->blocks);
+    } else if (a->nop) {
+        struct wqe_nop_args nop;
+        nop.qpn = q->qpn;
+        nop.fm_ce_se = WQE_CE_ALWAYS;
+        wqe_nop(&q->ring, (uint32_t)(idx + a->blocks), &nop);
+    }
+}
+
+/* ---- Put and get ---- */
+
+/* A message in a reservation of its own. */
+TERN_DEVICE uint64_t queue_rdma(const struct net_queue *q, uint32_t opcode, const struct queue_piece *piece,
+                                uint32_t dump)
+{
+    uint64_t first;
+    uint32_t status = queue_reserve(q, 1 + dump, &first);
+    if (status != NET_OK) {
+        return net_ticket_refused(status);
+    }
+    queue_build_rdma(q, first, opcode, piece, dump ? WQE_CE_ON_ERROR : WQE_CE_ALWAYS);
+    if (dump) {
+        queue_build_dump(q, first + 1);
+    }
+    queue_submit(q, first, 1 + dump);
+    return first + 1 + dump;
+}
+
+/* All messages of a request. */
+TERN_DEVICE uint64_t queue_transfer(const struct net_queue *q, uint32_t opcode, uint64_t remote,
+                                    uint64_t local, uint64_t bytes, uint32_t dump)
+{
+    struct queue_piece piece;
+    uint64_t ticket = 0;
+    while (bytes != 0) {
+        if (!queue_cut(q, remote, local, bytes, &piece)) {
+            return net_ticket_refused(NET_REFUSED);
+        }
+        bytes -= piece.bytes;
+        ticket = queue_rdma(q, opcode, &piece, bytes == 0 ? dump : 0);
+        if (net_ticket_status(ticket) != NET_OK) {
+            break;
+        }
+        remote += piece.bytes;
+        local += piece.bytes;
+    }
+    return ticket;
+}
+
+TERN_DEVICE uint64_t queue_put(const struct net_queue *q, uint64_t remote, uint64_t local, uint64_t bytes)
+{
+    return queue_transfer(q, WQE_RDMA_WRITE, remote, local, bytes, 0);
+}
+
+TERN_DEVICE uint64_t queue_get(const struct net_queue *q, uint64_t local, uint64_t remote, uint64_t bytes)
+{
+    return queue_transfer(q, WQE_RDMA_READ, remote, local, bytes, (q->flags & NET_QUEUE_DUMP) != 0);
+}
+
+/* 4 or 8 bytes of a value, little-endian, which travel in the entry itself. */
+TERN_DEVICE uint64_t queue_put_inline(const struct net_queue *q, uint64_t remote, uint64_t value,
+                                      uint32_t bytes)
+{
+    const struct net_range *r = queue_range(&q->remote, remote);
+    struct wqe_inline_args args;
+    uint64_t first;
+    uint32_t status = r == NULL ? (uint32_t)NET_REFUSED : queue_reserve(q, 1, &first);
+    if (status != NET_OK) {
+        return net_ticket_refused(status);
+    }
+    args.qpn = q->qpn;
+    args.fm_ce_se = WQE_CE_ALWAYS;
+    args.remote = remote;
+    args.rkey = r->key;
+    args.bytes = bytes;
+    args.words[0] = (uint32_t)value;
+    args.words[1] = bytes == 8 ? (uint32_t)(value >> 32) : 0;
+    args.words[2] = 0;
+    args.words[3] = args.words[4] = args.words[5] = args.words[6] = 0;
+    wqe_write_inline(&q->ring, (uint32_t)first, &args);
+    queue_submit(q, first, 1);
+    return first + 1;
+}
+
+/* All 32 lanes of a warp, each with a put of its own; lanes may have 0 bytes. Puts of one message each share a
+ * reservation and a doorbell. Every lane gets the same ticket then, which covers them all. */
+TERN_DEVICE uint64_t queue_put_warp(const struct net_queue *q, uint64_t remote, uint64_t local,
+                                    uint64_t bytes)
+{
+    struct queue_piece piece;
+    uint32_t fits = bytes == 0 || (queue_cut(q, remote, local, bytes, &piece) && piece.bytes == bytes);
+    uint32_t mine = warp_ballot(bytes != 0), num = (uint32_t)TERN_POPC(mine), status = NET_OK;
+    uint64_t first = 0;
+    if (!warp_all((int)fits) || num > wqe_ring_blocks(&q->ring)) {
+        return queue_put(q, remote, local, bytes);
+    }
+    if (num == 0) {
+        return 0;
+    }
+    if (lane() == 0) {
+        status = queue_reserve(q, num, &first);
+    }
+    status = shfl_u32(status, 0);
+    first = shfl_u64(first, 0);
+    if (status != NET_OK) {
+        return net_ticket_refused(status);
+    }
+    if (bytes != 0) {
+        int is_last = mine >> lane() == 1u;
+        queue_build_rdma(q, first + (uint32_t)popc_before(mine, lane()), WQE_RDMA_WRITE, &piece,
+                         is_last ? WQE_CE_ALWAYS : WQE_CE_ON_ERROR);
+    }
+    sync_warp(); /* lane 0 submits what all have written */
+    if (lane() == 0) {
+        queue_submit(q, first, num);
+    }
+    return first + num;
+}
+
+/* ---- Atomics and signals ---- */
+
+/* Nobody wants the old value. */
+TERN_DEVICE uint64_t queue_atomic(const struct net_queue *q, uint64_t remote, uint32_t amo, uint32_t width,
+                                  uint64_t value, uint64_t compare)
+{
+    struct queue_amo a;
+    uint64_t first;
+    uint32_t status = NET_REFUSED;
+    if (queue_amo_of(q, remote, amo, width, value, compare, 0, &a)) {
+        status = queue_reserve(q, queue_amo_blocks(&a), &first);
+    }
+    if (status != NET_OK) {
+        return net_ticket_refused(status);
+    }
+    queue_build_amo(q, first, &a, NET_QUEUE_NUM_RESULTS);
+    queue_submit(q, first, queue_amo_blocks(&a));
+    return first + queue_amo_blocks(&a);
+}
+
+/* A result word, in *word. */
+TERN_DEVICE uint32_t queue_take_result(const struct net_queue *q, uint64_t deadline_ns, uint32_t *word)
+{
+    struct net_patience w = net_patience_of(q->abort, deadline_ns);
+    uint64_t busy = ld_relaxed_sys_u64(&q->state->results_busy), seen;
+    uint32_t low, status;
+    for (;;) {
+        if (~busy != 0) {
+            low = (uint32_t)~busy;
+            *word =
+                low != 0 ? (uint32_t)TERN_FFS(low) - 1u : 31u + (uint32_t)TERN_FFS((uint32_t)(~busy >> 32));
+            /* Acquire pairs with queue_give_result: the thread before has read the word. */
+            seen = atom_cas_acqrel_gpu_u64(&q->state->results_busy, busy, busy | 1ull << *word);
+            if (seen == busy) {
+                return NET_OK;
+            }
+            busy = seen;
+            continue;
+        }
+        status = net_patient(&w);
+        if (status != NET_OK) {
+            return status;
+        }
+        busy = ld_relaxed_sys_u64(&q->state->results_busy);
+    }
+}
+
+TERN_DEVICE void queue_give_result(const struct net_queue *q, uint32_t word)
+{
+    uint64_t busy = ld_relaxed_sys_u64(&q->state->results_busy), seen;
+    for (;;) {
+        seen = atom_cas_acqrel_gpu_u64(&q->state->results_busy, busy, busy & ~(1ull << word));
+        if (seen == busy) {
+            return;
+        }
+        busy = seen;
+    }
+}
+
+/* Waits for the old value. A word whose wait was given up stays taken: the NIC may write it yet. */
+TERN_DEVICE uint32_t queue_fetch(const struct net_queue *q, uint64_t remote, uint32_t amo, uint32_t width,
+                                 uint64_t value, uint64_t compare, uint64_t deadline_ns, uint64_t *old)
+{
+    struct queue_amo a;
+    uint64_t first, raw;
+    uint32_t status, word;
+    if (!queue_amo_of(q, remote, amo, width, value, compare, 1, &a)) {
+        return NET_REFUSED;
+    }
+    status = queue_take_result(q, deadline_ns, &word);
+    if (status != NET_OK) {
+        return status;
+    }
+    status = queue_reserve(q, queue_amo_blocks(&a), &first);
+    if (status != NET_OK) {
+        queue_give_result(q, word);
+        return status;
+    }
+    queue_build_amo(q, first, &a, word);
+    queue_submit(q, first, queue_amo_blocks(&a));
+    status = queue_flush(q, first + queue_amo_blocks(&a), deadline_ns);
+    if (status != NET_OK) {
+        return status;
+    }
+    raw = ld_relaxed_sys_u64(q->results + word); /* queue_flush acquired it */
+    *old = width == 4 ? wqe_amo_result(4, (uint32_t)raw) : raw;
+    queue_give_result(q, word);
+    return NET_OK;
+}
+
+/* On a word of 8 bytes, after all puts that were handed over to this queue before, by this thread and those it
+ * has synchronised with. amo: NET_AMO_ADD or NET_AMO_SET. */
+TERN_DEVICE uint64_t queue_signal(const struct net_queue *q, uint64_t remote, uint64_t value, uint32_t amo)
+{
+    return queue_atomic(q, remote, amo, 8, value, 0);
+}
+
+/* A put and the signal that it has arrived: the last message and the signal share a doorbell. */
+TERN_DEVICE uint64_t queue_put_signal(const struct net_queue *q, uint64_t remote, uint64_t local,
+                                      uint64_t bytes, uint64_t signal, uint64_t value, uint32_t amo)
+{
+    struct queue_piece piece;
+    struct queue_amo a;
+    uint64_t first, ticket;
+    uint32_t status = NET_REFUSED;
+    if (!queue_amo_of(q, signal, amo, 8, value, 0, 0, &a)) {
+        return net_ticket_refused(NET_REFUSED);
+    }
+    for (;;) {
+        if (bytes == 0) {
+            return queue_atomic(q, signal, amo, 8, value, 0);
+        }
+        if (!queue_cut(q, remote, local, bytes, &piece)) {
+            return net_ticket_refused(NET_REFUSED);
+        }
+        if (piece.bytes == bytes) {
+            break;
+        }
+        ticket = queue_rdma(q, WQE_RDMA_WRITE, &piece, 0);
+        if (net_ticket_status(ticket) != NET_OK) {
+            return ticket;
+        }
+        bytes -= piece.bytes;
+        remote += piece.bytes;
+        local += piece.bytes;
+    }
+    status = queue_reserve(q, 1 + queue_amo_blocks(&a), &first);
+    if (status != NET_OK) {
+        return net_ticket_refused(status);
+    }
+    queue_build_rdma(q, first, WQE_RDMA_WRITE, &piece, WQE_CE_ON_ERROR);
+    queue_build_amo(q, first + 1, &a, NET_QUEUE_NUM_RESULTS);
+    queue_submit(q, first, 1 + queue_amo_blocks(&a));
+    return first + 1 + queue_amo_blocks(&a);
+}
+
+#endif

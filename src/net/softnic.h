@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A NIC in software: it reads the entries that kernels write into send rings, does what they say and writes
+ * completions, byte for byte as an mlx5 NIC would be asked and would answer. It is a kernel itself
+ * (kernels/softnic.c), so that it runs in the executor and on a GPU.
+ *
+ *     doorbell, record --> softnic_front.h   what is posted, decoded
+ *                          softnic_move.h    keys looked up, bytes moved, atomics done
+ *     completion queue <-- softnic_complete.h
+ *
+ * The middle moves data by loads and stores, in order, and never loses anything: a queue pair here is
+ * connected to memory, not to another queue pair.
+ *
+ * A warp is an engine, and a queue pair belongs to one engine. It takes queue pairs in random order, so that
+ * no order between them can be relied on by accident. Everything it knows is in struct softnic_qp: a NIC that
+ * has been stopped and started again goes on where it was, and between the two the host may change keys and
+ * add queue pairs. */
+#ifndef TERN_SOFTNIC_H
+#define TERN_SOFTNIC_H
+
+#include "net/key_table.h"
+#include "net/mlx5_decode.h"
+
+enum { SOFTNIC_LATE_BYTES = 64 };
+
+/* The end of a READ, or an atomic's old value, that the NIC has completed but not yet pushed into memory. */
+struct softnic_late {
+    char *to;
+    uint64_t bytes; /* 0: nothing is late */
+    char data[SOFTNIC_LATE_BYTES];
+};
+
+/* An entry that has been done. */
+struct softnic_done {
+    uint64_t idx;
+    uint32_t blocks, wqe_opcode, bytes;
+    uint32_t syndrome, vendor_syndrome;
+};
+
+enum { SOFTNIC_READY, SOFTNIC_ERROR };
+
+struct softnic_qp {
+    /* As in struct net_queue, and as the NIC addresses them. qpn is not 0: a register of zeros rings for none.
+     * The record begins as doorbell_record of the first index. */
+    struct wqe_ring ring;
+    uint32_t qpn;
+    uint32_t pd, remote_pd;
+    uint32_t num_cqes; /* 0: collapsed, all completions overwrite one entry */
+    const uint32_t *record;
+    const uint64_t *doorbell;
+    uint32_t *cqes;
+    const struct key_table *keys, *remote_keys;
+    /* A word for each block of the ring, where it is to be seen that no slot is overwritten before its
+     * completion; or NULL. */
+    uint64_t *watch;
+    struct softnic_late *late; /* not NULL: results are late, and a DUMP brings them */
+
+    /* The NIC's own. Indices of blocks, all `first` to begin with; the rest 0. */
+    uint64_t posted;   /* told of */
+    uint64_t fetched;  /* decoded and done */
+    uint64_t reported; /* completions written: slots before may be overwritten */
+    uint64_t bell;     /* last seen in the register */
+    uint64_t num_done; /* completions written */
+    uint32_t state;    /* SOFTNIC_* */
+    uint32_t is_held;  /* a completion that is not written yet */
+    struct softnic_done held;
+    struct nic_refusal refusal; /* the first */
+    /* What software did wrong; the NIC goes on. */
+    uint64_t num_overwritten; /* blocks that changed before they were completed */
+    uint64_t num_overruns;    /* times that more was posted than the ring holds */
+    uint64_t num_wrong_bells; /* doorbells of another queue pair */
+};
+
+struct softnic_args {
+    struct softnic_qp *qps;
+    uint32_t num_qps;
+    uint32_t
+        hold_one_in; /* so many completions wait for a later look; a collapsed queue may skip them. 0: none */
+    uint64_t seed;
+    const uint64_t *stop; /* not 0: the NIC ends, after the entry it is at */
+};
+
+TERN_DEVICE uint32_t softnic_blocks(const struct softnic_qp *qp) { return wqe_ring_blocks(&qp->ring); }
+
+#endif
