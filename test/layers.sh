@@ -13,7 +13,7 @@ rules='
 core: core/
 simt: simt/ machine/machine.h core/
 machine: machine/ simt/executor.h kernels/kernels.h kernels/table_ core/
-net: net/ simt/simt.h core/
+net: net/ machine/machine.h simt/simt.h core/
 kernels: kernels/ net/ simt/simt.h
 comm: comm/ machine/machine.h core/
 ep: ep/ kernels/ comm/comm.h machine/machine.h core/
