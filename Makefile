@@ -107,7 +107,7 @@ TEST_MAIN   := $(wildcard test/*_test.c)
 TEST_HELP   := $(filter-out $(TEST_MAIN),$(wildcard test/*.c)) $(wildcard src/ref/*.c)
 BENCH_SRC   := $(filter-out $(WIRE_KERNELS),$(wildcard bench/*.c))
 # Kernels that only tests run: on the cpu machine, and through nvcc to see that it takes them.
-TEST_KERNEL := test/wqe_kernel.c
+TEST_KERNEL := $(wildcard test/*_kernel.c)
 TOOL_MAIN   := $(wildcard tools/*.c)
 EXAMPLE_SRC := $(wildcard examples/*.c)
 

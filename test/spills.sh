@@ -30,7 +30,7 @@ while read -r verdict text; do
     $verdict "$text"
 done < "$scratch/kernels"
 listed=$(sed -n 's/^ *X(\([a-z_0-9]*\), struct.*/\1/p' src/kernels/kernels.h
-    sed -n 's/^TERN_KERNEL(\([a-z_0-9]*\), struct.*/\1/p' test/wqe_kernel.c)
+    sed -n 's/^TERN_KERNEL(\([a-z_0-9]*\), struct.*/\1/p' test/*_kernel.c)
 for name in $listed; do
     grep -q " tern_cuda_$name for " "$scratch/kernels" || not_ok "kernel $name is in no object"
 done

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A software NIC (net/softnic.h). A warp is an engine: its first lane looks at one queue pair after the other,
- * decodes, does what is small and completes; all lanes copy what is not. */
+ * A software NIC (net/softnic.h). A warp is an engine: its first lane looks at one queue pair after the
+ * other, decodes, does what is small and completes; all lanes copy what is not. */
 #include "kernels/kernels.h"
 #include "net/softnic_complete.h"
 #include "net/softnic_move.h"

@@ -27,6 +27,11 @@ static enum tern_status check_sizes(const struct net_queue *q)
                          "a send ring of %llu blocks; it has a power of two from %d to %d",
                          (unsigned long long)blocks, NET_QUEUE_MIN_BLOCKS, WQE_MAX_RING_BLOCKS);
     }
+    if ((q->flags & NET_QUEUE_CQ_RING) && blocks > NET_QUEUE_MAX_CQ_RING_BLOCKS) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "a ring of %llu blocks with a ring of completions; it has at most %d",
+                         (unsigned long long)blocks, NET_QUEUE_MAX_CQ_RING_BLOCKS);
+    }
     if (q->flags & NET_QUEUE_CQ_RING ? !is_power_of_two(q->num_cqes) || q->num_cqes < blocks
                                      : q->num_cqes != 1) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,

@@ -25,7 +25,9 @@
 #include "net/net_wait.h"
 
 enum {
-    NET_QUEUE_MIN_BLOCKS = 4,   /* the longest reservation: data, and a signal of two blocks with its NOP */
+    NET_QUEUE_MIN_BLOCKS = 4, /* the longest reservation: data, and a signal of two blocks with its NOP */
+    /* With NET_QUEUE_CQ_RING: two rings lie within what 16 bits tell (queue_poll_ring). */
+    NET_QUEUE_MAX_CQ_RING_BLOCKS = WQE_MAX_RING_BLOCKS / 2,
     NET_QUEUE_NUM_RESULTS = 64, /* words for old values that are on their way */
 };
 
@@ -82,8 +84,8 @@ struct net_queue {
     uint32_t *record;   /* two words, DOORBELL_RECORD_*; not used with NET_QUEUE_RELAY */
     uint64_t *doorbell; /* the register, 8 bytes at once; likewise */
     uint64_t *relay;    /* NET_QUEUE_RELAY: memory that the host polls, 0 or the first index to begin with */
-    /* Entries of CQE_WORDS words, all 0xff to begin with. The completion queue ignores overrun and no consumer
-     * index is ever written to it; that it never runs over follows from num_cqes. */
+    /* Entries of CQE_WORDS words, all 0xff to begin with. The completion queue ignores overrun and no
+     * consumer index is ever written to it; that it never runs over follows from num_cqes. */
     uint32_t *cqes;
     uint32_t num_cqes;      /* NET_QUEUE_CQ_RING: a power of two, at least the ring's blocks; else 1 */
     uint32_t message_bytes; /* of one message at most, up to WQE_MAX_BYTES; longer ones are split */
@@ -91,8 +93,8 @@ struct net_queue {
      * multiple of this number of blocks. A power of two. */
     uint32_t batch_blocks;
     struct wqe_key results_lkey;
-    /* NET_QUEUE_NUM_RESULTS words for old values and one for what nobody wants, which DUMP reads too. In memory
-     * of this GPU, aligned to 8. */
+    /* NET_QUEUE_NUM_RESULTS words for old values and one for what nobody wants, which DUMP reads too. In
+     * memory of this GPU, aligned to 8. */
     uint64_t *results;
     uint64_t results_addr; /* as results_lkey knows them */
     struct net_ranges local, remote;

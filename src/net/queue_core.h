@@ -2,20 +2,21 @@
  *
  * What moves the counters of a queue pair. Any threads of one device may use a queue at once.
  *
- *     queue_reserve     slots, once there is room                      may wait for the NIC
+ *     queue_reserve   slots, once there is room                  may wait for the NIC
  *       build entries
- *     queue_submit      in the order of reservation; rings, or         waits for threads that reserved earlier
- *                       leaves it to whoever reserved after this
- *     queue_flush       until the NIC has completed a ticket           may wait for the NIC
+ *     queue_submit    in the order of reservation; rings, or     waits for threads that reserved before
+ *                     leaves it to whoever reserved after it
+ *     queue_flush     until the NIC has completed a ticket       may wait for the NIC
  *
  * Between reserve and submit a thread does nothing that could wait for anything: then the chain of threads
- * that wait in queue_submit always moves, and needs neither abort word nor deadline. Slots are given only when
- * they are free, so that a wait for room which is given up leaves the queue as it was, and so that whoever
- * reserved last is on its way to the doorbell, never itself waiting for completions that nobody asked for.
+ * that wait in queue_submit always moves, and needs neither abort word nor deadline. Slots are given only
+ * when they are free, so that a wait for room which is given up leaves the queue as it was, and so that
+ * whoever reserved last is on its way to the doorbell, never itself waiting for completions that nobody asked
+ * for.
  *
  * Memory order. An entry's stores come before the reading NIC's loads by: submit's CAS on `ready` (release),
  * ring's load of `ready` (acquire), fence, record, fence, doorbell. A slot's reading by the NIC comes before
- * the next store to it by: the completion's last word, poll's acquire of it, poll's max on `consumed`
+ * the next store to it by: the completion's last word, poll's acquire of it, a poll's max on `consumed`
  * (release), reserve's load of `consumed` (acquire). Scope is the system's where a NIC is at the other end,
  * the device's where a thread is. */
 #ifndef TERN_QUEUE_CORE_H
@@ -39,47 +40,70 @@ TERN_DEVICE uint32_t queue_keep_error(const struct net_queue *q, const uint32_t 
     uint32_t why = ld_relaxed_sys_u32(cqe + CQE_WORD_SYNDROME), who = ld_relaxed_sys_u32(cqe + CQE_WORD_QPN);
     uint64_t error = QUEUE_ERROR_SEEN | (uint64_t)cqe_wqe_opcode(who) << 32 | cqe_tail_idx(tail) << 16 |
                      cqe_vendor_syndrome(why) << 8 | cqe_syndrome(why);
+    /* Pairs with itself in other threads: one of them is first. */
     uint64_t first = atom_cas_acqrel_gpu_u64(&q->state->error, 0, error);
     return queue_error_status(first != 0 ? first : error);
 }
 
-/* One look at the completion queue. Whatever entry an error belongs to, it ends every wait. */
-TERN_DEVICE uint32_t queue_poll(const struct net_queue *q)
+/* All completions overwrite one entry, so that only the latest can be seen, again and again. */
+TERN_DEVICE uint32_t queue_poll_collapsed(const struct net_queue *q)
+{
+    /* Before the completion is read: that one can then only be ahead of it. Acquire pairs with the max below,
+     * in the thread that saw an earlier completion: the one read here is not older. */
+    uint64_t consumed = ld_acquire_sys_u64(&q->state->consumed);
+    /* One load gives index and opcode of one completion. Pairs with the NIC's store of the word, which comes
+     * last: what the NIC has read and written for this entry lies before. */
+    uint32_t tail = ld_acquire_sys_u32(q->cqes + CQE_WORD_TAIL), ahead;
+    if (cqe_tail_opcode(tail) == CQE_INVALID) {
+        return NET_OK;
+    }
+    if (cqe_is_error(tail)) {
+        return queue_keep_error(q, q->cqes, tail);
+    }
+    /* No more than a ring is in flight. More than that: others went on since `consumed` was read, and the
+     * next look will tell. 65536 blocks or more since then: too little is told, never too much. */
+    ahead = (cqe_tail_idx(tail) + 1u - (uint32_t)consumed) & 0xffffu;
+    if (ahead - 1u < wqe_ring_blocks(&q->ring)) {
+        /* Pairs with the acquire in queue_reserve and in queue_flush. */
+        red_max_release_gpu_u64(&q->state->consumed, consumed + ahead);
+    }
+    return NET_OK;
+}
+
+/* Every completion is there once, and whoever takes it has to tell what it says. */
+TERN_DEVICE uint32_t queue_poll_ring(const struct net_queue *q)
 {
     struct net_queue_state *s = q->state;
-    uint64_t error = ld_relaxed_sys_u64(&s->error);
-    uint32_t ring = q->flags & NET_QUEUE_CQ_RING, tail, ahead;
-    const uint32_t *cqe = q->cqes;
-    uint64_t consumed, taken = 0;
-    if (error != 0) {
-        return queue_error_status(error);
-    }
-    /* Before the completion is read: what it tells can then only be ahead of it. Acquire pairs with the max
-     * below, in the thread that saw an earlier completion: the tail read here is not older than that. */
-    consumed = ld_acquire_sys_u64(&s->consumed);
-    if (ring) {
-        taken = ld_acquire_sys_u64(&s->completions);
-        cqe += (taken & (q->num_cqes - 1u)) * CQE_WORDS;
-    }
-    /* One load gives index, opcode and owner of one completion. Pairs with the NIC's store of the word, which
-     * comes last: what the NIC has read and written for this entry lies before. */
-    tail = ld_acquire_sys_u32(cqe + CQE_WORD_TAIL);
-    if (ring ? !cqe_is_written(tail, (uint32_t)taken, q->num_cqes) : cqe_tail_opcode(tail) == CQE_INVALID) {
+    uint64_t taken = ld_acquire_sys_u64(&s->completions); /* pairs with the CAS below */
+    /* After `taken`, before the completion: if this thread takes it, nothing behind it was consumed by then.
+     * And not more than two rings lie between: the completion before it was taken by then, so all that its
+     * entry had waited for was consumed. */
+    uint64_t consumed = ld_acquire_sys_u64(&s->consumed); /* pairs with the max below */
+    const uint32_t *cqe = q->cqes + (taken & (q->num_cqes - 1u)) * CQE_WORDS;
+    /* Pairs with the NIC's store, as in a collapsed queue. */
+    uint32_t tail = ld_acquire_sys_u32(cqe + CQE_WORD_TAIL), ahead;
+    if (!cqe_is_written(tail, (uint32_t)taken, q->num_cqes)) {
         return NET_OK;
     }
     if (cqe_is_error(tail)) {
         return queue_keep_error(q, cqe, tail);
     }
-    if (ring && atom_cas_acqrel_gpu_u64(&s->completions, taken, taken + 1) != taken) {
-        return NET_OK; /* another thread has taken this entry, and the slot may hold a later one */
-    }
-    /* 16 bits tell how far ahead, since no more than a ring is in flight; anything else is a completion that was
-     * there before. Too little is told, never too much, if others consumed 65536 blocks meanwhile. */
-    ahead = (cqe_tail_idx(tail) + 1u - (uint32_t)consumed) & 0xffffu;
-    if (ahead - 1u < wqe_ring_blocks(&q->ring)) {
-        red_max_release_gpu_u64(&s->consumed, consumed + ahead);
+    /* If another thread was faster the slot may even hold a later completion. */
+    if (atom_cas_acqrel_gpu_u64(&s->completions, taken, taken + 1) == taken) { /* pairs with the load above */
+        ahead = (cqe_tail_idx(tail) + 1u - (uint32_t)consumed) & 0xffffu;
+        red_max_release_gpu_u64(&s->consumed, consumed + ahead); /* as in a collapsed queue */
     }
     return NET_OK;
+}
+
+/* One look at the completion queue. Whatever entry an error belongs to, it ends every wait. */
+TERN_DEVICE uint32_t queue_poll(const struct net_queue *q)
+{
+    uint64_t error = ld_relaxed_sys_u64(&q->state->error);
+    if (error != 0) {
+        return queue_error_status(error);
+    }
+    return q->flags & NET_QUEUE_CQ_RING ? queue_poll_ring(q) : queue_poll_collapsed(q);
 }
 
 /* ---- Doorbell ---- */
@@ -87,13 +111,16 @@ TERN_DEVICE uint32_t queue_poll(const struct net_queue *q)
 /* Everything that is ready, by the thread that has the lock. */
 TERN_DEVICE void queue_tell(const struct net_queue *q, uint64_t next)
 {
+    /* With the store behind it, pairs with the NIC's (softnic_look) or the host's acquire: all that threads
+     * wrote up to `next`, entries and data, can be read. */
     fence_acqrel_sys();
     if (q->flags & NET_QUEUE_RELAY) {
         st_fenced_sys_u64(q->relay, next); /* pairs with the acquire in terni_relay_step */
         return;
     }
     st_fenced_sys_u32(q->record + DOORBELL_RECORD_SEND, doorbell_record((uint32_t)next));
-    /* The record first: a NIC that is told to look finds it. */
+    /* The record first, so that a NIC that is told to look finds it; pairs with its reading of the
+     * register. */
     fence_acqrel_sys();
     st_fenced_sys_u64(q->doorbell, doorbell_value(q->qpn, (uint32_t)next));
 }
@@ -104,13 +131,14 @@ TERN_DEVICE void queue_ring(const struct net_queue *q, uint64_t until)
 {
     struct net_queue_state *s = q->state;
     while (ld_relaxed_sys_u64(&s->posted) < until) {
+        /* Pairs with the release below, by the thread that had the lock before. */
         if (atom_cas_acqrel_gpu_u32(&s->lock, 0, 1) == 0) {
             uint64_t ready = ld_acquire_sys_u64(&s->ready); /* pairs with queue_submit's CAS */
             if (ready > ld_relaxed_sys_u64(&s->posted)) {
                 queue_tell(q, ready);
                 st_relaxed_sys_u64(&s->posted, ready);
             }
-            atom_cas_acqrel_gpu_u32(&s->lock, 1, 0);
+            atom_cas_acqrel_gpu_u32(&s->lock, 1, 0); /* pairs with the CAS above */
         } else {
             spin();
         }
@@ -125,27 +153,22 @@ TERN_DEVICE uint64_t queue_deadline(const struct net_queue *q)
     return q->timeout_ns == NET_NO_DEADLINE ? NET_NO_DEADLINE : clock_ns() + q->timeout_ns;
 }
 
-/* NET_OK: the slots from *first on are this thread's to write and to submit, without waiting. */
-TERN_DEVICE uint32_t queue_reserve(const struct net_queue *q, uint32_t blocks, uint64_t *first)
+/* The first of so many slots, which are this thread's to write and to submit, without waiting for anything;
+ * or a refused ticket. */
+TERN_DEVICE uint64_t queue_reserve(const struct net_queue *q, uint32_t blocks)
 {
     struct net_queue_state *s = q->state;
     const uint32_t room = wqe_ring_blocks(&q->ring);
     struct net_patience w = net_patience_of(q->abort, 0);
-    if (blocks > room) {
-        return NET_REFUSED;
-    }
-    if (ld_relaxed_sys_u64(&s->error) != 0) {
-        return queue_poll(q);
-    }
-    for (;;) {
+    uint32_t status =
+        blocks > room ? (uint32_t)NET_REFUSED : queue_error_status(ld_relaxed_sys_u64(&s->error));
+    while (status == NET_OK) {
         uint64_t reserved = ld_relaxed_sys_u64(&s->reserved);
-        /* Pairs with queue_poll's max: the NIC has read what the slots held. */
+        /* Pairs with the polls' max: the NIC has read what the slots held. */
         uint64_t consumed = ld_acquire_sys_u64(&s->consumed);
-        uint32_t status;
         if (reserved + blocks - consumed <= room) {
             if (atom_cas_acqrel_gpu_u64(&s->reserved, reserved, reserved + blocks) == reserved) {
-                *first = reserved;
-                return NET_OK;
+                return reserved;
             }
             continue;
         }
@@ -156,10 +179,8 @@ TERN_DEVICE uint32_t queue_reserve(const struct net_queue *q, uint32_t blocks, u
         if (status == NET_OK) {
             status = net_patient(&w);
         }
-        if (status != NET_OK) {
-            return status;
-        }
     }
+    return net_ticket_refused(status);
 }
 
 /* The entries from `first` on are written. Threads that synchronised with this one may have written them. */
@@ -170,7 +191,8 @@ TERN_DEVICE void queue_submit(const struct net_queue *q, uint64_t first, uint32_
     while (ld_relaxed_sys_u64(&s->ready) != first) {
         spin();
     }
-    /* Alone here. Acquire: what earlier threads wrote is passed on to whoever rings. Release: so is this. */
+    /* Alone here. Pairs with itself in the thread that reserved before, and with queue_ring's load in whoever
+     * rings: what all threads wrote up to here is passed on. */
     atom_cas_acqrel_gpu_u64(&s->ready, first, end);
     /* After the CAS: whoever reserves last finds nothing newer here, so that somebody always rings. */
     if (ld_relaxed_sys_u64(&s->reserved) == end || (first ^ end) >= q->batch_blocks) {
@@ -180,15 +202,15 @@ TERN_DEVICE void queue_submit(const struct net_queue *q, uint64_t first, uint32_
 
 /* ---- Waiting ---- */
 
-/* Until the ticket's operation and everything before it in this queue is complete. deadline_ns: of clock_ns(),
- * or NET_NO_DEADLINE. */
+/* Until the ticket's operation and everything before it in this queue is complete. deadline_ns: of
+ * clock_ns(), or NET_NO_DEADLINE. */
 TERN_DEVICE uint32_t queue_flush(const struct net_queue *q, uint64_t ticket, uint64_t deadline_ns)
 {
     struct net_queue_state *s = q->state;
     struct net_patience w = net_patience_of(q->abort, deadline_ns);
     uint32_t status = net_ticket_status(ticket);
     while (status == NET_OK) {
-        /* Pairs with queue_poll's max: what the NIC wrote for these operations can be read. */
+        /* Pairs with the polls' max: what the NIC wrote for these operations can be read. */
         if (ld_acquire_sys_u64(&s->consumed) >= ticket) {
             return NET_OK;
         }
@@ -207,8 +229,8 @@ TERN_DEVICE uint32_t queue_flush_all(const struct net_queue *q, uint64_t deadlin
 }
 
 /* The same for queues first, first + step, ... of num: all of them by one thread (0, 1), or shared out among
- * the threads of a warp, not more, since all that wait for one queue read the same words. The first failure, in
- * the order of the queues. */
+ * the threads of a warp, not more, since all that wait for one queue read the same words. The first failure,
+ * in the order of the queues. */
 TERN_DEVICE uint32_t queue_flush_each(const struct net_queue *queues, uint32_t num, uint32_t first,
                                       uint32_t step, uint64_t deadline_ns)
 {

@@ -3,149 +3,20 @@
  * Operations of a queue pair, each called by one thread unless it says otherwise. Remote addresses are the
  * peer's, local ones this GPU's; the ranges of the queue have their keys.
  *
- * All but queue_fetch only hand over: they return a ticket for queue_flush, and local memory is the NIC's until
- * then. They wait for room in the ring at most. A request that is longer than a message, or lies in several
- * ranges, becomes several messages; when one of them cannot be handed over, those before it were.
+ * All but queue_fetch only hand over: they return a ticket for queue_flush, and local memory is the NIC's
+ * until then. They wait for room in the ring at most. To put or get no bytes is nothing: its ticket is 0, and
+ * covers nothing that went before. A request that is longer than a message, or lies in several ranges,
+ * becomes several messages; when one of them cannot be handed over, those before it were.
  *
  * In one queue writes and atomics take effect in the order in which they were handed over, except that a NIC
- * with adaptive routing lets writes pass each other: an atomic is what follows data safely, and so queue_signal
- * is one. Between queues there is no order. Results of READs and atomics arrive whenever they do, until flushed.
- *
- * The last entry of every reservation asks for a completion, and is one block long, so that its index plus one
- * is what has been consumed. */
+ * with adaptive routing lets writes pass each other: an atomic is what follows data safely, and so
+ * queue_signal is one. Between queues there is no order. Results of READs and atomics arrive whenever they
+ * do, until flushed. */
 #ifndef TERN_QUEUE_OPS_H
 #define TERN_QUEUE_OPS_H
 
-#include "net/amo.h"
+#include "net/queue_build.h"
 #include "net/queue_core.h"
-
-/* ---- Keys ---- */
-
-/* The range that holds addr, or NULL. */
-TERN_DEVICE const struct net_range *queue_range(const struct net_ranges *all, uint64_t addr)
-{
-    for (uint64_t i = 0; i < all->num; i++) {
-        if (addr - all->ranges[i].addr < all->ranges[i].bytes) {
-            return &all->ranges[i];
-        }
-    }
-    return NULL;
-}
-
-/* One message. */
-struct queue_piece {
-    uint64_t remote, local;
-    struct wqe_key rkey, lkey;
-    uint32_t bytes;
-};
-
-/* The first message of a request; 0 if no key names where it begins. */
-TERN_DEVICE int queue_cut(const struct net_queue *q, uint64_t remote, uint64_t local, uint64_t bytes,
-                          struct queue_piece *piece)
-{
-    const struct net_range *r = queue_range(&q->remote, remote), *l = queue_range(&q->local, local);
-    uint64_t most = q->message_bytes;
-    if (r == NULL || l == NULL) {
-        return 0;
-    }
-    most = bytes < most ? bytes : most;
-    most = r->addr + r->bytes - remote < most ? r->addr + r->bytes - remote : most;
-    most = l->addr + l->bytes - local < most ? l->addr + l->bytes - local : most;
-    piece->remote = remote;
-    piece->local = local;
-    piece->rkey = r->key;
-    piece->lkey = l->key;
-    piece->bytes = (uint32_t)most;
-    return 1;
-}
-
-/* ---- Entries ---- */
-
-TERN_DEVICE void queue_build_rdma(const struct net_queue *q, uint64_t idx, uint32_t opcode,
-                                  const struct queue_piece *piece, uint32_t fm_ce_se)
-{
-    struct wqe_rdma_args args;
-    args.qpn = q->qpn;
-    args.fm_ce_se = fm_ce_se;
-    args.remote = piece->remote;
-    args.local = piece->local;
-    args.rkey = piece->rkey;
-    args.lkey = piece->lkey;
-    args.bytes = piece->bytes;
-    args.imm = 0;
-    wqe_rdma(&q->ring, (uint32_t)idx, &args, opcode, 0);
-}
-
-/* Completes when earlier READs and atomics have, and their data has been pushed into memory. */
-TERN_DEVICE void queue_build_dump(const struct net_queue *q, uint64_t idx)
-{
-    struct wqe_dump_args args;
-    args.qpn = q->qpn;
-    args.fm_ce_se = WQE_CE_ALWAYS | WQE_FM_FENCE;
-    args.lkey = q->results_lkey;
-    args.bytes = 8;
-    args.local = q->results_addr + 8 * NET_QUEUE_NUM_RESULTS;
-    wqe_dump(&q->ring, (uint32_t)idx, &args);
-}
-
-/* An atomic with what has to follow it. */
-struct queue_amo {
-    struct wqe_amo op;
-    uint64_t remote;
-    struct wqe_key rkey;
-    uint32_t blocks; /* of the operation itself */
-    uint32_t dump;   /* 1: its result is to be pushed */
-    uint32_t nop;    /* 1: it has several blocks, and none after it that could complete */
-};
-
-/* 0 if no key names the word. */
-TERN_DEVICE int queue_amo_of(const struct net_queue *q, uint64_t remote, uint32_t amo, uint32_t width,
-                             uint64_t value, uint64_t compare, int fetch, struct queue_amo *a)
-{
-    const struct net_range *r = queue_range(&q->remote, remote);
-    uint32_t form = amo == NET_AMO_ADD     ? AMO_ADD
-                    : amo == NET_AMO_AND   ? AMO_AND
-                    : amo == NET_AMO_OR    ? AMO_OR
-                    : amo == NET_AMO_XOR   ? AMO_XOR
-                    : amo == NET_AMO_CAS   ? AMO_CAS
-                    : amo == NET_AMO_FETCH ? AMO_FETCH
-                                           : AMO_SWAP;
-    if (r == NULL) {
-        return 0;
-    }
-    a->op = wqe_amo_of(form, width, value, compare);
-    a->remote = remote;
-    a->rkey = r->key;
-    a->blocks = wqe_blocks(wqe_atomic_segments(a->op.opcode, width));
-    a->dump = fetch && (q->flags & NET_QUEUE_DUMP);
-    a->nop = a->blocks > 1 && !a->dump;
-    return 1;
-}
-
-TERN_DEVICE uint32_t queue_amo_blocks(const struct queue_amo *a) { return a->blocks + a->dump + a->nop; }
-
-/* The old value goes to result word `word`; the last is nobody's. */
-TERN_DEVICE void queue_build_amo(const struct net_queue *q, uint64_t idx, const struct queue_amo *a,
-                                 uint32_t word)
-{
-    struct wqe_atomic_args args;
-    args.qpn = q->qpn;
-    args.fm_ce_se = a->dump | a->nop ? WQE_CE_ON_ERROR : WQE_CE_ALWAYS;
-    args.remote = a->remote;
-    args.local = q->results_addr + 8 * word;
-    args.rkey = a->rkey;
-    args.lkey = q->results_lkey;
-    args.op = a->op;
-    wqe_atomic(&q->ring, (uint32_t)idx, &args);
-    if (a->dump) {
-        queue_build_dump(q, idx + a->blocks);
-    } else if (a->nop) {
-        struct wqe_nop_args nop;
-        nop.qpn = q->qpn;
-        nop.fm_ce_se = WQE_CE_ALWAYS;
-        wqe_nop(&q->ring, (uint32_t)(idx + a->blocks), &nop);
-    }
-}
 
 /* ---- Put and get ---- */
 
@@ -153,10 +24,9 @@ TERN_DEVICE void queue_build_amo(const struct net_queue *q, uint64_t idx, const 
 TERN_DEVICE uint64_t queue_rdma(const struct net_queue *q, uint32_t opcode, const struct queue_piece *piece,
                                 uint32_t dump)
 {
-    uint64_t first;
-    uint32_t status = queue_reserve(q, 1 + dump, &first);
-    if (status != NET_OK) {
-        return net_ticket_refused(status);
+    uint64_t first = queue_reserve(q, 1 + dump);
+    if (net_ticket_status(first) != NET_OK) {
+        return first;
     }
     queue_build_rdma(q, first, opcode, piece, dump ? WQE_CE_ON_ERROR : WQE_CE_ALWAYS);
     if (dump) {
@@ -204,9 +74,12 @@ TERN_DEVICE uint64_t queue_put_inline(const struct net_queue *q, uint64_t remote
     const struct net_range *r = queue_range(&q->remote, remote);
     struct wqe_inline_args args;
     uint64_t first;
-    uint32_t status = r == NULL ? (uint32_t)NET_REFUSED : queue_reserve(q, 1, &first);
-    if (status != NET_OK) {
-        return net_ticket_refused(status);
+    if (r == NULL) {
+        return net_ticket_refused(NET_REFUSED);
+    }
+    first = queue_reserve(q, 1);
+    if (net_ticket_status(first) != NET_OK) {
+        return first;
     }
     args.qpn = q->qpn;
     args.fm_ce_se = WQE_CE_ALWAYS;
@@ -222,14 +95,14 @@ TERN_DEVICE uint64_t queue_put_inline(const struct net_queue *q, uint64_t remote
     return first + 1;
 }
 
-/* All 32 lanes of a warp, each with a put of its own; lanes may have 0 bytes. Puts of one message each share a
- * reservation and a doorbell. Every lane gets the same ticket then, which covers them all. */
+/* All 32 lanes of a warp, each with a put of its own; lanes may have 0 bytes. Puts of one message each share
+ * a reservation and a doorbell. Every lane gets the same ticket then, which covers them all. */
 TERN_DEVICE uint64_t queue_put_warp(const struct net_queue *q, uint64_t remote, uint64_t local,
                                     uint64_t bytes)
 {
-    struct queue_piece piece;
+    struct queue_piece piece = {0};
     uint32_t fits = bytes == 0 || (queue_cut(q, remote, local, bytes, &piece) && piece.bytes == bytes);
-    uint32_t mine = warp_ballot(bytes != 0), num = (uint32_t)TERN_POPC(mine), status = NET_OK;
+    uint32_t mine = warp_ballot(bytes != 0), num = (uint32_t)TERN_POPC(mine);
     uint64_t first = 0;
     if (!warp_all((int)fits) || num > wqe_ring_blocks(&q->ring)) {
         return queue_put(q, remote, local, bytes);
@@ -238,12 +111,11 @@ TERN_DEVICE uint64_t queue_put_warp(const struct net_queue *q, uint64_t remote, 
         return 0;
     }
     if (lane() == 0) {
-        status = queue_reserve(q, num, &first);
+        first = queue_reserve(q, num);
     }
-    status = shfl_u32(status, 0);
     first = shfl_u64(first, 0);
-    if (status != NET_OK) {
-        return net_ticket_refused(status);
+    if (net_ticket_status(first) != NET_OK) {
+        return first;
     }
     if (bytes != 0) {
         int is_last = mine >> lane() == 1u;
@@ -265,12 +137,12 @@ TERN_DEVICE uint64_t queue_atomic(const struct net_queue *q, uint64_t remote, ui
 {
     struct queue_amo a;
     uint64_t first;
-    uint32_t status = NET_REFUSED;
-    if (queue_amo_of(q, remote, amo, width, value, compare, 0, &a)) {
-        status = queue_reserve(q, queue_amo_blocks(&a), &first);
+    if (!queue_amo_of(q, remote, amo, width, value, compare, 0, &a)) {
+        return net_ticket_refused(NET_REFUSED);
     }
-    if (status != NET_OK) {
-        return net_ticket_refused(status);
+    first = queue_reserve(q, queue_amo_blocks(&a));
+    if (net_ticket_status(first) != NET_OK) {
+        return first;
     }
     queue_build_amo(q, first, &a, NET_QUEUE_NUM_RESULTS);
     queue_submit(q, first, queue_amo_blocks(&a));
@@ -308,6 +180,7 @@ TERN_DEVICE void queue_give_result(const struct net_queue *q, uint32_t word)
 {
     uint64_t busy = ld_relaxed_sys_u64(&q->state->results_busy), seen;
     for (;;) {
+        /* Release pairs with queue_take_result in the word's next user. */
         seen = atom_cas_acqrel_gpu_u64(&q->state->results_busy, busy, busy & ~(1ull << word));
         if (seen == busy) {
             return;
@@ -330,10 +203,10 @@ TERN_DEVICE uint32_t queue_fetch(const struct net_queue *q, uint64_t remote, uin
     if (status != NET_OK) {
         return status;
     }
-    status = queue_reserve(q, queue_amo_blocks(&a), &first);
-    if (status != NET_OK) {
+    first = queue_reserve(q, queue_amo_blocks(&a));
+    if (net_ticket_status(first) != NET_OK) {
         queue_give_result(q, word);
-        return status;
+        return net_ticket_status(first);
     }
     queue_build_amo(q, first, &a, word);
     queue_submit(q, first, queue_amo_blocks(&a));
@@ -347,8 +220,8 @@ TERN_DEVICE uint32_t queue_fetch(const struct net_queue *q, uint64_t remote, uin
     return NET_OK;
 }
 
-/* On a word of 8 bytes, after all puts that were handed over to this queue before, by this thread and those it
- * has synchronised with. amo: NET_AMO_ADD or NET_AMO_SET. */
+/* On a word of 8 bytes, after all puts that were handed over to this queue before, by this thread and those
+ * it has synchronised with. amo: NET_AMO_ADD or NET_AMO_SET. */
 TERN_DEVICE uint64_t queue_signal(const struct net_queue *q, uint64_t remote, uint64_t value, uint32_t amo)
 {
     return queue_atomic(q, remote, amo, 8, value, 0);
@@ -361,7 +234,6 @@ TERN_DEVICE uint64_t queue_put_signal(const struct net_queue *q, uint64_t remote
     struct queue_piece piece;
     struct queue_amo a;
     uint64_t first, ticket;
-    uint32_t status = NET_REFUSED;
     if (!queue_amo_of(q, signal, amo, 8, value, 0, 0, &a)) {
         return net_ticket_refused(NET_REFUSED);
     }
@@ -383,9 +255,9 @@ TERN_DEVICE uint64_t queue_put_signal(const struct net_queue *q, uint64_t remote
         remote += piece.bytes;
         local += piece.bytes;
     }
-    status = queue_reserve(q, 1 + queue_amo_blocks(&a), &first);
-    if (status != NET_OK) {
-        return net_ticket_refused(status);
+    first = queue_reserve(q, 1 + queue_amo_blocks(&a));
+    if (net_ticket_status(first) != NET_OK) {
+        return first;
     }
     queue_build_rdma(q, first, WQE_RDMA_WRITE, &piece, WQE_CE_ON_ERROR);
     queue_build_amo(q, first + 1, &a, NET_QUEUE_NUM_RESULTS);

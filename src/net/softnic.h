@@ -40,8 +40,8 @@ struct softnic_done {
 enum { SOFTNIC_READY, SOFTNIC_ERROR };
 
 struct softnic_qp {
-    /* As in struct net_queue, and as the NIC addresses them. qpn is not 0: a register of zeros rings for none.
-     * The record begins as doorbell_record of the first index. */
+    /* As in struct net_queue, and as the NIC addresses them. qpn is not 0: a register of zeros rings for
+     * none. The record begins as doorbell_record of the first index. */
     struct wqe_ring ring;
     uint32_t qpn;
     uint32_t pd, remote_pd;

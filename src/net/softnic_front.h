@@ -2,8 +2,8 @@
  *
  * The front end of a software NIC: what has been posted to a queue pair, and its next entry.
  *
- * The record is what counts. The register says that there is work, and up to where at least: a record that has
- * not got there yet is stale and looked at again. Drivers that store the last entry's own index in the
+ * The record is what counts. The register says that there is work, and up to where at least: a record that
+ * has not got there yet is stale and looked at again. Drivers that store the last entry's own index in the
  * register are understood, because the record is never behind that.
  *
  * With qp->watch every block is remembered as it was when it was fetched, and looked at again when its
@@ -74,8 +74,8 @@ TERN_DEVICE void softnic_compare(struct softnic_qp *qp, uint64_t end)
     }
 }
 
-/* Takes the next entry, of which softnic_look saw a block. SYNDROME_NONE and the operation, or why not; how many
- * blocks it has is known in any case, if only as a guess. */
+/* Takes the next entry, of which softnic_look saw a block. SYNDROME_NONE and the operation, or why not; how
+ * many blocks it has is known in any case, if only as a guess. */
 TERN_DEVICE uint32_t softnic_fetch(struct softnic_qp *qp, struct wqe_op *op, struct nic_refusal *r)
 {
     struct wqe_source from = softnic_source(qp, qp->fetched);

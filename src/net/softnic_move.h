@@ -2,17 +2,18 @@
  *
  * What a software NIC does for an operation: finds its memory through the keys, and moves bytes there.
  *
- * One thread finds out and does what is small; a larger copy is left to the warp. A naturally aligned word of 4
- * or 8 bytes that is the whole message is written by one store, after everything that went before it in the
- * queue pair, so that it can be waited for. Atomics are compare-and-swaps of system scope: engines of this NIC
- * and of others are atomic with each other, whatever device they run on. Loads and stores of kernels are not
- * meant to be: a word that NICs raise is raised by NICs only. */
+ * One thread finds out and does what is small; a larger copy is left to the warp. A naturally aligned word of
+ * 4 or 8 bytes that is the whole message is written by one store, after everything that went before it in the
+ * queue pair, so that it can be waited for. Atomics are compare-and-swaps of system scope: engines of this
+ * NIC and of others are atomic with each other, whatever device they run on. Loads and stores of kernels are
+ * not meant to be: a word that NICs raise is raised by NICs only. */
 #ifndef TERN_SOFTNIC_MOVE_H
 #define TERN_SOFTNIC_MOVE_H
 
 #include "net/softnic.h"
 
-/* Byte i comes from from + ((at + i) & mask): plain memory has a mask of ones, inline data that of its ring. */
+/* Byte i comes from from + ((at + i) & mask): plain memory has a mask of ones, inline data that of its
+ * ring. */
 struct softnic_copy {
     char *to;
     const char *from;
@@ -56,7 +57,7 @@ TERN_DEVICE void softnic_store_word(char *to, uint64_t bytes, uint64_t value)
     if (bytes == 4) {
         st_release_sys_u32((uint32_t *)(void *)to, (uint32_t)value);
     } else {
-        st_release_sys_u64((uint64_t *)(void *)to, value);
+        st_release_sys_u64((uint64_t *)(void *)to, value); /* pairs with the same */
     }
 }
 
@@ -66,6 +67,7 @@ TERN_DEVICE uint64_t softnic_load_word(const struct softnic_copy *c)
     const char *from = softnic_from(c, 0);
     uint64_t value = 0;
     if ((uintptr_t)from % c->bytes == 0) {
+        /* Pairs with softnic_store_word and softnic_amo of any NIC: what is read next is not older. */
         return c->bytes == 4 ? ld_acquire_sys_u32((const uint32_t *)(const void *)from)
                              : ld_acquire_sys_u64((const uint64_t *)(const void *)from);
     }
@@ -89,7 +91,8 @@ TERN_DEVICE void softnic_land(struct softnic_late *late)
     late->bytes = 0;
 }
 
-/* Keeps the end of what is to be copied; what was kept before lands first, so that results keep their order. */
+/* Keeps the end of what is to be copied; what was kept before lands first, so that results keep their
+ * order. */
 TERN_DEVICE void softnic_delay(struct softnic_late *late, struct softnic_copy *c)
 {
     struct softnic_copy end = *c;
@@ -120,6 +123,7 @@ TERN_DEVICE uint64_t softnic_amo(char *word, const struct wqe_amo *a)
     } else {
         uint64_t *p = (uint64_t *)(void *)word;
         for (old = ld_relaxed_sys_u64(p);; old = seen) {
+            /* Pairs with the same. */
             seen = atom_cas_acqrel_sys_u64(p, old, wqe_amo_apply(a, old));
             if (seen == old) {
                 return old;

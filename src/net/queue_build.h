@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a request to entries of a queue pair: which keys its addresses have, how it is cut into messages, and
+ * which entries stand for an operation.
+ *
+ * The last entry of every reservation asks for a completion, and is one block long, so that its index plus
+ * one is what has been consumed. What is longer, or must be followed by a DUMP, leaves the asking to the
+ * entry behind it. */
+#ifndef TERN_QUEUE_BUILD_H
+#define TERN_QUEUE_BUILD_H
+
+#include "net/amo.h"
+#include "net/queue.h"
+
+/* ---- Keys ---- */
+
+/* The range that holds addr, or NULL. */
+TERN_DEVICE const struct net_range *queue_range(const struct net_ranges *all, uint64_t addr)
+{
+    for (uint64_t i = 0; i < all->num; i++) {
+        if (addr - all->ranges[i].addr < all->ranges[i].bytes) {
+            return &all->ranges[i];
+        }
+    }
+    return NULL;
+}
+
+/* One message. */
+struct queue_piece {
+    uint64_t remote, local;
+    struct wqe_key rkey, lkey;
+    uint32_t bytes;
+};
+
+/* The first message of a request; 0 if no key names where it begins. */
+TERN_DEVICE int queue_cut(const struct net_queue *q, uint64_t remote, uint64_t local, uint64_t bytes,
+                          struct queue_piece *piece)
+{
+    const struct net_range *r = queue_range(&q->remote, remote), *l = queue_range(&q->local, local);
+    uint64_t most = q->message_bytes;
+    if (r == NULL || l == NULL) {
+        return 0;
+    }
+    most = bytes < most ? bytes : most;
+    most = r->addr + r->bytes - remote < most ? r->addr + r->bytes - remote : most;
+    most = l->addr + l->bytes - local < most ? l->addr + l->bytes - local : most;
+    piece->remote = remote;
+    piece->local = local;
+    piece->rkey = r->key;
+    piece->lkey = l->key;
+    piece->bytes = (uint32_t)most;
+    return 1;
+}
+
+/* ---- Entries ---- */
+
+TERN_DEVICE void queue_build_rdma(const struct net_queue *q, uint64_t idx, uint32_t opcode,
+                                  const struct queue_piece *piece, uint32_t fm_ce_se)
+{
+    struct wqe_rdma_args args;
+    args.qpn = q->qpn;
+    args.fm_ce_se = fm_ce_se;
+    args.remote = piece->remote;
+    args.local = piece->local;
+    args.rkey = piece->rkey;
+    args.lkey = piece->lkey;
+    args.bytes = piece->bytes;
+    args.imm = 0;
+    wqe_rdma(&q->ring, (uint32_t)idx, &args, opcode, 0);
+}
+
+/* Completes when earlier READs and atomics have, and their data has been pushed into memory. */
+TERN_DEVICE void queue_build_dump(const struct net_queue *q, uint64_t idx)
+{
+    struct wqe_dump_args args;
+    args.qpn = q->qpn;
+    args.fm_ce_se = WQE_CE_ALWAYS | WQE_FM_FENCE;
+    args.lkey = q->results_lkey;
+    args.bytes = 8;
+    args.local = q->results_addr + 8 * NET_QUEUE_NUM_RESULTS;
+    wqe_dump(&q->ring, (uint32_t)idx, &args);
+}
+
+/* An atomic with what has to follow it. */
+struct queue_amo {
+    struct wqe_amo op;
+    uint64_t remote;
+    struct wqe_key rkey;
+    uint32_t blocks; /* of the operation itself */
+    uint32_t dump;   /* 1: its result is to be pushed */
+    uint32_t nop;    /* 1: it has several blocks, and none after it that could complete */
+};
+
+/* 0 if no key names the word. */
+TERN_DEVICE int queue_amo_of(const struct net_queue *q, uint64_t remote, uint32_t amo, uint32_t width,
+                             uint64_t value, uint64_t compare, int fetch, struct queue_amo *a)
+{
+    const struct net_range *r = queue_range(&q->remote, remote);
+    uint32_t form = amo == NET_AMO_ADD     ? AMO_ADD
+                    : amo == NET_AMO_AND   ? AMO_AND
+                    : amo == NET_AMO_OR    ? AMO_OR
+                    : amo == NET_AMO_XOR   ? AMO_XOR
+                    : amo == NET_AMO_CAS   ? AMO_CAS
+                    : amo == NET_AMO_FETCH ? AMO_FETCH
+                                           : AMO_SWAP;
+    if (r == NULL) {
+        return 0;
+    }
+    a->op = wqe_amo_of(form, width, value, compare);
+    a->remote = remote;
+    a->rkey = r->key;
+    a->blocks = wqe_blocks(wqe_atomic_segments(a->op.opcode, width));
+    a->dump = fetch && (q->flags & NET_QUEUE_DUMP);
+    a->nop = a->blocks > 1 && !a->dump;
+    return 1;
+}
+
+TERN_DEVICE uint32_t queue_amo_blocks(const struct queue_amo *a) { return a->blocks + a->dump + a->nop; }
+
+/* The old value goes to result word `word`; the last is nobody's. */
+TERN_DEVICE void queue_build_amo(const struct net_queue *q, uint64_t idx, const struct queue_amo *a,
+                                 uint32_t word)
+{
+    struct wqe_atomic_args args;
+    args.qpn = q->qpn;
+    args.fm_ce_se = a->dump | a->nop ? WQE_CE_ON_ERROR : WQE_CE_ALWAYS;
+    args.remote = a->remote;
+    args.local = q->results_addr + 8 * word;
+    args.rkey = a->rkey;
+    args.lkey = q->results_lkey;
+    args.op = a->op;
+    wqe_atomic(&q->ring, (uint32_t)idx, &args);
+    if (a->dump) {
+        queue_build_dump(q, idx + a->blocks);
+    } else if (a->nop) {
+        struct wqe_nop_args nop;
+        nop.qpn = q->qpn;
+        nop.fm_ce_se = WQE_CE_ALWAYS;
+        wqe_nop(&q->ring, (uint32_t)(idx + a->blocks), &nop);
+    }
+}
+
+#endif

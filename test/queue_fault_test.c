@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How waits on queue pairs end when it does not go well: completions in error, of any entry, in collapsed and
+ * ring completion queues; entries behind them; deadlines and the abort word; requests that name no memory.
+ * And that the software NIC sees what software does wrong. */
+#include "net/mlx5_cqe.h"
+#include "queue_rig.h"
+
+#include <string.h>
+
+enum { MAX_STEPS = 16 };
+#define SHORT_NS 30000000ull
+
+/* One thread's steps; run returns when they are done. */
+struct script {
+    struct queue_step steps[32 * MAX_STEPS]; /* of a warp; others than the first do nothing */
+    uint32_t num;
+};
+
+static struct queue_step *add(struct script *c, uint32_t kind, uint32_t queue, uint64_t remote,
+                              uint64_t local, uint64_t bytes)
+{
+    struct queue_step *s = &c->steps[c->num++];
+    memset(s, 0, sizeof(*s));
+    s->kind = kind;
+    s->queue = queue;
+    s->remote = remote;
+    s->local = local;
+    s->bytes = bytes;
+    s->amo = NET_AMO_ADD;
+    s->width = 8;
+    return s;
+}
+
+static int run(struct queue_rig *r, struct script *c, uint64_t timeout_ns)
+{
+    memset(c->steps + c->num, 0, (size_t)(32 - 1) * c->num * sizeof(c->steps[0]));
+    PASS(queue_rig_drive(r, c->steps, c->num, 1, 32, ~0u, timeout_ns));
+    return queue_rig_wait(r);
+}
+
+/* ---- Completions in error ---- */
+
+struct fault {
+    const char *name;
+    uint32_t syndrome;
+};
+
+enum { BAD_RKEY, BAD_LKEY, NO_LOCAL_WRITE, NO_REMOTE_WRITE, BEYOND, MISALIGNED, MALFORMED, NUM_FAULTS };
+
+static const struct fault faults[NUM_FAULTS] = {
+    {"an rkey that names nothing", SYNDROME_REMOTE_ACCESS},
+    {"an lkey that names nothing", SYNDROME_LOCAL_PROTECTION},
+    {"an lkey that may not be written", SYNDROME_LOCAL_ACCESS},
+    {"an rkey that may not be written", SYNDROME_REMOTE_ACCESS},
+    {"a range that ends too early", SYNDROME_REMOTE_ACCESS},
+    {"an atomic that is not aligned", SYNDROME_REMOTE_INVALID_REQUEST},
+    {"an entry of another queue pair", SYNDROME_LOCAL_QP_OPERATION},
+};
+
+/* Breaks what a fault is about, and adds the step that finds out. */
+static void provoke(struct queue_rig *r, int fault, struct script *c)
+{
+    struct queue_shared *s = r->s;
+    uint64_t remote = queue_rig_remote(64), local = queue_rig_local(r, 64);
+    uint32_t kind = STEP_PUT, bytes = 40;
+    switch (fault) {
+    case BAD_RKEY:
+        s->remote_ranges[1].key = wqe_key_of(WQE_INVALID_KEY);
+        break;
+    case BAD_LKEY:
+        s->local_ranges[1].key = wqe_key_of(r->lkeys[0] + 1);
+        break;
+    case NO_LOCAL_WRITE:
+        s->entries[0].access = 0;
+        kind = STEP_GET;
+        break;
+    case NO_REMOTE_WRITE:
+        s->remote_entries[0].access = KEY_REMOTE_READ;
+        break;
+    case BEYOND:
+        s->remote_entries[0].bytes = 64 + 39;
+        break;
+    case MISALIGNED:
+        remote += 4;
+        kind = STEP_ATOMIC;
+        break;
+    default:
+        s->queues[0].qpn++;
+        kind = STEP_PUT;
+        break;
+    }
+    add(c, kind, 0, remote, local, bytes);
+}
+
+/* Steps 0 to 2 succeed, 3 fails, 4 waits for it, 5 and 6 are refused, 7 works on another queue. */
+static int after_fault(struct queue_rig *r, int fault, struct script *c)
+{
+    const struct net_queue_state *state = &r->s->states[0];
+    const struct softnic_qp *qp = &r->s->qps[0];
+    uint32_t wanted = net_failed(faults[fault].syndrome);
+    CHECK(c->steps[1].status == NET_OK, "%s: before it: status 0x%x", faults[fault].name, c->steps[1].status);
+    for (int i = 4; i < 8; i++) {
+        CHECK(c->steps[i].status == wanted, "%s: step %d ends with status 0x%x, not 0x%x", faults[fault].name,
+              i, c->steps[i].status, wanted);
+    }
+    CHECK(c->steps[9].status == NET_OK, "%s: the other queue: status 0x%x", faults[fault].name,
+          c->steps[9].status);
+    CHECK(queue_error_syndrome(state->error) == faults[fault].syndrome &&
+              queue_error_vendor_syndrome(state->error) == qp->refusal.reason &&
+              queue_error_idx(state->error) == ((c->steps[3].ticket - 1) & 0xffff),
+          "%s: the record of the error is 0x%llx", faults[fault].name, (unsigned long long)state->error);
+    CHECK(qp->state == SOFTNIC_ERROR && qp->refusal.syndrome == faults[fault].syndrome &&
+              qp->num_overwritten == 0,
+          "%s: the NIC has syndrome 0x%02x", faults[fault].name, qp->refusal.syndrome);
+    return TEST_PASSED;
+}
+
+static int one_fault(struct queue_rig *r, int fault, struct script *c)
+{
+    uint64_t far = RIG_HEAP_BYTES / 2;
+    memset(c, 0, sizeof(*c));
+    add(c, STEP_PUT, 0, queue_rig_remote(far), queue_rig_local(r, far), 40);
+    add(c, STEP_FLUSH, 0, 0, 0, 0);
+    add(c, STEP_PUT, 0, queue_rig_remote(far), queue_rig_local(r, far), 40);
+    if (fault == MALFORMED) {
+        c->num = 2;
+        PASS(run(r, c, RIG_PATIENCE_NS));
+        add(c, STEP_NOTHING, 0, 0, 0, 0);
+        c->steps[0].kind = STEP_NOTHING;
+        c->steps[1].kind = STEP_NOTHING;
+    }
+    provoke(r, fault, c);
+    add(c, STEP_FLUSH, 0, 0, 0, 0);
+    add(c, STEP_PUT, 0, queue_rig_remote(far), queue_rig_local(r, far), 40);
+    add(c, STEP_FETCH, 0, queue_rig_remote(far), 0, 0);
+    add(c, STEP_FLUSH, 0, 0, 0, 0);
+    add(c, STEP_PUT, 1, queue_rig_remote(far), queue_rig_local(r, far), 40);
+    add(c, STEP_FLUSH, 1, 0, 0, 0);
+    PASS(run(r, c, RIG_PATIENCE_NS));
+    return after_fault(r, fault, c);
+}
+
+static int errors_end_waits(struct test *t)
+{
+    static struct script c;
+    struct rng r = {77};
+    int runs = test_scaled(t, 8);
+    for (int i = 0; i < runs * NUM_FAULTS; i++) {
+        struct queue_shape shape = {0};
+        struct queue_rig rig;
+        int result;
+        shape.num_queues = 2;
+        shape.blocks = 8;
+        shape.num_cqes = i / NUM_FAULTS % 2 ? 8 : 0;
+        shape.first = rng_below(&r, 2) ? 65533 : 0xfffffffdull;
+        shape.hold_one_in = rng_below(&r, 3);
+        result = queue_rig_open(&rig, rng_next(&r), &shape);
+        result = result ? result : queue_rig_nic(&rig);
+        result = result ? result : one_fault(&rig, i % NUM_FAULTS, &c);
+        queue_rig_close(&rig);
+        PASS(result);
+    }
+    return TEST_PASSED;
+}
+
+/* ---- Entries behind an error ---- */
+
+/* Handed over before anybody knows: NIC off, one bad entry among good ones, NIC on. */
+static int flushed_behind(struct queue_rig *r, struct script *c)
+{
+    const uint32_t *cqe = r->s->queues[0].cqes;
+    uint64_t near = queue_rig_remote(64);
+    memset(c, 0, sizeof(*c));
+    for (int i = 0; i < 6; i++) {
+        add(c, STEP_PUT, 0, near + 8 * (uint64_t)i, queue_rig_local(r, i == 2 ? RIG_HEAP_BYTES - 64 : 64), 8);
+    }
+    c->steps[5].kind = STEP_SIGNAL; /* two blocks and a NOP */
+    c->steps[5].amo = NET_AMO_SET;
+    c->steps[5].value = 5;
+    r->s->local_ranges[0].key = wqe_key_of(r->lkeys[1] + 1);
+    memset(r->local + 64, 0x3c, 8);
+    PASS(run(r, c, RIG_PATIENCE_NS));
+    PASS(queue_rig_nic(r));
+    c->num = 0;
+    add(c, STEP_FLUSH_ALL, 0, 0, 0, 0);
+    PASS(run(r, c, RIG_PATIENCE_NS));
+    PASS(queue_rig_nic_end(r));
+    CHECK(net_status_kind(c->steps[0].status) == NET_FAILED, "the flush ends with 0x%x", c->steps[0].status);
+    CHECK(r->s->qps[0].fetched == r->s->states[0].ready, "entries behind the error were left");
+    CHECK(r->remote[64 + 8] == 0x3c && r->remote[64 + 24] == 0 && r->remote[64 + 40] == 0,
+          "an entry behind the error was done, or one before it was not");
+    if (r->shape.num_cqes == 0) {
+        CHECK(cqe_syndrome(cqe[CQE_WORD_SYNDROME]) == SYNDROME_FLUSHED,
+              "the last completion has syndrome 0x%02x", cqe_syndrome(cqe[CQE_WORD_SYNDROME]));
+        return TEST_PASSED;
+    }
+    CHECK(r->s->qps[0].num_done == 7, "%llu completions", (unsigned long long)r->s->qps[0].num_done);
+    for (uint32_t i = 0; i < 7; i++, cqe += CQE_WORDS) {
+        uint32_t wanted = i < 2 ? SYNDROME_NONE : i == 2 ? SYNDROME_LOCAL_PROTECTION : SYNDROME_FLUSHED;
+        CHECK(cqe_is_error(cqe[CQE_WORD_TAIL]) == (wanted != 0) &&
+                  cqe_syndrome(cqe[CQE_WORD_SYNDROME]) == wanted,
+              "completion %u has syndrome 0x%02x, not 0x%02x", i, cqe_syndrome(cqe[CQE_WORD_SYNDROME]),
+              wanted);
+    }
+    CHECK(c->steps[0].status == net_failed(SYNDROME_LOCAL_PROTECTION), "the flush ends with 0x%x",
+          c->steps[0].status);
+    return TEST_PASSED;
+}
+
+static int entries_behind(struct test *t)
+{
+    static struct script c;
+    (void)t;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct queue_shape shape = {0};
+        struct queue_rig rig;
+        int result;
+        shape.blocks = 16;
+        shape.num_cqes = i ? 16 : 0;
+        result = queue_rig_open(&rig, 5 + i, &shape);
+        result = result ? result : flushed_behind(&rig, &c);
+        queue_rig_close(&rig);
+        PASS(result);
+    }
+    return TEST_PASSED;
+}
+
+/* ---- Deadlines, the abort word, refusals ---- */
+
+/* No NIC: the ring fills up, waits for room and for completions end. Then there is one, and nothing was
+ * lost. */
+static int deadline_and_after(struct queue_rig *r, struct script *c)
+{
+    memset(c, 0, sizeof(*c));
+    memset(r->local, 0x77, 64);
+    for (uint64_t i = 0; i < 5; i++) {
+        add(c, STEP_PUT, 0, queue_rig_remote(8 * i), queue_rig_local(r, 0), 8);
+    }
+    add(c, STEP_FLUSH_ALL, 0, 0, 0, 0);
+    PASS(run(r, c, SHORT_NS));
+    CHECK(c->steps[3].status == NET_OK && c->steps[4].status == NET_TIMED_OUT &&
+              c->steps[5].status == NET_TIMED_OUT,
+          "statuses 0x%x 0x%x 0x%x", c->steps[3].status, c->steps[4].status, c->steps[5].status);
+    PASS(queue_rig_nic(r));
+    c->num = 0;
+    add(c, STEP_PUT, 0, queue_rig_remote(32), queue_rig_local(r, 0), 8);
+    add(c, STEP_FLUSH, 0, 0, 0, 0);
+    PASS(run(r, c, RIG_PATIENCE_NS));
+    PASS(queue_rig_nic_end(r));
+    CHECK(c->steps[1].status == NET_OK, "afterwards: status 0x%x", c->steps[1].status);
+    CHECK(memcmp(r->remote, r->local, 40) == 0, "what was handed over before is not there");
+    return queue_rig_check_idle(r);
+}
+
+/* Nobody answers and there is no deadline, but somebody raises the word. */
+static int aborted(struct queue_rig *r, struct script *c)
+{
+    memset(c, 0, sizeof(*c));
+    for (uint64_t i = 0; i < 4; i++) {
+        add(c, STEP_PUT, 0, queue_rig_remote(8 * i), queue_rig_local(r, 0), 8);
+    }
+    add(c, STEP_FLUSH, 0, 0, 0, 0);
+    add(c, STEP_PUT, 0, queue_rig_remote(0), queue_rig_local(r, 0), 8);
+    add(c, STEP_FETCH, 0, queue_rig_remote(0), 0, 0);
+    r->s->queues[0].timeout_ns = NET_NO_DEADLINE;
+    PASS(queue_rig_drive(r, c->steps, c->num, 1, 32, ~0u, NET_NO_DEADLINE));
+    __atomic_store_n(&r->s->abort, 1, __ATOMIC_RELEASE);
+    PASS(queue_rig_wait(r));
+    CHECK(c->steps[4].status == NET_ABORTED && c->steps[5].status == NET_ABORTED &&
+              c->steps[6].status == NET_ABORTED,
+          "statuses 0x%x 0x%x 0x%x", c->steps[4].status, c->steps[5].status, c->steps[6].status);
+    CHECK(r->s->states[0].results_busy == 0, "a result word nobody waits for is kept");
+    return TEST_PASSED;
+}
+
+/* Addresses that no range has; flushing such a ticket gives the reason again, though all else succeeded. */
+static int refused(struct queue_rig *r, struct script *c)
+{
+    uint64_t nowhere = queue_rig_remote(RIG_HEAP_BYTES), remote = queue_rig_remote(0),
+             local = queue_rig_local(r, 0);
+    static const uint32_t kinds[] = {STEP_PUT,   STEP_GET,    STEP_PUT_INLINE, STEP_ATOMIC,
+                                     STEP_FETCH, STEP_SIGNAL, STEP_PUT_SIGNAL};
+    memset(c, 0, sizeof(*c));
+    for (int i = 0; i < 7; i++) {
+        add(c, kinds[i], 0, nowhere, local, 8)->signal = remote;
+    }
+    add(c, STEP_PUT_SIGNAL, 0, remote, local, 8)->signal = nowhere;
+    add(c, STEP_PUT, 0, remote, local + RIG_HEAP_BYTES, 8);
+    add(c, STEP_FLUSH, 0, 0, 0, 0);
+    add(c, STEP_PUT, 0, remote, local, 8);
+    add(c, STEP_FLUSH, 0, 0, 0, 0);
+    PASS(queue_rig_nic(r));
+    PASS(run(r, c, RIG_PATIENCE_NS));
+    PASS(queue_rig_nic_end(r));
+    for (int i = 0; i < 10; i++) {
+        CHECK(c->steps[i].status == NET_REFUSED, "step %d ends with status 0x%x", i, c->steps[i].status);
+    }
+    CHECK(c->steps[11].status == NET_OK, "status 0x%x", c->steps[11].status);
+    return queue_rig_check_idle(r);
+}
+
+static int with_rig(int (*body)(struct queue_rig *r, struct script *c), uint64_t timeout_ns)
+{
+    static struct script c;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct queue_shape shape = {0};
+        struct queue_rig rig;
+        int result;
+        shape.num_cqes = i ? 4 : 0;
+        shape.first = 65534;
+        shape.timeout_ns = timeout_ns;
+        result = queue_rig_open(&rig, 21 + i, &shape);
+        result = result ? result : body(&rig, &c);
+        queue_rig_close(&rig);
+        PASS(result);
+    }
+    return TEST_PASSED;
+}
+
+static int deadlines(struct test *t)
+{
+    (void)t;
+    return with_rig(deadline_and_after, SHORT_NS);
+}
+
+static int abort_word(struct test *t)
+{
+    (void)t;
+    return with_rig(aborted, 0);
+}
+
+static int refusals(struct test *t)
+{
+    (void)t;
+    return with_rig(refused, 0);
+}
+
+/* ---- What the NIC sees ---- */
+
+/* A late result without a DUMP is not there; a slot that changes before its completion is noticed, and so are
+ * a ring that has too much posted and another queue pair's doorbell. */
+static int nic_notices(struct queue_rig *r, struct script *c)
+{
+    struct softnic_qp *qp = &r->s->qps[0];
+    memset(c, 0, sizeof(*c));
+    memset(r->remote, 0x55, 8);
+    r->s->queues[0].flags &= ~(uint32_t)NET_QUEUE_DUMP;
+    add(c, STEP_GET, 0, queue_rig_remote(0), queue_rig_local(r, 0), 8);
+    add(c, STEP_FLUSH, 0, 0, 0, 0);
+    add(c, STEP_FETCH, 0, queue_rig_remote(0), 0, 0)->amo = NET_AMO_FETCH;
+    PASS(queue_rig_nic(r));
+    PASS(run(r, c, RIG_PATIENCE_NS));
+    PASS(queue_rig_nic_end(r));
+    CHECK(r->local[0] == 0x55 && c->steps[2].old == 0, "the NIC has no late results: 0x%llx",
+          (unsigned long long)c->steps[2].old);
+    PASS(queue_rig_check_idle(r));
+    /* Completed last, but as if not reported yet. */
+    r->rings[(qp->reported - 1) % r->shape.blocks * WQE_BLOCK_BYTES + 60] ^= 1;
+    qp->reported--;
+    c->num = 0;
+    add(c, STEP_PUT, 0, queue_rig_remote(0), queue_rig_local(r, 0), 8);
+    add(c, STEP_FLUSH, 0, 0, 0, 0);
+    PASS(queue_rig_nic(r));
+    PASS(run(r, c, RIG_PATIENCE_NS));
+    PASS(queue_rig_nic_end(r));
+    CHECK(qp->num_overwritten == 1, "%llu blocks overwritten", (unsigned long long)qp->num_overwritten);
+    qp->reported -= r->shape.blocks;
+    r->s->queues[0].qpn++;
+    c->num = 0;
+    add(c, STEP_PUT, 0, queue_rig_remote(0), queue_rig_local(r, 0), 8);
+    add(c, STEP_FLUSH, 0, 0, 0, 0);
+    PASS(queue_rig_nic(r));
+    PASS(run(r, c, RIG_PATIENCE_NS));
+    PASS(queue_rig_nic_end(r));
+    CHECK(qp->num_overruns == 1 && qp->num_wrong_bells == 1, "%llu overruns, %llu wrong doorbells",
+          (unsigned long long)qp->num_overruns, (unsigned long long)qp->num_wrong_bells);
+    return TEST_PASSED;
+}
+
+static int nic_sees(struct test *t)
+{
+    static struct script c;
+    struct queue_shape shape = {0};
+    struct queue_rig rig;
+    int result;
+    (void)t;
+    shape.late = 1;
+    result = queue_rig_open(&rig, 3, &shape);
+    result = result ? result : nic_notices(&rig, &c);
+    queue_rig_close(&rig);
+    return result;
+}
+
+int main(int argc, char **argv)
+{
+    struct test t;
+    test_begin(&t, argc, argv);
+    test_quiet();
+    test_run(&t, "a completion in error ends every wait", errors_end_waits);
+    test_run(&t, "entries behind an error are flushed", entries_behind);
+    test_run(&t, "deadlines leave a queue as it was", deadlines);
+    test_run(&t, "the abort word ends every wait", abort_word);
+    test_run(&t, "requests that name no memory", refusals);
+    test_run(&t, "the software NIC sees what is wrong", nic_sees);
+    return test_end(&t);
+}

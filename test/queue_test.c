@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every operation of queue pairs against a reference, with a software NIC at the other end: random programs
+ * of many threads, in which each thread has a piece of the peer's memory to itself, so that what must come
+ * out is known whatever the schedule; rings that are always full, counters that pass 2^16 and 2^32,
+ * completions that are late and skipped, results that are late. Then what programs of that kind cannot
+ * show. */
+#include "queue_rig.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SLICE = 256, STEPS = 14, MAX_THREADS = 96, COUNTER = RIG_HEAP_BYTES - 64 };
+
+/* What one thread does, and what must become of it. */
+struct script {
+    unsigned char source[SLICE], remote[SLICE], got[SLICE];
+    uint64_t old[STEPS]; /* of fetches */
+};
+
+struct program {
+    struct rng r;
+    int num_blocks, num_threads, warp_step;
+    struct script *scripts;
+    struct queue_step *steps;
+};
+
+static uint64_t word_at(const unsigned char *memory, uint64_t at, uint32_t width)
+{
+    uint64_t value = 0;
+    memcpy(&value, memory + at, width);
+    return value;
+}
+
+static uint64_t model_amo(struct script *c, uint64_t at, const struct queue_step *s, uint32_t amo,
+                          uint32_t width)
+{
+    uint64_t old = word_at(c->remote, at, width), now = net_amo_apply(amo, width, old, s->value, s->compare);
+    memcpy(c->remote + at, &now, width);
+    return old;
+}
+
+/* Thread t's slices: one of the remote heap, and two of the local one, for what it puts and what it gets. */
+static uint64_t remote_of(int t) { return (uint64_t)t * SLICE; }
+static uint64_t source_of(int t) { return (uint64_t)t * SLICE * 2; }
+static uint64_t got_of(int t) { return source_of(t) + SLICE; }
+
+static void draw_transfer(struct queue_rig *rig, struct program *p, int t, struct queue_step *s)
+{
+    struct script *c = &p->scripts[t];
+    uint64_t bytes = rng_one_in(&p->r, 8) ? 0 : rng_one_in(&p->r, 4) ? 8 : rng_between(&p->r, 1, 100);
+    uint64_t from = rng_below(&p->r, SLICE - (uint32_t)bytes + 1),
+             to = rng_below(&p->r, SLICE - (uint32_t)bytes + 1);
+    if (rng_below(&p->r, 2)) { /* aligned alike */
+        to = (to & ~15ull) | (from & 15);
+        to = to + bytes > SLICE ? from : to;
+    }
+    s->bytes = bytes;
+    if (s->kind == STEP_GET) {
+        s->remote = queue_rig_remote(remote_of(t) + from);
+        s->local = queue_rig_local(rig, got_of(t) + to);
+        memcpy(c->got + to, c->remote + from, bytes);
+        return;
+    }
+    s->remote = queue_rig_remote(remote_of(t) + to);
+    s->local = queue_rig_local(rig, source_of(t) + from);
+    memcpy(c->remote + to, c->source + from, bytes);
+    if (s->kind == STEP_PUT_SIGNAL) {
+        uint64_t at = 8 * rng_below(&p->r, SLICE / 8);
+        s->amo = rng_below(&p->r, 2) ? NET_AMO_ADD : NET_AMO_SET;
+        s->value = rng_next(&p->r);
+        s->signal = queue_rig_remote(remote_of(t) + at);
+        model_amo(c, at, s, s->amo, 8);
+    }
+}
+
+static void draw_word(struct program *p, int t, struct queue_step *s, uint64_t *old)
+{
+    struct script *c = &p->scripts[t];
+    uint64_t at;
+    s->width = rng_below(&p->r, 2) && s->kind != STEP_SIGNAL ? 4 : 8;
+    at = s->width * rng_below(&p->r, SLICE / s->width);
+    s->remote = queue_rig_remote(remote_of(t) + at);
+    s->value = rng_next(&p->r) >> rng_below(&p->r, 64);
+    s->amo = s->kind == STEP_SIGNAL ? rng_below(&p->r, 2) ? NET_AMO_ADD : NET_AMO_SET
+                                    : rng_below(&p->r, NET_AMO_COUNT);
+    s->compare = rng_below(&p->r, 2) ? word_at(c->remote, at, s->width) : rng_next(&p->r);
+    if (s->kind == STEP_PUT_INLINE) {
+        memcpy(c->remote + at, &s->value, s->width);
+    } else if (s->kind == STEP_FETCH && rng_one_in(&p->r, 4)) {
+        s->remote = queue_rig_remote(COUNTER);
+        s->amo = NET_AMO_ADD;
+        s->width = 8;
+        s->value = 1;
+    } else {
+        *old = model_amo(c, at, s, s->amo, s->width);
+    }
+}
+
+static void draw_step(struct queue_rig *rig, struct program *p, int t, int i)
+{
+    struct queue_step *s = &p->steps[t * STEPS + i];
+    static const uint32_t kinds[] = {STEP_PUT,    STEP_PUT,   STEP_PUT_INLINE, STEP_GET,        STEP_ATOMIC,
+                                     STEP_ATOMIC, STEP_FETCH, STEP_SIGNAL,     STEP_PUT_SIGNAL, STEP_FLUSH};
+    s->queue = i == 0 ? rng_below(&p->r, rig->shape.num_queues) : s[-1].queue;
+    if (i == STEPS - 1) {
+        s->kind = STEP_FLUSH_ALL;
+        return;
+    }
+    if (i == p->warp_step) {
+        s->queue = (uint32_t)(t / 32) % rig->shape.num_queues;
+        s->kind = STEP_PUT;
+    } else if (i > 0 && s[-1].kind == STEP_FLUSH && i - 1 != p->warp_step) {
+        s->queue = rng_below(&p->r, rig->shape.num_queues); /* nothing of this thread is under way */
+        s->kind = kinds[rng_below(&p->r, 9)];
+    } else {
+        s->kind = kinds[rng_below(&p->r, 10)];
+    }
+    if (s->kind == STEP_FLUSH) {
+        return;
+    }
+    if (s->kind == STEP_PUT || s->kind == STEP_GET || s->kind == STEP_PUT_SIGNAL) {
+        draw_transfer(rig, p, t, s);
+    } else {
+        draw_word(p, t, s, &p->scripts[t].old[i]);
+    }
+}
+
+static void draw_program(struct queue_rig *rig, struct program *p)
+{
+    int count = p->num_blocks * p->num_threads;
+    p->scripts = (struct script *)test_take((size_t)count, sizeof(*p->scripts));
+    p->steps = (struct queue_step *)test_take((size_t)count * STEPS, sizeof(*p->steps));
+    /* A warp's put comes first: its queue differs from that of the thread's other steps. */
+    p->warp_step = rng_below(&p->r, 2) ? 0 : -1;
+    for (int t = 0; t < count; t++) {
+        struct script *c = &p->scripts[t];
+        rng_bytes(&p->r, c->source, SLICE);
+        rng_bytes(&p->r, c->remote, SLICE);
+        memcpy(rig->local + source_of(t), c->source, SLICE);
+        memcpy(rig->remote + remote_of(t), c->remote, SLICE);
+        for (int i = 0; i < STEPS; i++) {
+            draw_step(rig, p, t, i);
+        }
+    }
+}
+
+static struct queue_shape draw_shape(struct rng *r)
+{
+    static const uint64_t firsts[] = {0, 65530, 0x10000, 0xfffffff9ull, 0x123456789aull};
+    struct queue_shape s = {0};
+    s.num_queues = rng_between(r, 1, RIG_QUEUES);
+    s.blocks = 4u << rng_below(r, 5);
+    s.num_cqes = rng_below(r, 2) ? s.blocks << rng_below(r, 3) : 0;
+    s.batch_blocks = 1u << rng_below(r, 6);
+    s.message_bytes = rng_below(r, 2) ? rng_between(r, 7, 64) : 0;
+    s.hold_one_in = rng_below(r, 4);
+    s.late = rng_one_in(r, 4);
+    s.first = firsts[rng_below(r, 5)];
+    s.nic_blocks = (int)rng_between(r, 1, 2);
+    s.nic_warps = (int)rng_between(r, 1, 2);
+    s.local_cut = 8 * rng_between(r, 1, 4000);
+    s.remote_cut = 8 * rng_between(r, 1, 2000);
+    return s;
+}
+
+static int compare(const struct queue_rig *rig, const struct program *p)
+{
+    int count = p->num_blocks * p->num_threads;
+    uint64_t counted = 0, sum = 0;
+    for (int t = 0; t < count; t++) {
+        const struct script *c = &p->scripts[t];
+        for (int i = 0; i < STEPS; i++) {
+            const struct queue_step *s = &p->steps[t * STEPS + i];
+            CHECK(s->status == NET_OK, "seed %llu: thread %d step %d (kind %u) has status 0x%x",
+                  (unsigned long long)rig->seed, t, i, s->kind, s->status);
+            if (s->kind == STEP_FETCH && s->remote == queue_rig_remote(COUNTER)) {
+                counted++;
+                sum += s->old;
+            } else if (s->kind == STEP_FETCH) {
+                CHECK(s->old == c->old[i], "seed %llu: thread %d step %d fetches 0x%llx, not 0x%llx",
+                      (unsigned long long)rig->seed, t, i, (unsigned long long)s->old,
+                      (unsigned long long)c->old[i]);
+            }
+        }
+        CHECK(memcmp(rig->remote + remote_of(t), c->remote, SLICE) == 0,
+              "seed %llu: the peer's memory of thread %d differs", (unsigned long long)rig->seed, t);
+        CHECK(memcmp(rig->local + got_of(t), c->got, SLICE) == 0, "seed %llu: what thread %d got differs",
+              (unsigned long long)rig->seed, t);
+    }
+    /* 0, 1, 2, ... in some order. */
+    CHECK(word_at((const unsigned char *)rig->remote, COUNTER, 8) == counted &&
+              sum == counted * (counted - 1) / 2,
+          "seed %llu: %llu fetches raise the counter to %llu", (unsigned long long)rig->seed,
+          (unsigned long long)counted,
+          (unsigned long long)word_at((const unsigned char *)rig->remote, COUNTER, 8));
+    return queue_rig_check_idle(rig);
+}
+
+static int play(struct queue_rig *rig, struct program *p)
+{
+    struct queue_shape shape = draw_shape(&p->r);
+    p->num_blocks = (int)rng_between(&p->r, 1, 3);
+    p->num_threads = rng_one_in(&p->r, 3) || p->num_blocks > 1 ? 32 : MAX_THREADS;
+    PASS(queue_rig_open(rig, rig->seed, &shape));
+    draw_program(rig, p);
+    PASS(queue_rig_nic(rig));
+    PASS(queue_rig_drive(rig, p->steps, STEPS, p->num_blocks, p->num_threads, (uint32_t)p->warp_step,
+                         RIG_PATIENCE_NS));
+    PASS(queue_rig_wait(rig));
+    PASS(queue_rig_nic_end(rig));
+    return compare(rig, p);
+}
+
+static int random_programs(struct test *t)
+{
+    uint64_t first = t->has_seeds ? t->seeds[0] : 1,
+             last = t->has_seeds ? t->seeds[1] : (uint64_t)test_scaled(t, 300);
+    int result = TEST_PASSED;
+    for (uint64_t seed = first; seed <= last && result == TEST_PASSED; seed++) {
+        struct queue_rig rig = {0};
+        struct program p = {{seed}, 0, 0, 0, NULL, NULL};
+        rig.seed = seed;
+        result = play(&rig, &p);
+        queue_rig_close(&rig);
+        free(p.scripts);
+        free(p.steps);
+    }
+    test_detail(t, "seeds %llu to %llu", (unsigned long long)first, (unsigned long long)last);
+    return result;
+}
+
+int main(int argc, char **argv)
+{
+    struct test t;
+    test_begin(&t, argc, argv);
+    test_run(&t, "random programs, against a reference", random_programs);
+    return test_end(&t);
+}
