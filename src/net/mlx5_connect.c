@@ -217,6 +217,7 @@ enum tern_status terni_mlx5_connect(struct mlx5_provider *p, const void *cards)
         p->peers[peer].num_nics = (int)card->num_nics;
     }
     p->is_connected = 1;
+    TERN_TRY(terni_mlx5_relay_open(p));
     return terni_mlx5_refresh(p);
 }
 

@@ -13,6 +13,7 @@
 #include "net/mlx5_provider.h"
 #include "net/mlx5_verbs.h"
 #include "net/nic_place.h"
+#include "net/relay.h"
 
 /* Memory of the provider's own, zeroed; a umem if a NIC finds rings in it (mlx5_block.c). */
 enum { MLX5_BLOCK_ALIGN = 65536, MLX5_PAGE = 4096, MLX5_LINE = 64 };
@@ -96,7 +97,9 @@ struct mlx5_provider {
     struct mlx5_region regions[MLX5_MAX_REGIONS];
     int num_regions;
     struct mlx5_block states, tables, relays; /* as kernels read them: see mlx5_tables.c */
-    char *tables_copy;                        /* the host's, of the same layout */
+    struct relay_line *lines;                 /* of queues that the host rings for */
+    struct relay *relay;
+    char *tables_copy; /* the host's, of the same layout */
 };
 
 /* mlx5_block.c. Memory of the device, or of the host, that kernels reach as well. */
@@ -142,6 +145,10 @@ enum tern_status terni_mlx5_qp_modify(struct mlx5_nic *nic, struct mlx5_qp *qp, 
 /* mlx5_tables.c */
 enum tern_status terni_mlx5_tables_open(struct mlx5_provider *p);
 void terni_mlx5_tables_close(struct mlx5_provider *p);
+
+/* mlx5_relay.c. The thread that rings, if one is needed. */
+enum tern_status terni_mlx5_relay_open(struct mlx5_provider *p);
+void terni_mlx5_relay_close(struct mlx5_provider *p);
 
 /* Why the firmware refused, from its answer. */
 enum tern_status terni_mlx5_refused(const struct mlx5_nic *nic, const uint32_t *in, const uint32_t *out);

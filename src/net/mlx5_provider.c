@@ -169,6 +169,7 @@ void terni_mlx5_close(struct mlx5_provider *p)
     if (p == NULL) {
         return;
     }
+    terni_mlx5_relay_close(p);
     /* What was begun on memory that goes now: a step that failed did not wait for the one before it. */
     if (p->machine->ops->stream_synchronize(p->machine, p->machine->ops->own_stream(p->machine)) != TERN_OK) {
         TERN_LOG(TERN_LOG_WARN, "%s", tern_last_error());

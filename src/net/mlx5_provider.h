@@ -14,6 +14,8 @@
  *     abort, inspect         after a fault: why a queue stands still
  *     close
  *
+ * Where kernels cannot reach a doorbell, a thread of the provider rings (relay.h), from connect to close.
+ *
  * Queue index i of a pair of ranks is on NIC i modulo their number at either end, so several NICs share the
  * load by index. One thread at a time calls these functions for one provider. */
 #ifndef TERN_MLX5_PROVIDER_H
@@ -97,21 +99,12 @@ void terni_mlx5_forget(struct mlx5_provider *p, int peer, uint64_t addr);
 /* Brings queues and keys, as they are now, to where kernels read them. No kernel uses them meanwhile. */
 enum tern_status terni_mlx5_refresh(struct mlx5_provider *p);
 
-/* ---- For kernels, and for the host's thread that rings ---- */
+/* ---- For kernels ---- */
 
 /* In device memory: [num_ranks][num_queues]; all zero where a peer is not wanted. */
 const struct net_queue *terni_mlx5_queues(const struct mlx5_provider *p);
 /* The host's copy of one; NULL: the peer has none. */
 const struct net_queue *terni_mlx5_queue(const struct mlx5_provider *p, int peer, uint32_t index);
-/* Where the host rings for it, with NET_QUEUE_RELAY. */
-struct mlx5_host_doorbell {
-    const uint64_t *relay;
-    uint32_t *record;
-    uint64_t *doorbell;
-    uint32_t qpn;
-};
-enum tern_status terni_mlx5_host_doorbell(const struct mlx5_provider *p, int peer, uint32_t index,
-                                          struct mlx5_host_doorbell *doorbell);
 
 /* ---- After a fault ---- */
 

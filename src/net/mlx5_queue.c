@@ -80,8 +80,8 @@ enum tern_status terni_mlx5_places_open(struct mlx5_provider *p, int index)
         nic->host_rings || nic->rings.host != NULL ? MLX5_MEMORY_HOST : MLX5_MEMORY_DEVICE, &nic->records));
     TERN_TRY(terni_mlx5_block_open(p->machine, count * round_up(RESULTS_BYTES, MLX5_LINE),
                                    nic->rings.host == NULL, &nic->results));
-    return terni_mlx5_mr_open(nic, terni_mlx5_block_named(&nic->results), nic->results.bytes, nic->results.host == NULL,
-                              IBV_ACCESS_LOCAL_WRITE, &nic->results_mr);
+    return terni_mlx5_mr_open(nic, terni_mlx5_block_named(&nic->results), nic->results.bytes,
+                              nic->results.host == NULL, IBV_ACCESS_LOCAL_WRITE, &nic->results_mr);
 }
 
 static enum tern_status create(struct mlx5_nic *nic, const uint32_t *in, size_t words, uint32_t *number,

@@ -193,20 +193,3 @@ const struct net_queue *terni_mlx5_queue(const struct mlx5_provider *p, int peer
     return (const struct net_queue *)(p->tables_copy + offsets_of(p).queues) +
            ((uint64_t)peer * p->config.num_queues + index);
 }
-
-enum tern_status terni_mlx5_host_doorbell(const struct mlx5_provider *p, int peer, uint32_t index,
-                                          struct mlx5_host_doorbell *doorbell)
-{
-    const struct net_queue *q = terni_mlx5_queue(p, peer, index);
-    const struct mlx5_qp *qp;
-    uint64_t number = (uint64_t)peer * p->config.num_queues + index;
-    if (q == NULL || !(q->flags & NET_QUEUE_RELAY)) {
-        return TERN_FAIL(TERN_BAD_STATE, "the host does not ring for queue %u to rank %d", index, peer);
-    }
-    qp = terni_mlx5_qp_of(p, peer, index);
-    doorbell->relay = (const uint64_t *)(p->relays.host + number * MLX5_LINE);
-    doorbell->record = (uint32_t *)(p->nics[qp->nic].records.host + qp->record);
-    doorbell->doorbell = (uint64_t *)qp->doorbell->uar->reg_addr;
-    doorbell->qpn = qp->qpn;
-    return TERN_OK;
-}
