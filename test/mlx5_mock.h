@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * libibverbs and libmlx5 in the test's own process: a table of functions in place of the libraries', with
- * devices that a test describes. What the provider asks for is done as strictly as a NIC and its kernel would,
- * or more: mailboxes are read bit by bit by another reader, every umem, register, number and address must
- * exist and belong to the same device, ranges of memory must not overlap, queue pairs change their states in
+ * devices that a test describes. What the provider asks for is done as strictly as a NIC and its kernel
+ * would, or more: mailboxes are read bit by bit by another reader, every umem, register, number and address
+ * must exist and belong to the same device, ranges of memory must not overlap, queue pairs change their states in
  * order and only with what the state needs, objects go before what they refer to.
  *
  * A fault that a library would answer with an error is answered so. What is wrong in a way no library would
@@ -146,7 +146,8 @@ int mock_close(struct mock *m);
 void mock_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* 1: this call is the one that fails; errno is EIO. Also for calls that are not the libraries'. */
 int mock_fails(const char *function);
-/* This is memory of a GPU from now on. A dma-buf of whole pages of it, or -1; `memory` is `*offset` into it. */
+/* This is memory of a GPU from now on. A dma-buf of whole pages of it, or -1; `memory` is `*offset` into
+ * it. */
 void mock_device_memory(char *memory, uint64_t bytes);
 int mock_dmabuf(char *memory, uint64_t bytes, uint64_t *offset);
 

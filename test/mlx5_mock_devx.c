@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The mock's firmware: reads mailboxes bit by bit, with offsets of its own, and keeps queues and their states.
- * What it refuses, it refuses as a NIC does: status and syndrome in the answer, EREMOTEIO. The syndrome is the
- * line in this file, so that a test that fails tells which condition it was. */
+ * The mock's firmware: reads mailboxes bit by bit, with offsets of its own, and keeps queues and their
+ * states. What it refuses, it refuses as a NIC does: status and syndrome in the answer, EREMOTEIO. The
+ * syndrome is the line in this file, so that a test that fails tells which condition it was. */
 #include "mlx5_mock.h"
 
 #if TERN_HAVE_VERBS

@@ -215,7 +215,7 @@ static int no_nic_body(struct mlx5_rig *rig)
 
 static int no_nic(struct test *t) { return on_rig(t, 1, 0, no_nic_body); }
 
-/* The libraries of this host, where a NIC of the tree is unknown; and where they are missing, that is said. */
+/* The libraries of this host, where a NIC of the tree is unknown; where they are missing, that is said. */
 static int real_body(struct mlx5_rig *rig)
 {
     const struct mlx5_verbs *verbs = NULL;

@@ -11,8 +11,8 @@
 static const char gpu[] = "pci0000:5a/0000:5a:01.0/0000:5b:00.0/0000:5c:00.0/0000:5d:00.0";
 static const char gpu_address[] = "0000:5d:00.0";
 
-/* A host with two sockets. mlx5_10 is at the GPU's switch, mlx5_2 behind the same port of the root but another
- * switch, mlx5_0 at the same root complex, mlx5_1 at the same socket, mlx5_3 at the other. */
+/* A host with two sockets. mlx5_10 is at the GPU's switch, mlx5_2 behind the same port of the root but
+ * another switch, mlx5_0 at the same root complex, mlx5_1 at the same socket, mlx5_3 at the other. */
 static const struct nic_tree_nic nics[] = {
     {"mlx5_10", "pci0000:5a/0000:5a:01.0/0000:5b:00.0/0000:5c:01.0/0000:5e:00.0", 0, NULL, "4: ACTIVE", NULL,
      0},
@@ -57,8 +57,14 @@ static int check_scan(const char *root)
                   {"mlx5_1", NIC_SAME_NODE, 1},   {"mlx5_2", NIC_SAME_SWITCH, 1},
                   {"mlx5_3", NIC_FAR, 1},         {"mlx5_10", NIC_SAME_SWITCH, 1}};
     struct nic_place found[NIC_MAX];
+    char text[256];
     int num = terni_nic_scan(root, gpu_address, found);
     CHECK(num == NUM_NICS, "%d NICs", num);
+    terni_nic_print(&found[1], text, sizeof text);
+    CHECK(strcmp(text,
+                 "mlx5_0: 0000:62:00.0, Ethernet, port 2 ACTIVE, 400 Gb/sec (4X NDR), at the same PCIe root "
+                 "complex") == 0,
+          "%s", text);
     for (int i = 0; i < num; i++) {
         CHECK(strcmp(found[i].name, wanted[i].name) == 0, "place %d has %s", i, found[i].name);
         CHECK(found[i].distance == wanted[i].distance, "%s is %s", found[i].name,

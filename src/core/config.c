@@ -30,6 +30,10 @@ static const struct row table[TERN_ENV_COUNT] = {
                             "numeric address of this host on which tern_id_create listens"},
     [TERN_ENV_DOMAIN_SIZE] = {"TERN_DOMAIN_SIZE", "0",
                               "most ranks in one domain; larger domains are split; 0: as found"},
+    [TERN_ENV_NICS] =
+        {"TERN_NICS", "",
+         "RDMA NICs: NIC[:PORT],...; ^NIC,... leaves out; RANK=LIST;... by place in the host; none; "
+         "empty: the nearest"},
     [TERN_ENV_ID] = {"TERN_ID", "", "id of the communicator: 256 hex digits, or host:port/cookie"},
     [TERN_ENV_RANK] = {"TERN_RANK", "", "rank of this process, from 0"},
     [TERN_ENV_NUM_RANKS] = {"TERN_NUM_RANKS", "", "number of ranks"},

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the parts of the cuda machine share: cuda.c (open, close, memory, launch), cuda_share.c and
- * cuda_lend.c (memory for peers), cuda_nic.c (what NICs need), cuda_stream.c (streams, the host's wait), cuda_graph.c (events, graphs),
- * cuda_driver.c (driver calls, the current context, errors), cuda_info.c (what devices there are).
+ * cuda_lend.c (memory for peers), cuda_nic.c (what NICs need), cuda_stream.c (streams, the host's wait),
+ * cuda_graph.c (events, graphs), cuda_driver.c (driver calls, the current context, errors), cuda_info.c (what
+ * devices there are).
  *
  * The CUDA runtime is linked statically and opens the driver when it is first asked, so a program with Tern
  * in it runs where no driver is. Driver calls that the runtime lacks are fetched through it (cuda_driver.c).

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Doorbell registers. A NIC hands them out in pages of user access regions (UARs); which kind there is differs
- * with kernel and rdma-core, so the kinds are tried in turn. Two registers may lie in one page, and a page is
- * mapped for kernels once. If one cannot be mapped, all queues of the NIC are rung by the host. */
+ * Doorbell registers. A NIC hands them out in pages of user access regions (UARs); which kind there is
+ * differs with kernel and rdma-core, so the kinds are tried in turn. Two registers may lie in one page, and
+ * a page is mapped for kernels once. If one cannot be mapped, all queues of the NIC are rung by the host. */
 #include "net/mlx5_nic.h"
 
 #include <string.h>

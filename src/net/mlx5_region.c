@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Memory and its keys: of this rank, registered with each of its NICs, and of its peers, as their cards say.
- * Tables are lists in the order of arrival: an EP object has one or two ranges, and the first is used most. */
+ * Tables are lists in the order of arrival: an EP object has one or two ranges; the first is used most. */
 #include "net/mlx5_nic.h"
 
 #include <string.h>

@@ -28,6 +28,15 @@ const char *terni_nic_distance_text(enum nic_distance distance)
     return "at no known distance";
 }
 
+int terni_nic_print(const struct nic_place *nic, char *text, size_t text_bytes)
+{
+    return snprintf(text, text_bytes, "%s: %s, %s, port %d %s, %s, %s", nic->name,
+                    nic->pci[0] != '\0' ? nic->pci : "not on PCI",
+                    nic->link[0] != '\0' ? nic->link : "no link", nic->port,
+                    nic->state[0] != '\0' ? nic->state : "of unknown state",
+                    nic->rate[0] != '\0' ? nic->rate : "no rate", terni_nic_distance_text(nic->distance));
+}
+
 /* The first line of a file, without its end; "" if there is none. */
 static void read_line(const char *path, char *line, size_t line_bytes)
 {

@@ -36,8 +36,12 @@ struct nic_place {
     int shared; /* bridges above both; among NICs of one distance more are nearer */
 };
 
+/* "mlx5_0: 0000:60:00.0, InfiniBand, port 1 ACTIVE, 400 Gb/sec (4X NDR), at the same NUMA node"; returns the
+ * characters needed, like snprintf. */
+int terni_nic_print(const struct nic_place *nic, char *text, size_t text_bytes);
+
 /* NICs in the order of their names, numbers as numbers: mlx5_2 is before mlx5_10. None is no error; more
- * than NIC_MAX are cut with a warning. `device` is the PCI address of the rank's device, "" if it has none. */
+ * than NIC_MAX are cut with a warning. `device`: the PCI address of the rank's device, "" if it has none. */
 int terni_nic_scan(const char *root, const char *device, struct nic_place nics[NIC_MAX]);
 
 /* What chooses. */
