@@ -88,7 +88,8 @@ static void device_init(struct mock_device *d, int index, int is_roce)
     d->log_max_message = 30;
     d->max_reads_in = d->max_reads_out = 16;
     d->max_blocks = 32768;
-    d->next_number = 0x100; /* every device counts for itself, so that numbers of two are the same */
+    /* Every device counts for itself, so that numbers of two are the same, but not of connected pairs. */
+    d->next_number = 0x100 + 2 * (uint32_t)index;
     snprintf(d->base.name, sizeof d->base.name, "%s", d->name);
     terni_key_table_init(&d->keys, d->key_entries, MOCK_MAX_KEYS);
 }

@@ -3,8 +3,8 @@
  * libibverbs and libmlx5 in the test's own process: a table of functions in place of the libraries', with
  * devices that a test describes. What the provider asks for is done as strictly as a NIC and its kernel
  * would, or more: mailboxes are read bit by bit by another reader, every umem, register, number and address
- * must exist and belong to the same device, ranges of memory must not overlap, queue pairs change their states in
- * order and only with what the state needs, objects go before what they refer to.
+ * must exist and belong to the same device, ranges of memory must not overlap, queue pairs change their
+ * states in order and only with what the state needs, objects go before what they refer to.
  *
  * A fault that a library would answer with an error is answered so. What is wrong in a way no library would
  * notice becomes the complaint, and so does what is left at the end.

@@ -7,6 +7,7 @@
 
 #include "support.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,24 @@ static void rig_host_free(struct machine *m, void *host)
     real_ops->host_free(m, host);
 }
 
+static void **find_page(const void *registers)
+{
+    int i = 0;
+    while (i < MOCK_MAX_PAGES - 1 && rig_now->pages[i] != registers) {
+        i++;
+    }
+    return &rig_now->pages[i];
+}
+
+static int count_fds(void)
+{
+    int num = 0;
+    for (int fd = 0; fd < 1024; fd++) {
+        num += fcntl(fd, F_GETFD) >= 0;
+    }
+    return num;
+}
+
 static enum tern_status rig_io_map(struct machine *m, void *registers, size_t bytes, void **device)
 {
     if (mock_fails("io_map") || rig_now->io_refused) {
@@ -58,12 +77,19 @@ static enum tern_status rig_io_map(struct machine *m, void *registers, size_t by
     if ((uintptr_t)registers % 4096 != 0 || bytes % 4096 != 0) {
         mock_complain("%zu bytes of registers at %p are no pages", bytes, registers);
     }
+    for (int i = 0; i < MOCK_MAX_PAGES; i++) { /* CUDA refuses a page that it has */
+        if (rig_now->pages[i] == registers) {
+            return TERN_FAIL(TERN_BAD_STATE, "registers at %p are mapped twice", registers);
+        }
+    }
+    *find_page(NULL) = registers;
     rig_now->num_live++;
     return real_ops->io_map(m, registers, bytes, device);
 }
 
 static void rig_io_unmap(struct machine *m, void *registers)
 {
+    *find_page(registers) = NULL;
     rig_now->num_live--;
     real_ops->io_unmap(m, registers);
 }
@@ -124,6 +150,7 @@ int rig_open(struct mlx5_rig *rig, int num_ranks, int is_roce, uint64_t seed)
 {
     static const char *const names[RIG_MAX_RANKS] = {"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"};
     memset(rig, 0, sizeof *rig);
+    rig->num_fds = count_fds();
     mock_open(&rig->mock, MOCK_MAX_DEVICES, is_roce);
     rig_now = rig;
     if (!nic_tree_open(rig->root) || !build_tree(rig->root, MOCK_MAX_DEVICES, is_roce) ||
@@ -186,6 +213,9 @@ int rig_close(struct mlx5_rig *rig, char complaint[256])
     }
     if (rig->root[0] != '\0') {
         nic_tree_close(rig->root);
+    }
+    if (count_fds() != rig->num_fds) {
+        mock_complain("%d descriptors are open, %d were", count_fds(), rig->num_fds);
     }
     is_clean = mock_close(&rig->mock);
     memcpy(complaint, rig->mock.complaint, 256);

@@ -21,9 +21,11 @@ struct mlx5_rig {
     struct machine *machines[RIG_MAX_RANKS];
     struct mlx5_config configs[RIG_MAX_RANKS];
     struct mlx5_provider *providers[RIG_MAX_RANKS];
-    int is_gpu;     /* device memory is of a GPU: what is reachable, the mock says */
-    int io_refused; /* registers cannot be mapped for kernels */
-    int num_live;   /* pieces of machine memory, and mapped pages of registers */
+    int is_gpu;                  /* device memory is of a GPU: what is reachable, the mock says */
+    int io_refused;              /* registers cannot be mapped for kernels */
+    void *pages[MOCK_MAX_PAGES]; /* of registers, mapped for kernels */
+    int num_fds;                 /* open when the rig was */
+    int num_live;                /* pieces of machine memory, and mapped pages of registers */
 };
 
 /* 1, or 0 where there is no place for files. Rank r of the host has NIC mlx5_r; configs may be changed until
