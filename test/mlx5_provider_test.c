@@ -96,7 +96,7 @@ static int roce_body(struct mlx5_rig *rig)
         uint32_t far = terni_mlx5_queue(rig->providers[1], 0, q)->qpn;
         ports[q] = mock_find_qp(&rig->mock.devices[0], near)->udp_sport;
         CHECK(ports[q] == mock_find_qp(&rig->mock.devices[1], far)->udp_sport, "queue %u has two ports", q);
-        /* Two registers share a page, which is mapped once: all queues are rung by kernels, each by its own. */
+        /* Two registers share a page, which is mapped once; kernels ring for each queue by its own. */
         CHECK(terni_mlx5_queue(rig->providers[0], 1, q)->doorbell ==
                   mock_find_qp(&rig->mock.devices[0], near)->uar->base.reg_addr,
               "queue %u has another register", q);
