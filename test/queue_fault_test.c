@@ -6,7 +6,9 @@
 #include "net/mlx5_cqe.h"
 #include "queue_rig.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { MAX_STEPS = 16 };
 #define SHORT_NS 30000000ull
@@ -186,8 +188,8 @@ static int flushed_behind(struct queue_rig *r, struct script *c)
     add(c, STEP_FLUSH_ALL, 0, 0, 0, 0);
     PASS(run(r, c, RIG_PATIENCE_NS));
     PASS(queue_rig_nic_end(r));
+    PASS(queue_rig_serve(r, r->s->states[0].ready)); /* the flush did not wait for the rest */
     CHECK(net_status_kind(c->steps[0].status) == NET_FAILED, "the flush ends with 0x%x", c->steps[0].status);
-    CHECK(r->s->qps[0].fetched == r->s->states[0].ready, "entries behind the error were left");
     CHECK(r->remote[64 + 8] == 0x3c && r->remote[64 + 24] == 0 && r->remote[64 + 40] == 0,
           "an entry behind the error was done, or one before it was not");
     if (r->shape.num_cqes == 0) {
@@ -218,8 +220,56 @@ static int entries_behind(struct test *t)
         int result;
         shape.blocks = 16;
         shape.num_cqes = i ? 16 : 0;
+        shape.hold_one_in = i; /* late, every one of them: in a ring none may be lost */
         result = queue_rig_open(&rig, 5 + i, &shape);
         result = result ? result : flushed_behind(&rig, &c);
+        queue_rig_close(&rig);
+        PASS(result);
+    }
+    return TEST_PASSED;
+}
+
+/* Many threads, one of which errs: all that fail tell the same syndrome, which is the one on record. */
+static int all_agree(struct queue_rig *r, struct rng *rng)
+{
+    enum { PUTS = 3, EACH = PUTS + 1 };
+    struct queue_step *steps = (struct queue_step *)test_take(32 * EACH, sizeof(*steps));
+    uint32_t bad = rng_below(rng, 32), failed = 0, differ = 0, wanted;
+    for (uint32_t i = 0; i < 32 * EACH; i++) {
+        steps[i].kind = i % EACH < PUTS ? STEP_PUT : STEP_FLUSH;
+        steps[i].remote = queue_rig_remote(16 * i);
+        steps[i].local = queue_rig_local(r, i == bad * EACH ? RIG_HEAP_BYTES - 16 : 16 * i);
+        steps[i].bytes = 16;
+    }
+    r->s->local_ranges[0].key = wqe_key_of(r->lkeys[1] + 1);
+    if (queue_rig_nic(r) || queue_rig_drive(r, steps, EACH, 1, 32, ~0u, RIG_PATIENCE_NS) ||
+        queue_rig_wait(r)) {
+        free(steps);
+        return TEST_FAILED;
+    }
+    wanted = net_failed(queue_error_syndrome(r->s->states[0].error));
+    for (uint32_t i = 0; i < 32 * EACH; i++) {
+        failed += steps[i].status != NET_OK;
+        differ += steps[i].status != NET_OK && steps[i].status != wanted;
+    }
+    free(steps);
+    CHECK(failed > 0 && differ == 0, "seed %llu: %u steps failed, %u of them not with 0x%x",
+          (unsigned long long)r->seed, failed, differ, wanted);
+    return TEST_PASSED;
+}
+
+static int one_syndrome(struct test *t)
+{
+    int last = test_scaled(t, 150);
+    for (int seed = 1; seed <= last; seed++) {
+        struct queue_shape shape = {0};
+        struct rng rng = {(uint64_t)seed};
+        struct queue_rig rig;
+        int result;
+        shape.blocks = 4u << rng_below(&rng, 4);
+        shape.num_cqes = rng_one_in(&rng, 4) ? shape.blocks : 0;
+        result = queue_rig_open(&rig, (uint64_t)seed, &shape);
+        result = result ? result : all_agree(&rig, &rng);
         queue_rig_close(&rig);
         PASS(result);
     }
@@ -256,6 +306,7 @@ static int deadline_and_after(struct queue_rig *r, struct script *c)
 /* Nobody answers and there is no deadline, but somebody raises the word. */
 static int aborted(struct queue_rig *r, struct script *c)
 {
+    const struct timespec moment = {0, 2000000};
     memset(c, 0, sizeof(*c));
     for (uint64_t i = 0; i < 4; i++) {
         add(c, STEP_PUT, 0, queue_rig_remote(8 * i), queue_rig_local(r, 0), 8);
@@ -265,6 +316,7 @@ static int aborted(struct queue_rig *r, struct script *c)
     add(c, STEP_FETCH, 0, queue_rig_remote(0), 0, 0);
     r->s->queues[0].timeout_ns = NET_NO_DEADLINE;
     PASS(queue_rig_drive(r, c->steps, c->num, 1, 32, ~0u, NET_NO_DEADLINE));
+    nanosleep(&moment, NULL);
     __atomic_store_n(&r->s->abort, 1, __ATOMIC_RELEASE);
     PASS(queue_rig_wait(r));
     CHECK(c->steps[4].status == NET_ABORTED && c->steps[5].status == NET_ABORTED &&
@@ -310,6 +362,7 @@ static int with_rig(int (*body)(struct queue_rig *r, struct script *c), uint64_t
         shape.num_cqes = i ? 4 : 0;
         shape.first = 65534;
         shape.timeout_ns = timeout_ns;
+        shape.free_running = body == aborted;
         result = queue_rig_open(&rig, 21 + i, &shape);
         result = result ? result : body(&rig, &c);
         queue_rig_close(&rig);
@@ -399,6 +452,7 @@ int main(int argc, char **argv)
     test_quiet();
     test_run(&t, "a completion in error ends every wait", errors_end_waits);
     test_run(&t, "entries behind an error are flushed", entries_behind);
+    test_run(&t, "many threads, one syndrome", one_syndrome);
     test_run(&t, "deadlines leave a queue as it was", deadlines);
     test_run(&t, "the abort word ends every wait", abort_word);
     test_run(&t, "requests that name no memory", refusals);

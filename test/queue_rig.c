@@ -15,7 +15,7 @@ uint64_t queue_rig_local(const struct queue_rig *r, uint64_t i) { return (uint64
 static int open_machine(struct queue_rig *r)
 {
     void *memory;
-    OK(terni_executor_open(r->seed, &r->x));
+    OK(terni_executor_open(r->shape.free_running ? 0 : r->seed, &r->x));
     OK(terni_cpu_open(r->x, &r->m));
     OK(r->m->ops->stream_open(r->m, &r->nic));
     OK(r->m->ops->stream_open(r->m, &r->app));
@@ -185,6 +185,27 @@ int queue_rig_nic_end(struct queue_rig *r)
     r->nic_runs = 0;
     OK(r->m->ops->stream_synchronize(r->m, r->nic));
     return TEST_PASSED;
+}
+
+/* The NIC gets time while kernels run; where it is can be read when it is off. */
+int queue_rig_serve(struct queue_rig *r, uint64_t next)
+{
+    struct queue_step steps[32 * 8];
+    for (int tries = 0; tries < 10000; tries++) {
+        memset(steps, 0, sizeof(steps));
+        for (int i = 0; i < 8; i++) {
+            steps[i].kind = STEP_POLL;
+        }
+        PASS(queue_rig_nic(r));
+        PASS(queue_rig_drive(r, steps, 8, 1, 32, ~0u, RIG_PATIENCE_NS));
+        PASS(queue_rig_wait(r));
+        PASS(queue_rig_nic_end(r));
+        if (r->s->qps[0].fetched == next && !r->s->qps[0].is_held) {
+            return TEST_PASSED;
+        }
+    }
+    CHECK(0, "the NIC stays at %llu, not %llu", (unsigned long long)r->s->qps[0].fetched,
+          (unsigned long long)next);
 }
 
 int queue_rig_drive(struct queue_rig *r, struct queue_step *steps, uint32_t num_steps, int num_blocks,

@@ -28,6 +28,7 @@ struct queue_shape {
     uint32_t hold_one_in;
     int late;                  /* results are late, and NET_QUEUE_DUMP is set */
     int relay;                 /* NET_QUEUE_RELAY */
+    int free_running;          /* kernels run while the host does not wait; seeds do not replay then */
     uint64_t first;            /* index */
     uint64_t timeout_ns;       /* 0: RIG_PATIENCE_NS */
     int nic_blocks, nic_warps; /* 0: 1 */
@@ -71,6 +72,9 @@ void queue_rig_close(struct queue_rig *r);
 /* Starts the NIC; ends it and waits. */
 int queue_rig_nic(struct queue_rig *r);
 int queue_rig_nic_end(struct queue_rig *r);
+/* Runs the NIC until it has done everything of queue 0 that comes before `next`, and written what it held
+ * back. */
+int queue_rig_serve(struct queue_rig *r, uint64_t next);
 /* Launches threads that follow `steps`, num_steps each; waits for all that were launched. */
 int queue_rig_drive(struct queue_rig *r, struct queue_step *steps, uint32_t num_steps, int num_blocks,
                     int num_threads, uint32_t warp_step, uint64_t timeout_ns);

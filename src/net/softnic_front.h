@@ -74,14 +74,13 @@ TERN_DEVICE void softnic_compare(struct softnic_qp *qp, uint64_t end)
     }
 }
 
-/* Takes the next entry, of which softnic_look saw a block. SYNDROME_NONE and the operation, or why not; how
- * many blocks it has is known in any case, if only as a guess. */
+/* Takes the next entry, of which softnic_look saw a block. SYNDROME_NONE and the operation, or why not; then
+ * op->opcode and op->blocks are what the entry claims, so that those behind it can be flushed. */
 TERN_DEVICE uint32_t softnic_fetch(struct softnic_qp *qp, struct wqe_op *op, struct nic_refusal *r)
 {
     struct wqe_source from = softnic_source(qp, qp->fetched);
     uint32_t syndrome = wqe_decode(&from, op, r);
-    if (op->blocks == 0 || op->blocks > from.posted ||
-        (syndrome != SYNDROME_NONE && r->reason < REFUSED_DS)) {
+    if (op->blocks == 0 || op->blocks > from.posted) {
         op->blocks = 1;
     }
     if (qp->state == SOFTNIC_ERROR) {
