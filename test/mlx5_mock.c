@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The mock's devices, ports, protection domains, memory and registers, and the table of functions; see
- * mlx5_mock.h. */
+ * mlx5_mock.h. Long, because it has one short function for each of 27 in two libraries. */
 #define _GNU_SOURCE /* memfd_create */
 #include "mlx5_mock.h"
 
@@ -395,6 +395,15 @@ void mock_device_memory(char *memory, uint64_t bytes)
     if (mock_now->num_device_ranges < MOCK_MAX_RANGES) {
         mock_now->device_ranges[mock_now->num_device_ranges].memory = memory;
         mock_now->device_ranges[mock_now->num_device_ranges++].bytes = bytes;
+    }
+}
+
+void mock_device_memory_gone(const char *memory)
+{
+    for (int i = 0; i < mock_now->num_device_ranges; i++) {
+        if (mock_now->device_ranges[i].memory == memory) {
+            mock_now->device_ranges[i].bytes = 0;
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The mlx5 provider on the mock: what it asks a NIC for, what it takes from a host that lacks something, and
- * that nothing is left whatever fails. The mock's own strictness is in mlx5_mock.h. */
+ * that nothing is left whatever fails. The mock's own strictness is in mlx5_mock.h. One file, because all
+ * cases are variations of one life of a provider, from open to close. */
 #include "mlx5_rig.h"
 #include "support.h"
 

@@ -32,6 +32,7 @@ static enum tern_status rig_alloc(struct machine *m, size_t bytes, void **memory
 static void rig_free(struct machine *m, void *memory)
 {
     rig_now->num_live -= memory != NULL;
+    mock_device_memory_gone((const char *)memory);
     real_ops->free(m, memory);
 }
 
