@@ -146,10 +146,10 @@ int mock_close(struct mock *m);
 void mock_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* 1: this call is the one that fails; errno is EIO. Also for calls that are not the libraries'. */
 int mock_fails(const char *function);
-/* This is memory of a GPU from now on; is not any more. A dma-buf of whole pages of it, or -1; `memory` is `*offset` into
- * it. */
+/* This is memory of a GPU from now on; is not any more. */
 void mock_device_memory(char *memory, uint64_t bytes);
 void mock_device_memory_gone(const char *memory);
+/* A dma-buf of whole pages of it, or -1; `memory` is `*offset` into it. */
 int mock_dmabuf(char *memory, uint64_t bytes, uint64_t *offset);
 
 /* Queue pairs that are ready to send, and whose peer is, for a software NIC: at most `most`; how many. */
