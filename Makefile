@@ -94,6 +94,22 @@ ifeq ($(FABRIC)$(HAVE_FABRIC),1)
 $(error FABRIC=1 was asked for: $(FABRIC_STATE))
 endif
 
+# ---- RDMA: the headers of rdma-core; its libraries are looked for at run time --------------------------------
+
+VERBS ?= auto
+VERBS_STATE := off (VERBS=0)
+HAVE_VERBS :=
+ifneq ($(VERBS),0)
+VERBS_STATE := no (no infiniband/mlx5dv.h: libibverbs-dev)
+ifeq ($(shell printf '\043include <infiniband/mlx5dv.h>\n' | $(CC) $(CPPFLAGS) -E - > /dev/null 2>&1 && echo 1),1)
+HAVE_VERBS := 1
+VERBS_STATE := yes
+endif
+endif
+ifeq ($(VERBS)$(HAVE_VERBS),1)
+$(error VERBS=1 was asked for: $(VERBS_STATE))
+endif
+
 # ---- Sources -----------------------------------------------------------------------------------------------
 
 # What tern_device.h includes, installed below tern/dialect.
@@ -103,8 +119,9 @@ DIALECT     := $(addprefix src/simt/,simt.h ptx.h fiber.h) \
 ALL_SRC     := $(filter-out src/ref/%,$(wildcard src/*/*.c))
 CUDA_SRC    := $(wildcard src/machine/cuda*.c) src/kernels/table_cuda.c
 FABRIC_SRC  := $(wildcard src/net/fabric*.c)
+VERBS_SRC   := $(wildcard src/net/mlx5_*.c)
 LIB_SRC     := $(filter-out $(if $(HAVE_CUDA),src/machine/no_cuda.c,$(CUDA_SRC)) \
-    $(if $(HAVE_FABRIC),src/net/no_fabric.c,$(FABRIC_SRC)),$(ALL_SRC))
+    $(if $(HAVE_FABRIC),src/net/no_fabric.c,$(FABRIC_SRC)) $(if $(HAVE_VERBS),src/net/no_mlx5.c,$(VERBS_SRC)),$(ALL_SRC))
 KERNELS     := $(filter-out src/kernels/table_%,$(wildcard src/kernels/*.c))
 WIRE_KERNELS := $(filter $(addprefix bench/,$(addsuffix .c,$(shell \
     sed -n 's/^ *X.\(wire_[a-z_0-9]*\),.*/\1/p' src/kernels/kernels.h))),$(wildcard bench/*.c))
@@ -146,7 +163,8 @@ CFLAGS   ?= -O2 -g
 WARNINGS := -Wall -Wextra -Wc++-compat -Wvla $(if $(filter 1,$(WERROR)),-Werror) \
     $(if $(findstring clang,$(shell $(CC) --version 2>/dev/null)),,-Wjump-misses-init)
 # No contraction to fused multiply-add on either machine: sums have the same bits everywhere.
-TERN_CFLAGS := -std=gnu11 -fPIC -fvisibility=hidden -ffp-contract=off -Iinclude -Isrc $(WARNINGS)
+TERN_CFLAGS := -std=gnu11 -fPIC -fvisibility=hidden -ffp-contract=off -Iinclude -Isrc $(WARNINGS) \
+    -DTERN_HAVE_VERBS=$(or $(HAVE_VERBS),0)
 TERN_LIBS := -lm -lrt -lpthread -ldl
 SANITIZE :=
 
@@ -188,8 +206,8 @@ all: report $(if $(SANITIZE),,lib) $(STATIC) $(TOOLS) $(BENCH) $(EXAMPLES)
 lib: $(SHARED) $(B)/libtern.so.$(MAJOR) $(B)/libtern.so $(STATIC)
 
 report:
-	@printf 'tern %s (%s): compiler %s, cuda %s, libfabric %s\n' '$(VERSION)' '$(VARIANT)' '$(CC)' '$(CUDA_STATE)' \
-	    '$(FABRIC_STATE)'
+	@printf 'tern %s (%s): compiler %s, cuda %s, rdma %s, libfabric %s\n' '$(VERSION)' '$(VARIANT)' '$(CC)' \
+	    '$(CUDA_STATE)' '$(VERBS_STATE)' '$(FABRIC_STATE)'
 
 # Rewritten only when its content changes: another compiler, flag or list of files rebuilds what it must.
 define stamp
@@ -446,6 +464,7 @@ help:
 	'' \
 	'CUDA=0              build without CUDA; CUDA=1: fail if it is not found; default: if it is found' \
 	'FABRIC=0            build without libfabric; FABRIC=1: fail if its headers are not found' \
+	'VERBS=0             build without RDMA NICs; VERBS=1: fail if rdma-core has no headers here' \
 	'NVCC=PATH           the CUDA compiler; default: nvcc on PATH, then /usr/local/cuda/bin/nvcc' \
 	'NVCC_ARCH=FLAGS     -gencode options; default: sm_80, sm_90 and PTX' \
 	'CC, CXX, CFLAGS, CPPFLAGS, LDFLAGS, PREFIX, DESTDIR, LIBDIR as usual' \

@@ -313,4 +313,9 @@ invalid()
 invalid TERN_TIMEOUT_MS abc
 invalid TERN_TIMEOUT_MS 0
 invalid TERN_MACHINE gpu
+if run 1 env TERN_NICS=mlx5_99 "$build/bin/tern-info" && grep -qF '"mlx5_99"' "$scratch/err"; then
+    ok "tern-info refuses a NIC that is not here"
+else
+    not_ok "tern-info refuses a NIC that is not here"
+fi
 finish

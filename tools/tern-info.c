@@ -4,6 +4,8 @@
  * by tern-run it opens a communicator instead and rank 0 prints who reaches whom. */
 #include "machine/machine.h"
 #include "net/engine.h"
+#include "net/mlx5_provider.h"
+#include "net/nic_place.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,8 +21,11 @@ static const char manual[] =
     "  --help       this text\n"
     "  --version    the version\n"
     "\n"
-    "Without options it prints the version, what was built in, and the machines that can run kernels. When\n"
-    "TERN_ID is set, as tern-run does, it opens a communicator with all ranks, and rank 0 prints its "
+    "Without options it prints the version, what was built in, the machines that can run kernels, and the\n"
+    "RDMA NICs of this host: how far each is from the first device, what it lacks, and which of them ranks "
+    "would\n"
+    "take (TERN_NICS). When TERN_ID is set, as tern-run does, it opens a communicator with all ranks, and "
+    "rank 0 prints its "
     "machine,\n"
     "ranks, hosts and domains. The exit status is 1 if something that should work does not, 2 for a wrong "
     "option.\n";
@@ -30,6 +35,8 @@ static const char compiler[] = __VERSION__;
 #else
 static const char compiler[] = "gcc " __VERSION__;
 #endif
+
+enum { MAX_DEVICES = 64 };
 
 static int complain(const char *what, enum tern_status status)
 {
@@ -145,6 +152,70 @@ static int print_cuda(void)
     return result;
 }
 
+/* The PCI address of each device that runs kernels; of the cpu machine, one that has none. */
+static int list_devices(char devices[MAX_DEVICES][16])
+{
+    int num = 0;
+    for (int i = 0; i < terni_cuda_device_count() && num < MAX_DEVICES; i++) {
+        struct machine *machine;
+        if (terni_cuda_open(i, &machine) == TERN_OK) {
+            memcpy(devices[num++], machine->info.pci, sizeof machine->info.pci);
+            machine->ops->close(machine);
+        }
+    }
+    if (num == 0) {
+        devices[num++][0] = '\0';
+    }
+    return num;
+}
+
+/* The NICs that the rank at place `index` of the host would take. */
+static int print_choice(struct nic_place *nics, int num_nics, const char *device, int index, int num_ranks)
+{
+    struct nic_wish wish = {terni_env(TERN_ENV_NICS), 0, index, num_ranks};
+    int chosen[NIC_MAX], num_chosen;
+    enum tern_status status = terni_nic_choose(nics, num_nics, &wish, chosen, &num_chosen);
+    if (status == TERN_INVALID_ARGUMENT) {
+        return complain("TERN_NICS is invalid", status);
+    }
+    printf("    for rank %d of the host, device %s:", index,
+           device[0] != '\0' ? device : "without an address");
+    for (int i = 0; status == TERN_OK && i < num_chosen; i++) {
+        printf(" %s:%d (%s)", nics[chosen[i]].name, nics[chosen[i]].port,
+               terni_nic_distance_text(nics[chosen[i]].distance));
+    }
+    printf("%s\n", status == TERN_OK ? "" : " none");
+    return 0;
+}
+
+/* NICs with their distance from the first device, what each lacks, and which of them each rank would take. */
+static int print_nics(void)
+{
+    struct nic_place nics[NIC_MAX];
+    char devices[MAX_DEVICES][16];
+    int num_devices = list_devices(devices), num_nics = terni_nic_scan("", devices[0], nics), result = 0;
+    printf("network mlx5: %s; never run on a NIC yet\n", terni_mlx5_describe());
+    if (num_nics == 0) {
+        printf("    this host has no RDMA NIC\n");
+        return terni_env(TERN_ENV_NICS)[0] != '\0' ? print_choice(nics, 0, devices[0], 0, 1) : 0;
+    }
+    for (int i = 0; i < num_nics; i++) {
+        char text[256];
+        terni_nic_print(&nics[i], text, sizeof text);
+        printf("    %s\n", text);
+        if (terni_mlx5_probe(NULL, nics[i].name, nics[i].port) != TERN_OK) {
+            printf("        cannot be used: %s\n", tern_last_error());
+        }
+    }
+    printf("    memory of GPUs by its address: nvidia-peermem is %s\n",
+           terni_nic_has_peermem("") ? "loaded" : "not loaded");
+    for (int i = 0; i < num_devices; i++) {
+        num_nics = terni_nic_scan("", devices[i], nics);
+        result |= print_choice(nics, num_nics, devices[i], i, num_devices);
+    }
+    return result;
+}
+
 static int print_host(void)
 {
     uint32_t v = tern_version();
@@ -152,7 +223,7 @@ static int print_host(void)
     printf("tern %u.%u.%u, built by %s\n", v >> 16, (v >> 8) & 255, v & 255, compiler);
     is_failed = print_cpu();
     is_failed |= print_cuda();
-    printf("network verbs: not in this build\n");
+    is_failed |= print_nics();
     printf("network tcp: here\n");
     printf("network libfabric: %s\n", terni_fabric_describe());
     return is_failed;

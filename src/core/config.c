@@ -32,6 +32,10 @@ static const struct row table[TERN_ENV_COUNT] = {
                               "most ranks in one domain; larger domains are split; 0: as found"},
     [TERN_ENV_PROXY] = {"TERN_PROXY", "tcp",
                         "engine of the proxy: tcp, or fabric: and a provider of libfabric"},
+    [TERN_ENV_NICS] =
+        {"TERN_NICS", "",
+         "RDMA NICs: NIC[:PORT],...; ^NIC,... leaves out; RANK=LIST;... by place in the host; none; "
+         "empty: the nearest"},
     [TERN_ENV_ID] = {"TERN_ID", "", "id of the communicator: 256 hex digits, or host:port/cookie"},
     [TERN_ENV_RANK] = {"TERN_RANK", "", "rank of this process, from 0"},
     [TERN_ENV_NUM_RANKS] = {"TERN_NUM_RANKS", "", "number of ranks"},

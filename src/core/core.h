@@ -52,6 +52,7 @@ enum terni_variable {
     TERN_ENV_INTERFACE,
     TERN_ENV_DOMAIN_SIZE, /* ranks of one domain at most; 0: as found */
     TERN_ENV_PROXY,       /* engine of the proxy: tcp | fabric:PROVIDER */
+    TERN_ENV_NICS,        /* RDMA NICs: as net/nic_choice.c reads them */
     TERN_ENV_ID,          /* set by tern-run: 256 hex digits, or host:port/cookie */
     TERN_ENV_RANK,
     TERN_ENV_NUM_RANKS,

@@ -64,6 +64,31 @@ static enum tern_status cpu_host_alloc(struct machine *m, size_t bytes, void **h
     return TERN_OK;
 }
 
+/* ---- For NICs: kernels run on the processor, whose addresses they use ---- */
+
+static enum tern_status cpu_io_map(struct machine *m, void *registers, size_t bytes, void **device)
+{
+    (void)m;
+    (void)bytes;
+    *device = registers;
+    return TERN_OK;
+}
+
+static void cpu_io_unmap(struct machine *m, void *registers)
+{
+    (void)m;
+    (void)registers;
+}
+
+static enum tern_status cpu_dmabuf(struct machine *m, void *memory, uint64_t bytes, int *fd, uint64_t *offset)
+{
+    (void)m;
+    (void)fd;
+    (void)offset;
+    return TERN_FAIL(TERN_UNSUPPORTED, "%llu bytes at %p are memory of the host: a NIC finds them by address",
+                     (unsigned long long)bytes, memory);
+}
+
 /* ---- Streams ---- */
 
 static enum tern_status cpu_copy(struct machine *m, void *dst, const void *src, size_t bytes,
@@ -302,6 +327,9 @@ static const struct machine_ops cpu_ops = {
     .peer_enable = terni_cpu_peer_enable,
     .share_free = terni_cpu_share_free,
     .share_lend = terni_cpu_share_lend,
+    .io_map = cpu_io_map,
+    .io_unmap = cpu_io_unmap,
+    .dmabuf = cpu_dmabuf,
     .copy = cpu_copy,
     .fill = cpu_fill,
     .store = cpu_store,
@@ -341,6 +369,7 @@ static void describe(struct cpu_machine *cpu, int num_sms)
     info->num_sms = num_sms;
     info->max_shared_bytes = SIMT_SHARED_BYTES;
     info->has_bulk = 1;
+    info->nic_writes_ordered = 1;
     info->share_granule = page_bytes > 0 ? (uint64_t)page_bytes : 4096;
     info->memory_bytes = pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : 0;
 }

@@ -74,6 +74,17 @@ static void driver_text(char *text, size_t text_bytes)
     snprintf(text, text_bytes, "%.11s / CUDA %d.%d", release, version / 1000 % 100, version / 10 % 100);
 }
 
+/* Whether a kernel that sees a NIC's write sees the ones before it as well. */
+static int nic_writes_ordered(int ordinal)
+{
+    int ordering = cudaGPUDirectRDMAWritesOrderingNone;
+
+    if (cudaDeviceGetAttribute(&ordering, cudaDevAttrGPUDirectRDMAWritesOrdering, ordinal) != cudaSuccess) {
+        (void)cudaGetLastError();
+    }
+    return ordering >= cudaGPUDirectRDMAWritesOrderingOwner;
+}
+
 enum tern_status terni_cuda_info_get(int ordinal, struct machine_info *info)
 {
     struct cudaDeviceProp p;
@@ -96,6 +107,9 @@ enum tern_status terni_cuda_info_get(int ordinal, struct machine_info *info)
     info->max_shared_bytes = (uint32_t)p.sharedMemPerBlockOptin;
     info->has_bulk = info->compute_capability >= 90;
     info->memory_bytes = p.totalGlobalMem;
+    snprintf(info->pci, sizeof(info->pci), "%04x:%02x:%02x.0", (unsigned)p.pciDomainID & 0xffffu,
+             (unsigned)p.pciBusID & 0xffu, (unsigned)p.pciDeviceID & 0x1fu);
+    info->nic_writes_ordered = nic_writes_ordered(ordinal);
     if (info->compute_capability < MIN_COMPUTE_CAPABILITY) {
         return TERN_FAIL(TERN_UNSUPPORTED, "device %d (%s) has compute capability %d.%d; Tern needs 8.0",
                          ordinal, p.name, p.major, p.minor);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the parts of the cuda machine share: cuda.c (open, close, memory, launch), cuda_share.c and
- * cuda_lend.c (memory for peers), cuda_stream.c (streams, the host's wait), cuda_graph.c (events, graphs),
- * cuda_driver.c (driver calls, the current context, errors), cuda_info.c (what devices there are).
+ * cuda_lend.c (memory for peers), cuda_nic.c (what NICs need), cuda_stream.c (streams, the host's wait),
+ * cuda_graph.c (events, graphs), cuda_driver.c (driver calls, the current context, errors), cuda_info.c (what
+ * devices there are).
  *
  * The CUDA runtime is linked statically and opens the driver when it is first asked, so a program with Tern
  * in it runs where no driver is. Driver calls that the runtime lacks are fetched through it (cuda_driver.c).
@@ -40,6 +41,7 @@
     X(retain_handle, cuMemRetainAllocationHandle, v11000, 11000)                                             \
     X(get_address_range, cuMemGetAddressRange, v3020, 3020)                                                  \
     X(pointer_attribute, cuPointerGetAttribute, v4000, 4000)                                                 \
+    X(get_range_handle, cuMemGetHandleForAddressRange, v11070, 11070)                                        \
     X(get_granularity, cuMemGetAllocationGranularity, v10020, 10020)                                         \
     X(get_properties, cuMemGetAllocationPropertiesFromHandle, v10020, 10020)
 
@@ -127,6 +129,12 @@ enum tern_status terni_cuda_export_fd(struct cuda_machine *c, CUmemGenericAlloca
 /* cuda_lend.c */
 enum tern_status terni_cuda_share_lend(struct machine *m, void *memory, uint64_t bytes, int exported,
                                        struct share_loan *loan);
+
+/* cuda_nic.c */
+enum tern_status terni_cuda_io_map(struct machine *m, void *registers, size_t bytes, void **device);
+void terni_cuda_io_unmap(struct machine *m, void *registers);
+enum tern_status terni_cuda_dmabuf(struct machine *m, void *memory, uint64_t bytes, int *fd,
+                                   uint64_t *offset);
 
 /* cuda_stream.c */
 enum tern_status terni_cuda_stream_open(struct machine *m, struct tern_stream **s);

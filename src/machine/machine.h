@@ -60,6 +60,10 @@ struct machine_info {
     int compute_capability;    /* 90 for sm_90; 0 on cpu */
     uint64_t memory_bytes;
     uint64_t share_granule; /* a power of two: pieces of shared memory are multiples of it */
+    char pci[16];           /* where the device is on PCIe, "0000:5d:00.0"; "" on cpu */
+    /* What NICs write into this device's memory becomes visible in the order of their writes, also to a
+     * kernel that runs; else it may hang behind. */
+    int nic_writes_ordered;
 };
 
 struct machine_ops {
@@ -95,6 +99,14 @@ struct machine_ops {
      * other processes. TERN_UNSUPPORTED says what memory would do. */
     enum tern_status (*share_lend)(struct machine *m, void *memory, uint64_t bytes, int exported,
                                    struct share_loan *loan);
+
+    /* For NICs. Whole pages of a device's registers that this process has mapped, for kernels to store to:
+     * *device addresses them. TERN_UNSUPPORTED: kernels cannot reach them. Unmapped by the same address. */
+    enum tern_status (*io_map)(struct machine *m, void *registers, size_t bytes, void **device);
+    void (*io_unmap)(struct machine *m, void *registers);
+    /* A dma-buf over `memory` of the device: *fd is the caller's to close, `memory` begins `*offset` bytes
+     * into it. TERN_UNSUPPORTED: there is none for this memory; a driver may still find it by its address. */
+    enum tern_status (*dmabuf)(struct machine *m, void *memory, uint64_t bytes, int *fd, uint64_t *offset);
 
     enum tern_status (*copy)(struct machine *m, void *dst, const void *src, size_t bytes,
                              struct tern_stream *s);
