@@ -108,28 +108,13 @@ static int is_wildcard(const struct address *a)
     return v4.sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
-static void clear_port(struct address *a)
-{
-    struct sockaddr_in6 v6;
-    struct sockaddr_in v4;
-    if (a->storage.ss_family == AF_INET6) {
-        memcpy(&v6, &a->storage, sizeof v6);
-        v6.sin6_port = 0;
-        memcpy(&a->storage, &v6, sizeof v6);
-    } else {
-        memcpy(&v4, &a->storage, sizeof v4);
-        v4.sin_port = 0;
-        memcpy(&a->storage, &v4, sizeof v4);
-    }
-}
-
 enum tern_status terni_id_create_at(const struct address *own, struct tern_id *id)
 {
     unsigned char cookie[TERN_COOKIE_BYTES];
     struct address asked = *own, bound;
     enum tern_status status;
     int fd;
-    clear_port(&asked);
+    terni_address_clear_port(&asked);
     if (getrandom(cookie, sizeof cookie, 0) != (ssize_t)sizeof cookie) {
         return TERN_FAIL(TERN_SYSTEM_ERROR, "no random bytes for a cookie: %m");
     }
