@@ -157,7 +157,8 @@ enum tern_status terni_ll_dispatch(struct tern_ep *ep, const struct tern_ll_disp
     k.phases = terni_ll_phases(a->phase);
     k.lane.watch = terni_ll_shared_bytes(&ep->shape, k.row_bytes);
     struct ll_launch what = {TERN_OP_LL_DISPATCH,
-                             ep->shape.ll_mask ? TERN_KERNEL_ll_dispatch_mask_bulk : TERN_KERNEL_ll_dispatch_bulk,
+                             ep->shape.ll_mask ? TERN_KERNEL_ll_dispatch_mask_bulk
+                                               : TERN_KERNEL_ll_dispatch_bulk,
                              TERN_KERNEL_ll_dispatch_plain,
                              (uint32_t)k.lane.watch,
                              a->num_sms,

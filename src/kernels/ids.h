@@ -24,8 +24,8 @@ TERN_DEVICE uint32_t scan_warp(uint32_t v)
 }
 
 /* All lanes. Tokens lie side by side in a warp, `topk` lanes each, and this lane is the k-th of its token:
- * whether none before it there has its value. Shuffles, because match_any_u32 takes the longer the more values
- * a warp has. */
+ * whether none before it there has its value. Shuffles, because match_any_u32 takes the longer the more
+ * values a warp has. */
 TERN_DEVICE int is_first(uint32_t value, uint32_t k, uint32_t topk)
 {
     int first = 1;

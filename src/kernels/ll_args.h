@@ -100,7 +100,7 @@ struct ll_dispatch_args {
     uint32_t hidden, cast, summed;                                /* summed: weights at dispatch */
     uint32_t by_rank;                                             /* one row a (token, rank) */
     uint32_t header_bytes, payload_bytes, scale_bytes, row_bytes; /* of a row on its way; in its buffer */
-    uint32_t traces;       /* of this dispatch in the lane: its signature and num_tokens, hashed; not 0 */
+    uint32_t traces; /* of this dispatch in the lane: its signature and num_tokens, hashed; not 0 */
     uint32_t place_offset, stage_offset; /* in shared memory */
     char *out;
     uint32_t *out_scales;

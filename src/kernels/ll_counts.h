@@ -53,8 +53,8 @@ TERN_DEVICE void ll_take_count(const struct ll_receiver *r, uint32_t s, uint32_t
     }
 }
 
-/* All receiving threads: every rank is in, in the same operation, with these counts, or masked, with none; 0: abandon.
- * If a rank was lost over it, the counts wait for ll_recount: the operation is doubtful. */
+/* All receiving threads: every rank is in, in the same operation, with these counts, or masked, with none; 0:
+ * abandon. If a rank was lost over it, the counts wait for ll_recount: the operation is doubtful. */
 TERN_DEVICE int ll_await_counts(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;
@@ -79,7 +79,8 @@ TERN_DEVICE int ll_await_counts(const struct ll_receiver *r)
     return !sync_part_or(r->threads, !ok);
 }
 
-/* All receiving threads: what counts, now that the operation is doubtful. A source has sent all its words, or none. */
+/* All receiving threads: what counts, now that the operation is doubtful. A source has sent all its words, or
+ * none. */
 TERN_DEVICE void ll_recount(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;
@@ -181,8 +182,8 @@ TERN_DEVICE int ll_place(const struct ll_receiver *r)
     return doubts;
 }
 
-/* All receiving threads: where everything goes. Block 0 adds to the caller's sums, without waiting for what they were.
- * 0: abandon. */
+/* All receiving threads: where everything goes. Block 0 adds to the caller's sums, without waiting for what
+ * they were. 0: abandon. */
 TERN_DEVICE int ll_learn_places(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;

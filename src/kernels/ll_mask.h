@@ -29,8 +29,8 @@ enum { LL_ABANDON, LL_HERE, LL_LOST }; /* how a wait ended */
 enum { OP_LOST = OP_EXPIRED + 1 };     /* a verdict of ll_patient beside those of op_patient */
 enum { LL_ROUNDS = 4, LL_GRACE_NS = 5000 };
 
-/* Kernels for objects without masks are compiled without the code for them, which is most of a kernel: less of
- * it lies between the instructions that run. */
+/* Kernels for objects without masks are compiled without the code for them, which is most of a kernel: less
+ * of it lies between the instructions that run. */
 #ifndef LL_WITH_MASKS
 #define LL_WITH_MASKS 1
 #endif

@@ -28,8 +28,8 @@ TERN_DEVICE int ll_is_row_here(const struct ll_receiver *r, uint32_t s, uint32_t
     return warp_all(here);
 }
 
-/* One warp: this piece of a row of the slab that nobody fills, which would have been this push; with LL_NOTES,
- * what goes with the row. */
+/* One warp: this piece of a row of the slab that nobody fills, which would have been this push; with
+ * LL_NOTES, what goes with the row. */
 TERN_DEVICE void ll_clear_piece(const struct ll_receiver *r, uint32_t piece, uint32_t expert,
                                 uint32_t position, uint32_t push)
 {

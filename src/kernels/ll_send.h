@@ -220,7 +220,7 @@ TERN_DEVICE void ll_prepare(struct ll_sender *s, const int bulk)
         OP_FENCE();
     }
     if (bulk && s->begin < s->end && s->turn < s->p->f.num_ranks) {
-        LL_DISPATCH_PROXY_FENCE(); /* what others read of the buffers before comes before this thread's copies */
+        LL_DISPATCH_PROXY_FENCE(); /* what others read of the buffers comes before this thread's copies */
     }
     int64_t id = ll_first_tally_id(s);
     s->token = ll_load_token(s, s->begin);

@@ -49,7 +49,8 @@ TERN_DEVICE void sync_part(int threads) { asm volatile("bar.sync 1, %0;" : : "r"
 TERN_DEVICE int sync_part_or(int threads, int v)
 {
     int any;
-    asm volatile("{ .reg .pred p, q; setp.ne.s32 p, %2, 0; bar.red.or.pred q, 1, %1, p; selp.s32 %0, 1, 0, q; }"
+    asm volatile("{ .reg .pred p, q; setp.ne.s32 p, %2, 0; bar.red.or.pred q, 1, %1, p; "
+                 "selp.s32 %0, 1, 0, q; }"
                  : "=r"(any)
                  : "r"(threads), "r"(v)
                  : "memory");
@@ -320,7 +321,10 @@ TERN_DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_gen
 
 TERN_DEVICE void fence_proxy_async(void) { asm volatile("fence.proxy.async;" : : : "memory"); }
 TERN_DEVICE void fence_proxy_async_global(void) { asm volatile("fence.proxy.async.global;" : : : "memory"); }
-TERN_DEVICE void fence_proxy_async_shared(void) { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
+TERN_DEVICE void fence_proxy_async_shared(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
+}
 
 TERN_DEVICE void mbar_init(uint64_t *bar, uint32_t count)
 {

@@ -31,6 +31,15 @@ void simt_no_fence(void)
     terni_fiber_bug(f, "st_fenced of thread %d without a system fence since its last acquire", f->thread.tid);
 }
 
+/* That threads of b wait in; which of the two, is not known of each thread. */
+static const char *name_of_barrier(const struct block *b)
+{
+    if (b->whole.joined && b->part.joined) {
+        return "sync_block or sync_part";
+    }
+    return terni_primitive_name(b->part.joined ? b->part.primitive : b->whole.primitive);
+}
+
 /* Returns the number of warps printed. */
 static int print_block(const struct block *b)
 {
@@ -45,7 +54,7 @@ static int print_block(const struct block *b)
             fprintf(stderr, " lanes %08x wait in %s;", w->joined, terni_primitive_name(w->primitive));
         }
         if (w->at_block != 0) {
-            fprintf(stderr, " lanes %08x wait in %s;", w->at_block, terni_primitive_name(b->part.joined ? b->part.primitive : b->whole.primitive));
+            fprintf(stderr, " lanes %08x wait in %s;", w->at_block, name_of_barrier(b));
         }
         if (w->at_bulk != 0) {
             fprintf(stderr, " lanes %08x wait in bulk_wait;", w->at_bulk);
