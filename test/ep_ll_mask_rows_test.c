@@ -53,6 +53,9 @@ static int loss_open(struct loss *x, uint64_t seed, const struct form *form, uin
     x->scene.config.timeout_ms = timeout_ms;
     x->scene.free_running = 1;
     PASS(scene_open(&x->scene));
+    for (int r = 0; r < RANKS; r++) {
+        ll_words_spoil(x->scene.eps[r], 0);
+    }
     ll_batch_redraw_ids(&x->batch, ROUTING_UNIFORM, &x->scene.rng);
     return world_upload(&x->scene.world);
 }

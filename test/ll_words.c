@@ -5,6 +5,8 @@
 
 #include "ep/ep.h"
 
+#include <string.h>
+
 uint64_t *ll_words_arrivals(const struct tern_ep *ep, uint32_t lane, uint64_t epoch)
 {
     const struct ep_layout *l = &ep->layout;
@@ -20,4 +22,12 @@ uint64_t *ll_words_entry(const struct tern_ep *ep, uint32_t lane, uint64_t epoch
     char *copy = window + l->ll_entries + (2 * lane + (epoch & 1)) * l->ll.entry_bytes;
 
     return (uint64_t *)(void *)copy + (uint64_t)from * l->ll.entry_words;
+}
+
+void ll_words_spoil(const struct tern_ep *ep, uint32_t lane)
+{
+    const struct ep_layout *l = &ep->layout;
+    char *own = ep->device_memory + l->ll_lanes + lane * l->ll.bytes;
+
+    memset(own + l->ll.plan, 0x3f, l->ll.bytes - l->ll.plan);
 }

@@ -249,6 +249,8 @@ static void layout_lane(const struct ep_shape *s, struct ll_layout *l)
     uint64_t choices = (uint64_t)s->ll_tokens * s->max_topk;
     uint64_t here = s->max_topk < s->experts_a_rank ? s->max_topk : s->experts_a_rank;
     uint64_t at = 0;
+    /* A token counts an expert once. */
+    _Static_assert(MAX_LL_TOKENS < 1 << 16, "an entry word has 16 bits for the choices of an expert");
     l->entry_words = LL_ENTRY_WORDS(s->experts_a_rank);
     l->entry_bytes = align_up(s->num_ranks * l->entry_words * sizeof(uint64_t), ALIGNMENT);
     l->arrival_bytes = align_up(larger(rows, choices) * sizeof(uint64_t), ALIGNMENT);

@@ -62,7 +62,7 @@ uint32_t terni_ll_scale_bytes(uint32_t cast, uint32_t hidden);
 uint32_t terni_ll_row_bytes(uint32_t topk, uint32_t hidden);
 /* Low latency: bytes of a row of a combine on its way, whose compression is an enum tern_ll_compression. */
 uint32_t terni_ll_sent_bytes(uint32_t compression, uint32_t hidden);
-/* Shared memory of a block: where the stages begin, and all of it. */
+/* Shared memory of a block: where what receiving needs begins, where the stages begin, and all of it. */
 uint32_t terni_ll_place_offset(const struct ep_shape *shape);
 uint32_t terni_ll_stage_offset(const struct ep_shape *shape);
 uint32_t terni_ll_shared_bytes(const struct ep_shape *shape, uint32_t row_bytes);

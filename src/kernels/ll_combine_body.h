@@ -7,7 +7,7 @@
  * rows leave is in ll_pipe.h and ll_make.h. At home warps take pieces of tokens, wait for the words of the
  * rows that a token awaits, add them in the order of choices and round once.
  *
- * After ll_enter no thread waits at a barrier of its block. Entry words say that a rank's earlier kernels are
+ * After ll_enter no thread waits at a barrier of its block, unless times are to be noted. Entry words say that a rank's earlier kernels are
  * over, which the rows' own words do not; one warp of the rank sends and awaits them, beside all rows. */
 #ifndef TERN_LL_COMBINE_BODY_H
 #define TERN_LL_COMBINE_BODY_H
@@ -136,8 +136,8 @@ TERN_DEVICE int ll_await_rows(const struct ll_combine_args *p, uint64_t epoch, u
                   : ll_await(&p->f, &p->lane, epoch, begin, OP_AWAIT_DONE, rank,
                              ll_arrival(&p->lane, p->f.own, epoch, c), &data);
     }
-    if (!warp_all(end == LL_HERE)) {
-        if (warp_any(end == LL_ABANDON)) {
+    if (TERN_RARE(!warp_all(end == LL_HERE))) {
+        if (!ll_has_masks(&p->lane) || warp_any(end == LL_ABANDON)) {
             return 0;
         }
         ll_judge_token(p, epoch, t, end, a);

@@ -67,7 +67,7 @@ TERN_DEVICE int ll_await_counts(const struct ll_receiver *r)
         int end = gone ? LL_LOST
                        : ll_await(&p->f, &p->lane, r->epoch, r->begin, OP_AWAIT_READY, (int)s,
                                   ll_entry(&p->lane, p->f.own, r->epoch, (int)s) + w, &value);
-        if (TERN_RARE(end == LL_LOST && gone != LL_KNOWN)) {
+        if (ll_has_masks(&p->lane) && end == LL_LOST && gone != LL_KNOWN) {
             ll_raise_doubt(&p->lane, r->epoch);
         }
         ok = end != LL_ABANDON;

@@ -4,7 +4,8 @@
  * buffers at known places, and nobody says that it is done, since every row's own word says so.
  *
  *   rank s                                       rank d
- *   fence, tagged entry words -> d               every block: ld.acquire until all ranks' words have the tag
+ *   fence, tagged entry words -> d               ld.acquire until all ranks' words have the tag: of dispatch
+ *                                                every block, of combine one warp
  *   row -> d's buffer; fence, tagged word        whoever wants the row: ld.acquire of its word
  *
  * What keeps a buffer from being written while it is read is in ll_args.h. */
@@ -95,7 +96,7 @@ TERN_DEVICE uint64_t ll_begin(const struct ll_lane *l) { return TERN_RARE(l->wai
 /* All threads of the block, at the end of a receiving phase. */
 TERN_DEVICE void ll_leave(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch)
 {
-    if (tid() == nthr() - 1) {
+    if (tid() == 0) { /* which receives, also where some threads only send */
         /* Whoever gave up on this rank has told its host so, and must not be proved wrong. */
         op_stopped(f, epoch, OP_AWAIT_DONE);
     }
@@ -137,7 +138,7 @@ TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint
     struct ll_patience patience = {{0, 0}, 0, 0, 0};
     int end = LL_HERE;
     for (;;) {
-        /* Pairs with the fence and store in ll_announce, or in a push: the row is here; and what the peer's
+        /* Pairs with the fence and store in ll_announce_counts, ll_announce_combine, or of a row's word: the row is here; and what the peer's
          * earlier kernels read has been read. */
         uint64_t seen = ld_acquire_sys_u64(word);
         *data = (uint32_t)seen;

@@ -220,7 +220,7 @@ TERN_DEVICE void ll_make_send(const struct ll_combine_args *p, uint64_t epoch, u
         struct ll_parcel to = {ll_goes_home(p, o.rank) ? o.rank : -1, o.index, NULL};
         struct ll_origin later = o;
         to.heap = p->f.ep_bases[to.rank >= 0 ? to.rank : 0];
-        int out = ll_is_out(p);
+        int out = ll_has_masks(&p->lane) && warp_any(ll_is_out(p)); /* all lanes alike */
         if (lane() == 0) {
             next = atom_add_cta_u32(&m.words[LL_MAKE_NEXT], 1);
         }
@@ -230,7 +230,11 @@ TERN_DEVICE void ll_make_send(const struct ll_combine_args *p, uint64_t epoch, u
         }
         uint32_t hits = warp_ballot(o.row >= 0);
         to.index += p->adds_here ? TERN_FFS(hits) - 1 : 0;
-        ll_make_unit(&m, o, row, unit - row * m.units, codec);
+        if (to.rank >= 0) {
+            ll_make_unit(&m, o, row, unit - row * m.units, codec);
+        } else {
+            ll_await_stage(&m, row); /* counts are of whole rows, also of one that never came */
+        }
         if (ll_count_made(&m, row, bulk)) {
             to.rank = out ? -1 : to.rank;
             ll_send_made(&m, to, row, bulk);

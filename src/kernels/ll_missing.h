@@ -46,7 +46,8 @@ TERN_DEVICE void ll_clear_piece(const struct ll_receiver *r, uint32_t piece, uin
         p->out_scales[((uint64_t)expert * (p->scale_bytes / 4) + w) * rows + position] = 0;
     }
     if (piece == LL_NOTES && lane() == 0) {
-        p->lane.pushes[push].rank = -1;
+        struct ll_push nowhere = {0, -1, 0, 0};
+        p->lane.pushes[push] = nowhere;
         if (p->out_source) {
             p->out_source[expert * rows + position] = -1;
         }
@@ -120,8 +121,11 @@ TERN_DEVICE void ll_do_without(const struct ll_receiver *r, uint32_t number, uin
     for (uint32_t before = 0; first && before < i; before++) {
         first = ll_is_row_here(r, s, before);
     }
-    if (piece == LL_NOTES && lane() == 0) {
-        p->lane.plan[(uint64_t)number * (LL_PLAN_ROWS + 2 * p->topk) + LL_PLAN_RANK] = -1;
+    if (piece == LL_NOTES) {
+        int32_t *plan = p->lane.plan + (uint64_t)number * (LL_PLAN_ROWS + 2 * p->topk);
+        for (uint32_t i = (uint32_t)lane(); i < LL_PLAN_ROWS + p->topk; i += 32) {
+            plan[i] = -1; /* no rank, no token, no rows */
+        }
     }
     if (first) {
         ll_clear_missing(r, piece, s);

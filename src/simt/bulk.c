@@ -88,7 +88,7 @@ void mbar_init(uint64_t *bar, uint32_t count)
     b->bars[b->num_bars++] = bar;
 }
 
-void fence_mbar_init(void) { fence_proxy_async(); }
+void fence_mbar_init(void) { fence_proxy_async_shared(); }
 
 /* One more or no more arrival, and tx; then completes the phase if nothing is missing. Returns 0 if there was
  * an arrival too many, or tx left its range. */

@@ -102,6 +102,7 @@ struct warp {
 /* Of a block's threads. Two values and clocks, as in a warp. */
 struct barrier {
     int joined;
+    int threads; /* that the first to join has named */
     enum primitive primitive;
     uint32_t phase;
     int any[2];

@@ -337,7 +337,7 @@ TERN_DEVICE void mbar_init(uint64_t *bar, uint32_t count)
 TERN_DEVICE void fence_mbar_init(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
-    fence_proxy_async();
+    fence_proxy_async_shared();
 }
 
 TERN_DEVICE void mbar_expect(uint64_t *bar, uint32_t bytes)

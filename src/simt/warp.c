@@ -128,7 +128,10 @@ static int block_join(struct barrier *j, enum primitive p, int threads, int v)
         terni_fiber_bug(f, "divergence: thread %d calls %s while others wait in %s", f->thread.tid,
                         terni_primitive_name(p), terni_primitive_name(j->primitive));
     }
-    if (f->thread.tid >= threads) {
+    if (j->joined == 0) {
+        j->threads = threads;
+    }
+    if (threads != j->threads || threads % SIMT_LANES != 0 || f->thread.tid >= threads) {
         terni_fiber_bug(f, "thread %d calls %s of %d threads", f->thread.tid, terni_primitive_name(p),
                         threads);
     }
