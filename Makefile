@@ -114,7 +114,7 @@ endif
 
 # What tern_device.h includes, installed below tern/dialect.
 DIALECT     := $(addprefix src/simt/,simt.h ptx.h fiber.h) \
-    $(addprefix src/net/,amo.h group.h p2p.h wait.h route.h barrier.h)
+    $(addprefix src/net/,amo.h group.h p2p.h wait.h route.h barrier.h bulk.h)
 
 ALL_SRC     := $(filter-out src/ref/%,$(wildcard src/*/*.c))
 CUDA_SRC    := $(wildcard src/machine/cuda*.c) src/kernels/table_cuda.c
