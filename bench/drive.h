@@ -63,8 +63,8 @@ enum tern_status drive_once(struct drive *d, const struct shot *shot);
 
 /* ---- drive_check.c ---- */
 
-/* COLLECTIVE. Moves once into poisoned destinations, after --corrupt has flipped a bit, and compares them all:
- * the first `bytes` of the blocks that ranks below shot->num_ranks give each other, and poison elsewhere. */
+/* COLLECTIVE. Moves once into poisoned destinations, then --corrupt flips a bit, and compares them all: the
+ * first `bytes` of the blocks that ranks below shot->num_ranks give each other, and poison elsewhere. */
 enum tern_status drive_check_blocks(struct drive *d, const struct shot *shot, uint64_t bytes,
                                     struct tally *tally);
 /* COLLECTIVE. Runs once with a log and compares what every rank saw in every round. */

@@ -25,7 +25,7 @@ struct drive_args {
     struct tern_net_team team;
     char *from, *to; /* this rank's */
     uint64_t *words;
-    uint64_t *log; /* what was seen, if somebody asks: of each round a word, of a barrier one for each rank */
+    uint64_t *log;    /* what was seen, if somebody asks: of each round a word, of a barrier one a rank */
     uint64_t *result; /* device, [2]: a status that was not TERN_OK; ns of `rounds` rounds */
     uint64_t area, bytes, seed;
     uint32_t ops;    /* drive_move, drive_bulk: to each peer, one behind the other in the blocks */

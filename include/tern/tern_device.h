@@ -100,16 +100,16 @@ TERN_DEVICE_COPIES(_warp, GROUP_WARP)
 TERN_DEVICE_COPIES(_block, GROUP_BLOCK)
 #undef TERN_DEVICE_COPIES
 
-/* The same by bulk copies (compute capability 9.0), for blocks that can spare shared memory: the other threads' registers
- * and issue slots stay free, and the link is as busy. All threads of the block open `shared` once, a multiple of 16,
- * which they use for nothing else until the last such call has returned everywhere in the block; each warp gets an
- * equal part, which loads fill ahead of the stores. `bulk` is each thread's own, in registers. Then
+/* The same by bulk copies (compute capability 9.0), for blocks that can spare shared memory: the other
+ * threads' registers and issue slots stay free. All threads of the block open `shared` once, a multiple of
+ * 16, and use it for nothing else until the last such call has returned everywhere in the block; each warp
+ * gets an equal part, which loads fill ahead of the stores. `bulk` is each thread's own, in registers. Then
  *
  *     int tern_put_bulk_GROUP(net, bulk, peer, queue, remote, local, bytes)    GROUP: _warp or _block
  *     int tern_get_bulk_GROUP(net, bulk, peer, queue, local, remote, bytes)
  *
- * promise what tern_put and tern_get do. Where bulk copies cannot go (other devices, ends that are not equally
- * misaligned to 16 bytes, too little memory), loads and stores do. */
+ * promise what tern_put and tern_get do. Where bulk copies cannot go (other devices, ends that are not
+ * equally misaligned to 16 bytes, too little memory), loads and stores do. */
 TERN_DEVICE void tern_bulk_open(struct tern_bulk *bulk, void *shared, uint32_t shared_bytes)
 {
     bulk_open(bulk, shared, shared_bytes);
