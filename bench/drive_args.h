@@ -42,7 +42,8 @@ TERN_DEVICE uint64_t drive_value(uint64_t seed, uint32_t width, int64_t i)
     return net_amo_word(width, seed ^ (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u);
 }
 
-/* Operand and compare of fetch i, which depend on what fetch i - 1 returned. Every other compare is that word, which then is there if the compare before it failed. */
+/* Operand and compare of fetch i, which depend on what fetch i - 1 returned. Every other compare is that
+ * word, which then is there if the compare before it failed. */
 TERN_DEVICE uint64_t drive_operand(uint64_t seed, int64_t i, uint64_t old)
 {
     return drive_value(seed, 8, i) + old;
