@@ -114,7 +114,7 @@ endif
 
 # What tern_device.h includes, installed below tern/dialect.
 DIALECT     := $(addprefix src/simt/,simt.h ptx.h fiber.h) \
-    $(addprefix src/net/,amo.h group.h p2p.h wait.h route.h barrier.h)
+    $(addprefix src/net/,amo.h group.h p2p.h wait.h route.h barrier.h bulk.h)
 
 ALL_SRC     := $(filter-out src/ref/%,$(wildcard src/*/*.c))
 CUDA_SRC    := $(wildcard src/machine/cuda*.c) src/kernels/table_cuda.c
@@ -123,14 +123,14 @@ VERBS_SRC   := $(wildcard src/net/mlx5_*.c)
 LIB_SRC     := $(filter-out $(if $(HAVE_CUDA),src/machine/no_cuda.c,$(CUDA_SRC)) \
     $(if $(HAVE_FABRIC),src/net/no_fabric.c,$(FABRIC_SRC)) $(if $(HAVE_VERBS),src/net/no_mlx5.c,$(VERBS_SRC)),$(ALL_SRC))
 KERNELS     := $(filter-out src/kernels/table_%,$(wildcard src/kernels/*.c))
-WIRE_KERNELS := $(filter $(addprefix bench/,$(addsuffix .c,$(shell \
-    sed -n 's/^ *X.\(wire_[a-z_0-9]*\),.*/\1/p' src/kernels/kernels.h))),$(wildcard bench/*.c))
+BENCH_KERNELS := $(filter $(addprefix bench/,$(addsuffix .c,$(shell \
+    sed -n 's/^ *X.\(\(wire\|drive\)_[a-z_0-9]*\),.*/\1/p' src/kernels/kernels.h))),$(wildcard bench/*.c))
 # The executor plays the part of the hardware: ThreadSanitizer is told what it does instead of watching it.
 EXECUTOR    := $(wildcard src/simt/*.c) src/machine/cpu.c
 
 TEST_MAIN   := $(wildcard test/*_test.c)
 TEST_HELP   := $(filter-out $(TEST_MAIN),$(wildcard test/*.c)) $(wildcard src/ref/*.c)
-BENCH_SRC   := $(filter-out $(WIRE_KERNELS),$(wildcard bench/*.c))
+BENCH_SRC   := $(filter-out $(BENCH_KERNELS),$(wildcard bench/*.c))
 # Kernels that only tests run: on the cpu machine, and through nvcc to see that it takes them. That of net_kernel
 # runs on GPUs, too.
 TEST_KERNEL := $(wildcard test/*_kernel.c)
@@ -143,7 +143,7 @@ c_obj  = $(patsubst %.c,$(OBJ)/%.o,$(1))
 cu_obj = $(if $(HAVE_CUDA),$(patsubst %.c,$(OBJ)/cuda/%.o,$(1)))
 
 LIB_OBJ   := $(call c_obj,$(LIB_SRC)) $(call cu_obj,$(KERNELS))
-WIRE_OBJ  := $(call c_obj,$(WIRE_KERNELS)) $(call cu_obj,$(WIRE_KERNELS))
+WIRE_OBJ  := $(call c_obj,$(BENCH_KERNELS)) $(call cu_obj,$(BENCH_KERNELS))
 BENCH_OBJ := $(call c_obj,$(BENCH_SRC)) $(WIRE_OBJ)
 HELP_OBJ  := $(call c_obj,$(TEST_HELP))
 

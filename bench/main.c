@@ -5,6 +5,7 @@
 #include "demo.h"
 #include "bench_ep.h"
 #include "bench_ll.h"
+#include "drive.h"
 #include "options.h"
 #include "report.h"
 #include "wire.h"
@@ -23,6 +24,12 @@ static const struct subcommand {
     {"ep", COMMAND_EP, ep_run},
     {"ll", COMMAND_LL, ll_run_command},
     {"wire", COMMAND_WIRE, wire_run},
+    {"put", COMMAND_PUT, drive_run},
+    {"get", COMMAND_GET, drive_run},
+    {"atomic", COMMAND_ATOMIC, drive_run},
+    {"signal", COMMAND_SIGNAL, drive_run},
+    {"pingpong", COMMAND_PINGPONG, drive_run},
+    {"barrier", COMMAND_BARRIER, drive_run},
     {"demo", COMMAND_DEMO, demo_run},
 };
 enum { NUM_SUBCOMMANDS = sizeof(subcommands) / sizeof(subcommands[0]) };
@@ -111,6 +118,10 @@ int main(int argc, char **argv)
     if (strcmp(name, "--version") == 0) {
         return print_version();
     }
-    fprintf(stderr, "tern-bench: no subcommand '%s'; there are ep, ll, wire, demo and help\n", name);
+    fprintf(stderr, "tern-bench: no subcommand '%s'; there are", name);
+    for (i = 0; i < (int)NUM_SUBCOMMANDS; i++) {
+        fprintf(stderr, " %s,", subcommands[i].name);
+    }
+    fprintf(stderr, " and help\n");
     return EXIT_FAILED;
 }

@@ -173,6 +173,7 @@ static uint32_t bulk_warps(const struct wire *w, const struct probe *probe)
     uint32_t each = WIRE_STAGES * (probe->row_bytes + 8);
     uint32_t fit = machine_of(w, 0)->info.max_shared_bytes / each;
     uint32_t most = w->party->machine == TERN_MACHINE_CPU ? CPU_WARPS : PUSH_WARPS;
+    most = probe->warps != 0 ? (uint32_t)probe->warps : most;
     return fit < most ? fit : most;
 }
 
@@ -181,8 +182,11 @@ static enum tern_status launch_mover(struct wire *w, int i, const struct probe *
 {
     struct machine *m = machine_of(w, i);
     struct launch launch = {TERN_KERNEL_wire_store, probe->sms, 1024, 0, args, sizeof(*args)};
-    if (probe->mover == MOVE_STORE) {
-        launch.num_threads = w->party->machine == TERN_MACHINE_CPU ? 32 * CPU_WARPS : 1024;
+    if (probe->mover == MOVE_STORE || probe->mover == MOVE_LOAD) {
+        launch.kernel = probe->mover == MOVE_STORE ? TERN_KERNEL_wire_store : TERN_KERNEL_wire_load;
+        launch.num_threads = probe->warps != 0                       ? 32 * probe->warps
+                             : w->party->machine == TERN_MACHINE_CPU ? 32 * CPU_WARPS
+                                                                     : 1024;
     } else {
         uint32_t warps = bulk_warps(w, probe);
         if (warps == 0) {
@@ -266,7 +270,9 @@ enum tern_status wire_time(struct wire *w, const struct probe *probe, int sample
 
 struct verify {
     struct wire *w;
-    uint64_t wrong[TERN_MAX_RANKS]; /* [num_local] */
+    int num_ranks;                        /* that have moved */
+    uint64_t bytes;                       /* of a block */
+    struct tally tallies[TERN_MAX_RANKS]; /* [num_local] */
 };
 
 /* Block b of the destination is rank b's source block for this rank; with one rank there is only its own. */
@@ -276,15 +282,19 @@ static enum tern_status compare_blocks(struct verify *v, int i, char *seen, char
     int me = w->party->first + i, b;
     uint64_t k;
     for (b = 0; b < w->party->num_ranks; b++) {
-        if (b == me && w->party->num_ranks > 1) {
-            continue;
-        }
+        int moved = me < v->num_ranks && b < v->num_ranks && (b != me || w->party->num_ranks == 1);
         TERN_TRY(tern_copy(w->party->comms[i], seen, w->seats[i].to + (uint64_t)b * w->bytes, w->bytes,
                            w->party->streams[i]));
         TERN_TRY(tern_stream_synchronize(w->party->comms[i], w->party->streams[i]));
-        fill_block(w, b, me, wanted);
-        for (k = 0; memcmp(seen, wanted, w->bytes) != 0 && k < w->bytes; k++) {
-            v->wrong[i] += seen[k] != wanted[k];
+        if (moved) {
+            fill_block(w, b, me, wanted);
+        }
+        memset(wanted + (moved ? v->bytes : 0), POISON, w->bytes - (moved ? v->bytes : 0));
+        v->tallies[i].compared += moved ? v->bytes : 0;
+        if (memcmp(seen, wanted, w->bytes) != 0) {
+            for (k = 0; k < w->bytes; k++) {
+                v->tallies[i].wrong += seen[k] != wanted[k];
+            }
         }
     }
     return TERN_OK;
@@ -297,7 +307,6 @@ static enum tern_status compare_rank(void *user, int i)
     enum tern_status status = TERN_OK;
     char *wanted = (char *)malloc(v->w->bytes);
     void *seen = NULL;
-    v->wrong[i] = 0;
     if (wanted == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %llu bytes", (unsigned long long)v->w->bytes);
     }
@@ -310,25 +319,35 @@ static enum tern_status compare_rank(void *user, int i)
     return status;
 }
 
-enum tern_status wire_verify(struct wire *w, const struct probe *probe, uint64_t *num_wrong)
+enum tern_status wire_poison(struct wire *w)
 {
-    struct verify v;
-    uint64_t all[TERN_MAX_RANKS], sum = 0;
     int i;
-    v.w = w;
     for (i = 0; i < w->party->num_local; i++) {
         TERN_TRY(tern_fill(w->party->comms[i], w->seats[i].to, POISON, area_bytes(w), w->party->streams[i]));
     }
     TERN_TRY(party_synchronize(w->party));
-    TERN_TRY(party_barrier(w->party)); /* every destination is poisoned before anybody writes */
-    TERN_TRY(issue_sample(w, probe, 1));
+    return party_barrier(w->party); /* every destination is poisoned before anybody writes */
+}
+
+enum tern_status wire_compare(struct wire *w, int num_ranks, uint64_t bytes, struct tally *tally)
+{
+    struct verify v;
+    memset(&v, 0, sizeof(v));
+    v.w = w;
+    v.num_ranks = num_ranks;
+    v.bytes = bytes;
     TERN_TRY(party_barrier(w->party)); /* every peer has written */
     TERN_TRY(party_each(w->party->num_local, compare_rank, &v));
-    TERN_TRY(party_gather(w->party, v.wrong, all, sizeof(uint64_t)));
-    for (i = 0; i < w->party->num_ranks; i++) {
-        sum += all[i];
-    }
-    *num_wrong = sum;
+    return party_tally(w->party, v.tallies, 1, tally);
+}
+
+enum tern_status wire_verify(struct wire *w, const struct probe *probe, uint64_t *num_wrong)
+{
+    struct tally tally;
+    TERN_TRY(wire_poison(w));
+    TERN_TRY(issue_sample(w, probe, 1));
+    TERN_TRY(wire_compare(w, w->party->num_ranks, w->bytes, &tally));
+    *num_wrong = tally.wrong;
     return TERN_OK;
 }
 
@@ -336,7 +355,7 @@ enum tern_status wire_verify(struct wire *w, const struct probe *probe, uint64_t
 
 enum tern_status wire_ping(struct wire *w, uint32_t rounds, double *us)
 {
-    struct probe probe = {MOVE_STORE, 0, 1};
+    struct probe probe = {MOVE_STORE, 0, 1, 0};
     double local[TERN_MAX_RANKS], all[TERN_MAX_RANKS];
     int i;
     /* The flags lie in the destination areas, which movers used. */
@@ -374,7 +393,7 @@ enum tern_status wire_best(struct wire *w, double *gb_s)
     int limit = tern_comm_num_sms(w->party->comms[0]), i;
     double us[SAMPLES], best = 0;
     for (i = 0; i < (int)(sizeof(counts) / sizeof(counts[0])); i++) {
-        struct probe probe = {mover, ROW_BYTES, counts[i] < limit ? counts[i] : limit};
+        struct probe probe = {mover, ROW_BYTES, counts[i] < limit ? counts[i] : limit, 0};
         double gb;
         TERN_TRY(wire_time(w, &probe, cpu ? 3 : SAMPLES, cpu ? 1 : 4, us));
         gb = (double)wire_round_bytes(w, mover) / stats_of(us, cpu ? 3 : SAMPLES).p50 / 1e3;

@@ -25,6 +25,7 @@ struct row {
 /* Rows of BF16 to 1 MiB, the longest that an EP object takes. */
 enum { MAX_HIDDEN = 1 << 19 };
 enum { EP = COMMAND_EP, WIRE = COMMAND_WIRE, DEMO = COMMAND_DEMO, LL = COMMAND_LL, ALL = COMMAND_ALL };
+enum { MOVES = COMMAND_PUT | COMMAND_GET, SIZES = MOVES | COMMAND_PINGPONG, NET = COMMAND_NET };
 
 static const struct row rows[] = {
     {"--machine", CHOICE, ALL, AT(machine), 0, 0, 0, "auto|cpu|cuda",
@@ -74,6 +75,22 @@ static const struct row rows[] = {
     {"--layer", NUMBER, EP | LL, AT(layer), 0, 1u << 16, 0, "N", "of the routing file; default 0"},
     {"--skew", NUMBER, EP | LL, AT(skew), 100, 100 * TERN_MAX_RANKS, 100, "N",
      "drawn so that rank 0 has N per cent of the mean of rows of rank layout: a (token, rank) once"},
+    {"--bytes", SWEEP, SIZES, AT(net.bytes), 1, 1u << 22, 0, "N[,N..]",
+     "of one operation; default 8 to 4194304, doubling; cpu 8 to 8192"},
+    {"--transport", CHOICE, NET, AT(net.transport), 0, 0, 0, "p2p",
+     "what carries operations: loads and stores"},
+    {"--scope", CHOICE, SIZES | COMMAND_BARRIER, AT(net.scope), 0, 0, 1, "thread|warp|block",
+     "who calls together"},
+    {"--transfer", CHOICE, MOVES, AT(net.bulk), 0, 0, 0, "plain|bulk",
+     "loads and stores, or bulk copies through shared memory"},
+    {"--sms", NUMBER, MOVES, AT(sms), 1, 1024, 0, "N",
+     "blocks, one a processor; default what a rank may use"},
+    {"--warps", NUMBER, SIZES | COMMAND_BARRIER, AT(net.warps), 1, 16, 0, "N",
+     "of a block; default 1, scope block 16 (cpu 2), bulk 4 (cpu 2)"},
+    {"--queues", NUMBER, MOVES, AT(net.queues), 1, TERN_NET_MAX_QUEUES, 1, "N",
+     "to each peer; operations go round them. Loads and stores know none"},
+    {"--iters", NUMBER, NET, AT(iters), 1, WIRE_MAX_SAMPLES, 0, "N", "samples; default 20, cpu 3"},
+    {"--warmup", NUMBER, NET, AT(warmup), 1, 1000, 0, "N", "samples before; default 3, cpu 1"},
     {"--seed", NUMBER, ALL, AT(seed), 0, UINT32_MAX, 1, "N", "of routing and rows"},
     {"--iters", NUMBER, EP | LL, AT(iters), 1, 100000, 0, "N", "timed iterations; default 50, cpu 5"},
     {"--iters", NUMBER, DEMO, AT(iters), 1, 100000, 0, "N", "timed iterations; default 20, cpu 2"},
@@ -87,10 +104,12 @@ static const struct row rows[] = {
      "bulk copies, or loads and stores"},
     {"--combine", CHOICE, EP, AT(combine), 0, 0, 0, "pull|engine",
      "who brings combine's rows: the kernel, or the copy engine"},
-    {"--check", CHOICE, EP | LL | WIRE, AT(check), 0, 0, 1, "0|1",
+    {"--check", CHOICE, EP | LL | WIRE | NET, AT(check), 0, 0, 1, "0|1",
      "compare every element with the reference"},
     {"--corrupt", CHOICE, EP | LL | DEMO, AT(corrupt), 0, 0, 0, "none|dispatch|combine",
      "flip one bit of that output, to see that the check sees it"},
+    {"--corrupt", CHOICE, NET, AT(corrupt), 0, 0, 0, "none|flip",
+     "flip one bit of rank 0's before every check, to see that it sees it"},
     {"--json", TEXT, ALL, AT(json), 0, 0, 0, "FILE", "write the same as JSON"},
     {"--data", TEXT, DEMO, AT(data), 0, 0, 0, "DIR",
      "folder of the routing files; default data, else the installed one"},
@@ -267,6 +286,13 @@ void options_help(enum command command)
         {COMMAND_EP, "tern-bench ep [OPTION VALUE]...    time and check route, dispatch and combine"},
         {COMMAND_LL, "tern-bench ll [OPTION VALUE]...    time and check low-latency dispatch and combine"},
         {COMMAND_WIRE, "tern-bench wire [OPTION VALUE]...  what this machine's memory and links can do"},
+        {COMMAND_PUT, "tern-bench put [OPTION VALUE]...   puts of kernels: bandwidth, beside the wire's"},
+        {COMMAND_GET, "tern-bench get [OPTION VALUE]...   gets of kernels, likewise"},
+        {COMMAND_ATOMIC, "tern-bench atomic [OPTION VALUE]...    latency of atomics, beside a bare flag's"},
+        {COMMAND_SIGNAL, "tern-bench signal [OPTION VALUE]...    latency of signals, likewise"},
+        {COMMAND_PINGPONG,
+         "tern-bench pingpong [OPTION VALUE]...  latency of inline puts and of puts with signal"},
+        {COMMAND_BARRIER, "tern-bench barrier [OPTION VALUE]...   a device barrier of all ranks"},
         {COMMAND_DEMO, "tern-bench demo [OPTION VALUE]...  real routing through eight ranks, checked"},
     };
     int p, i;
@@ -282,8 +308,8 @@ void options_help(enum command command)
         }
         printf("\n");
     }
-    printf("tern-bench [ep|ll|wire|demo] --help   this text\n"
-           "tern-bench --version                  the version\n\n"
+    printf("tern-bench [SUBCOMMAND] --help   this text\n"
+           "tern-bench --version             the version\n\n"
            "One process drives all ranks; under `tern-run -n N tern-bench ...` each process is one rank.\n"
            "The exit status is 1 if an element is wrong and 2 if something failed.\n");
 }

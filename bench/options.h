@@ -12,11 +12,19 @@ enum command {
     COMMAND_WIRE = 2,
     COMMAND_DEMO = 4,
     COMMAND_LL = 8,
-    COMMAND_ALL = COMMAND_EP | COMMAND_WIRE | COMMAND_DEMO | COMMAND_LL
+    COMMAND_PUT = 16,
+    COMMAND_GET = 32,
+    COMMAND_ATOMIC = 64,
+    COMMAND_SIGNAL = 128,
+    COMMAND_PINGPONG = 256,
+    COMMAND_BARRIER = 512,
+    COMMAND_NET =
+        COMMAND_PUT | COMMAND_GET | COMMAND_ATOMIC | COMMAND_SIGNAL | COMMAND_PINGPONG | COMMAND_BARRIER,
+    COMMAND_ALL = COMMAND_EP | COMMAND_WIRE | COMMAND_DEMO | COMMAND_LL | COMMAND_NET
 };
 enum dtype { DTYPE_BF16, DTYPE_FP8, DTYPE_CAST };
 enum corrupt { CORRUPT_NONE, CORRUPT_DISPATCH, CORRUPT_COMBINE };
-enum { MAX_SWEEP = 16, MAX_EXPERTS = 1 << 14, WIRE_MAX_SAMPLES = 1000, NO_MASK = 1 << 16 };
+enum { MAX_SWEEP = 24, MAX_EXPERTS = 1 << 14, WIRE_MAX_SAMPLES = 1000, NO_MASK = 1 << 16 };
 enum { NOT_CHOSEN = 1 << 16 }; /* of a choice whose default is another option's */
 
 struct sweep {
@@ -60,6 +68,12 @@ struct options {
         uint32_t hook, graph, statistics;
         uint32_t mask; /* a rank, or NO_MASK */
     } ll;
+    struct {
+        struct sweep bytes;
+        uint32_t transport; /* number of the word */
+        uint32_t scope;     /* of net/group.h */
+        uint32_t warps, queues, bulk;
+    } net;
 };
 
 /* Reads the words after the subcommand. TERN_INVALID_ARGUMENT names the option and the value. */

@@ -28,7 +28,7 @@ struct tally {
 };
 
 struct report {
-    const char *kind; /* "ep", "ll", "wire", "demo" */
+    const char *kind; /* "ep", "ll", "wire", "demo", "put", ... */
     int quiet;        /* keep everything, print nothing: ranks other than 0 */
     const struct column *columns;
     int num_columns;

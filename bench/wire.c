@@ -31,7 +31,7 @@ struct run {
     uint32_t done;      /* probes */
 };
 
-static const char *const names[] = {"store", "push", "pull", "engine", "local"};
+static const char *const names[] = {"store", "load", "push", "pull", "engine", "local"};
 static const int sm_counts[] = {4, 8, 16, 24, 32, 64, 1 << 30};
 enum { NUM_COUNTS = sizeof(sm_counts) / sizeof(sm_counts[0]) };
 
@@ -79,7 +79,7 @@ static enum tern_status run_counts(struct run *run, enum mover mover, uint32_t r
         return TERN_OK;
     }
     for (i = 0; i < NUM_COUNTS; i++) {
-        struct probe probe = {mover, row_bytes, sm_counts[i] < limit ? sm_counts[i] : limit};
+        struct probe probe = {mover, row_bytes, sm_counts[i] < limit ? sm_counts[i] : limit, 0};
         TERN_TRY(run_probe(run, &probe, i == 0 && run->options->check));
         if (sm_counts[i] >= limit) {
             break;
@@ -118,7 +118,7 @@ enum tern_status wire_note(struct report *report, const struct party *party, dou
 
 static enum tern_status run_all(struct run *run)
 {
-    static const struct probe engine = {MOVE_ENGINE, 0, 0}, local = {MOVE_LOCAL, 0, 0};
+    static const struct probe engine = {MOVE_ENGINE, 0, 0, 0}, local = {MOVE_LOCAL, 0, 0, 0};
     TERN_TRY(about_note(run->report, &run->party));
     TERN_TRY(report_note(run->report, "bytes", "%llu to each peer; %d samples of %d rounds in a row",
                          (unsigned long long)run->wire.bytes, run->samples, run->repeats));
@@ -128,6 +128,7 @@ static enum tern_status run_all(struct run *run)
         report_note(run->report, "flag", "one way, ranks 0 and 1: store-release there, load-acquire here"));
     report_head(run->report);
     TERN_TRY(run_counts(run, MOVE_STORE, 0));
+    TERN_TRY(run_counts(run, MOVE_LOAD, 0));
     TERN_TRY(run_counts(run, MOVE_PUSH, 14336));
     TERN_TRY(run_counts(run, MOVE_PUSH, 7168));
     TERN_TRY(run_counts(run, MOVE_PULL, 14336));

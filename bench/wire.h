@@ -11,6 +11,7 @@
 
 enum mover {
     MOVE_STORE,  /* all-to-all by 16-byte stores */
+    MOVE_LOAD,   /* all-to-all by 16-byte loads, read by the destination */
     MOVE_PUSH,   /* all-to-all by bulk copies, written by the source */
     MOVE_PULL,   /* all-to-all by bulk copies, read by the destination */
     MOVE_ENGINE, /* the machine's own copy, to the next rank */
@@ -21,6 +22,7 @@ struct probe {
     enum mover mover;
     uint32_t row_bytes; /* of one bulk copy; 0 for the others */
     int sms;            /* of kernels */
+    int warps;          /* of a block; 0: what is best */
 };
 
 /* What one local rank has. */
@@ -53,6 +55,11 @@ int wire_can(const struct wire *w, enum mover mover);
 uint64_t wire_round_bytes(const struct wire *w, enum mover mover);
 /* COLLECTIVE. us[s]: the slowest rank's time of one round in sample s, each of `repeats` rounds in a row. */
 enum tern_status wire_time(struct wire *w, const struct probe *probe, int samples, int repeats, double *us);
+/* COLLECTIVE. Until no rank moves: every destination is poisoned. */
+enum tern_status wire_poison(struct wire *w);
+/* COLLECTIVE, after everybody has moved. Ranks below num_ranks have given each other the first `bytes` of
+ * their blocks; whatever else lies in the destinations must still be poison. Counts bytes over all ranks. */
+enum tern_status wire_compare(struct wire *w, int num_ranks, uint64_t bytes, struct tally *tally);
 /* COLLECTIVE. Moves once into poisoned destinations and counts the bytes that differ, over all ranks. */
 enum tern_status wire_verify(struct wire *w, const struct probe *probe, uint64_t *num_wrong);
 /* COLLECTIVE. One-way latency of a flag between ranks 0 and 1, at least two ranks. */

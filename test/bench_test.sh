@@ -158,11 +158,63 @@ for command in ep ll; do
 done
 
 if run 0 "$bench" wire --ranks 2 --iters 2 --json "$scratch/wire.json" && [ "$(sum_wrong)" = 0 ] &&
-    [ "$(grep -cE '^ +(store|push|pull|engine|local|flag) ' "$scratch/out")" -ge 8 ]; then
+    [ "$(grep -cE '^ +(store|load|push|pull|engine|local|flag) ' "$scratch/out")" -ge 9 ]; then
     ok "wire measures every mover and moves right"
 else
     not_ok "wire measures every mover and moves right"
 fi
+
+# driven ROWS NAME COMMAND OPTION...: operations of kernels, so many rows, nothing wrong
+driven()
+{
+    rows=$1
+    name="$3 is right: $2"
+    shift 2
+    if run 0 "$bench" "$@" && [ "$(sum_wrong)" = 0 ] && [ "$(grep -cE '^ ' "$scratch/out")" = "$rows" ] &&
+        grep -qE '^# result +0 of [1-9][0-9]* (bytes|values) wrong: ok$' "$scratch/out"; then
+        ok "$name"
+    else
+        not_ok "$name (#wrong $(sum_wrong))"
+    fi
+}
+driven 11 "every size, by warps" put --ranks 3 --iters 1
+driven 11 "every size, by warps" get --ranks 3 --iters 1
+driven 3 "by threads, at odd places" put --ranks 2 --iters 1 --scope thread --warps 2 --bytes 1,13,100
+driven 2 "by blocks, on two processors, by three queues" get --ranks 4 --iters 1 --scope block --sms 2 --queues 3 \
+    --bytes 40,4097
+driven 4 "bulk copies of warps" put --ranks 3 --iters 1 --transfer bulk --bytes 3,1000,4097,57344
+driven 3 "bulk copies of blocks" put --ranks 2 --iters 1 --transfer bulk --scope block --bytes 16,5000,57344
+driven 3 "bulk copies of blocks" get --ranks 2 --iters 1 --transfer bulk --scope block --bytes 16,5000,57344
+driven 2 "a rank alone" put --ranks 1 --iters 1 --bytes 8,1024
+driven 13 "every size, by warps" pingpong --ranks 3 --iters 1
+driven 3 "by a block" pingpong --ranks 2 --iters 1 --scope block --bytes 1001
+driven 3 "by a thread" pingpong --ranks 2 --iters 1 --scope thread --bytes 1001
+driven 4 "add and set of words of both widths" signal --ranks 2 --iters 2 --seed 7
+driven 26 "every operation on words of both widths" atomic --ranks 3 --iters 1
+driven 1 "by a warp" barrier --ranks 4 --iters 2
+driven 1 "by a block" barrier --ranks 3 --iters 1 --scope block --warps 3
+driven 1 "by a thread, a rank alone" barrier --ranks 1 --iters 1 --scope thread
+if run 0 "$build/bin/tern-run" -n 3 "$bench" put --iters 1 --bytes 64,4096 && [ "$(sum_wrong)" = 0 ] &&
+    [ "$(grep -cE '^ +put ' "$scratch/out")" = 2 ] &&
+    run 0 "$build/bin/tern-run" -n 3 "$bench" atomic --iters 1 && [ "$(sum_wrong)" = 0 ] &&
+    run 0 "$build/bin/tern-run" -n 3 "$bench" barrier --iters 1 && [ "$(sum_wrong)" = 0 ]; then
+    ok "put, atomic and barrier under tern-run"
+else
+    not_ok "put, atomic and barrier under tern-run"
+fi
+# Of a put with signal there are two checks, of what was seen and of what was moved: each sees a bit of its own.
+for planted in "put 2 --bytes 1,4096" "get 1 --bytes 64 --transfer bulk" "atomic 26" "signal 4" "pingpong 4 --bytes 100" "barrier 1"; do
+    set -- $planted
+    command=$1 wrong=$2
+    shift 2
+    if run 1 "$bench" "$command" --ranks 2 --iters 1 --corrupt flip "$@" && [ "$(sum_wrong)" = "$wrong" ]; then
+        ok "$command: a flipped bit in each check is seen"
+    else
+        not_ok "$command: a flipped bit in each check is seen (#wrong $(sum_wrong), expected $wrong)"
+    fi
+done
+run 0 "$bench" pingpong --ranks 2 --iters 1 --bytes 8,4096 --json "$scratch/pingpong.json"
+run 0 "$bench" put --ranks 2 --iters 1 --bytes 8,4096 --json "$scratch/put.json"
 
 run 0 "$bench" ll --ranks 2 --experts 4 --topk 4 --tokens 1,8 --hidden 64 --iters 1 --hook --json "$scratch/ll.json"
 ll_rows=$(grep -cE '^ +[0-9]' "$scratch/out")
@@ -171,11 +223,11 @@ rows=$(grep -cE '^ +[0-9]' "$scratch/out")
 if have python3; then
     python3 - "$scratch" "$rows" "$ll_rows" > "$scratch/errors" 2>&1 <<'END'
 import json, sys
-num_rows = {"ep": int(sys.argv[2]), "ll": int(sys.argv[3])}
+num_rows = {"ep": int(sys.argv[2]), "ll": int(sys.argv[3]), "put": 2, "pingpong": 4}
 # Every token goes to all 4 experts on 2 ranks: a row of 64 bytes with a scale, and on the wire a header of 64 and
 # 16 bytes for the scale; two rows of 64 channels home from the other rank.
 moved = {"dispatch": (64 + 64 + 16, 4 * (64 + 4)), "combine": (2 * 128, 4 * 128)}
-for kind in ("ep", "ll", "wire"):
+for kind in ("ep", "ll", "wire", "put", "pingpong"):
     path = sys.argv[1] + "/" + kind + ".json"
     report = json.load(open(path))
     if report["format"] != 1 or report["kind"] != kind or not report["notes"]["tern"]:
@@ -185,6 +237,16 @@ for kind in ("ep", "ll", "wire"):
             print(path, "columns of", row)
     if len(report["rows"]) != num_rows.get(kind, len(report["rows"])):
         print(path, len(report["rows"]), "rows, the table has", num_rows[kind])
+    for row in report["rows"] if kind in ("put", "pingpong") else []:
+        moved = row["bytes"] * (row["ops"] if kind == "put" else 1)
+        if abs(row["rate"] - moved / row["p50"] / 1e3) > 1e-4 * row["rate"]:
+            print(path, "rate of", row)
+        if abs(row["wire"] - 100 * row["rate"] / row["limit"]) > 1e-4 * row["wire"]:
+            print(path, "share of", row)
+        if kind == "pingpong" and abs(row["over"] - (row["p50"] - row["flag"])) > 1e-4 * row["p50"] + 1e-4 * row["flag"]:
+            print(path, "over of", row)
+        if (row["ranks"], row["scope"], row["transport"]) != (2, "thread" if row["op"] == "put inline" else "warp", "p2p"):
+            print(path, "settings of", row)
     for row in report["rows"] if kind == "ll" else []:
         if (row["cast"], row["weights"], row["experts"], row["hook"], row["lanes"]) != ("fp8", "combine", 4, 1, 1):
             print(path, "settings of", row)
@@ -231,6 +293,21 @@ refused "--hidden 24 is not a multiple of 16, with --cast fp8" ll --ranks 2 --hi
 refused "--tokens 9000: 9000 is outside" ll --tokens 9000
 refused "--topk 33: 33 is outside 1 to 32" ll --ranks 2 --topk 33
 refused "--experts 10" ll --ranks 4 --experts 10
+refused "--transport tcp: not one of p2p" put --transport tcp
+refused "--scope grid: not one of thread|warp|block" get --scope grid
+refused "--bytes 0: 0 is outside 1 to 4194304" put --bytes 0
+refused "--bytes 65536: a peer has room for 57344 here" put --ranks 2 --bytes 65536
+refused "--transfer bulk needs --scope warp or block" put --transfer bulk --scope thread
+refused "--warps 2 needs --scope block" pingpong --ranks 2 --warps 2
+refused "--warps 17: 17 is outside 1 to 16" put --warps 17
+refused "--queues 65: 65 is outside 1 to 64" put --queues 65
+refused "--queues" signal --queues 2
+refused "--scope" atomic --scope warp
+refused "--bytes" barrier --bytes 8
+refused "--ranks 1: a latency is between two" atomic --ranks 1
+refused "--corrupt flip with --check 0" barrier --corrupt flip --check 0
+refused "--corrupt dispatch" put --corrupt dispatch
+refused "no/such/x.json" signal --json no/such/x.json
 refused "--corrupt combine" ll --corrupt combine --check 0
 refused "no/such/x.json" ll --json no/such/x.json
 refused "--bogus" ep --bogus 1
@@ -264,7 +341,7 @@ refused "32776" ep --routing $ids --ranks 8 --tokens 4097
 refused "no/such.npy" ep --routing no/such.npy
 refused "float16" ep --routing data/routing_topk_weights.npy
 refused "uint8" ep --routing $ids --weights $ids
-for command in ep ll demo; do
+for command in ep ll demo put get; do
     refused "--sms 1000: a rank may use" $command --ranks 4 --sms 1000
     [ -s "$scratch/out" ] && not_ok "$command measures before it refuses --sms 1000" || ok "and nothing was measured"
 done
@@ -293,11 +370,14 @@ answers "default 50, cpu 5" ep --help
 answers "default 10, cpu 3" wire --help
 answers "default 288" ll --hook --help
 answers "default 20, cpu 2" demo --help
+answers "default 8 to 4194304" put --help
+answers "what carries operations: loads and stores; default p2p" barrier --help
+answers "tern-bench pingpong" help
 answers "--data" help
 answers "the copy engine; default pull" ep --help
 answers "three kinds of scales; default fp8" ll --help
 answers "a (token, rank) once; default 100" ll --help
-for command in "" ep ll wire demo; do
+for command in "" ep ll wire demo put get atomic signal pingpong barrier; do
     answers "tern-bench $(sed -n 's/^#define TERN_VERSION_[MP][A-Z]* *//p' include/tern/tern.h | paste -sd.)" $command --version
 done
 

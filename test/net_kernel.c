@@ -17,7 +17,7 @@ TERN_DEVICE void copy_seen(struct tour_box *to, const struct tour_box *from)
     }
 }
 
-TERN_DEVICE int put_all(const struct tour_args *p, int next)
+TERN_DEVICE int put_all(const struct tour_args *p, struct tern_bulk *bulk, int next)
 {
     const struct tern_net *net = &p->net;
     struct tour_box *to = p->box;
@@ -29,6 +29,8 @@ TERN_DEVICE int put_all(const struct tour_args *p, int next)
     status |= tern_put_nbi_warp(net, next, 0, to->strips[1][w], from->strips[1][w], STRIP);
     status |= tern_put_block(net, next, 0, to->sheets[0], from->sheets[0], SHEET);
     status |= tern_put_nbi_block(net, next, 0, to->sheets[1], from->sheets[1], SHEET);
+    status |= tern_put_bulk_warp(net, bulk, next, 0, to->strips[2][w], from->strips[2][w], STRIP);
+    status |= tern_put_bulk_block(net, bulk, next, 0, to->sheets[2], from->sheets[2], SHEET);
     status |= tern_atomic(net, next, 0, &to->sum, TERN_AMO_ADD, (uint64_t)t + 1, 0, 8);
     status |= tern_atomic_fetch(net, next, 0, &to->tickets, TERN_AMO_ADD, 1, 0, 8, &p->olds[t]);
     if (t == 1) {
@@ -39,7 +41,7 @@ TERN_DEVICE int put_all(const struct tour_args *p, int next)
     return status;
 }
 
-TERN_DEVICE int get_all(const struct tour_args *p, int next)
+TERN_DEVICE int get_all(const struct tour_args *p, struct tern_bulk *bulk, int next)
 {
     const struct tern_net *net = &p->net;
     struct tour_box *to = p->got;
@@ -51,6 +53,8 @@ TERN_DEVICE int get_all(const struct tour_args *p, int next)
     status |= tern_get_nbi_warp(net, next, 0, to->strips[1][w], from->strips[1][w], STRIP);
     status |= tern_get_block(net, next, 0, to->sheets[0], from->sheets[0], SHEET);
     status |= tern_get_nbi_block(net, next, 0, to->sheets[1], from->sheets[1], SHEET);
+    status |= tern_get_bulk_warp(net, bulk, next, 0, to->strips[2][w], from->strips[2][w], STRIP);
+    status |= tern_get_bulk_block(net, bulk, next, 0, to->sheets[2], from->sheets[2], SHEET);
     return status | tern_quiet(net, next, 0) | tern_quiet_all(net);
 }
 
@@ -99,11 +103,14 @@ TERN_DEVICE int wait_all(const struct tour_args *p)
 TERN_KERNEL(net_tour, struct tour_args, p)
 {
     int next = (p->net.rank + 1) % p->net.num_ranks;
-    int status = put_all(p, next);
+    struct tern_bulk bulk;
+    int status;
+    tern_bulk_open(&bulk, shared_memory(), TOUR_SHARED);
+    status = put_all(p, &bulk, next);
     status |= tern_barrier_block(&p->net, &p->team);
     /* What a thread of the rank before has stored by itself comes to another thread of this one. */
     p->got->stored[tid()] = p->box->stored[TOUR_THREADS - 1 - tid()];
-    status |= get_all(p, next);
+    status |= get_all(p, &bulk, next);
     status |= signal_all(p, next);
     status |= wait_all(p);
     copy_seen(p->seen, p->box);

@@ -9,16 +9,17 @@
 enum {
     TOUR_THREADS = 96,
     TOUR_WARPS = TOUR_THREADS / 32,
-    CELL = 13,    /* bytes of a thread */
-    STRIP = 101,  /* of a warp */
-    SHEET = 1003, /* of the block */
+    CELL = 13,                          /* bytes of a thread */
+    STRIP = 101,                        /* of a warp */
+    SHEET = 3003,                       /* of the block */
+    TOUR_SHARED = TOUR_WARPS * 4 * 136, /* stages of 128 bytes: a sheet goes round the rings */
 };
 
-/* Twice for each: by the plain call and by the other. */
+/* Twice for each: by the plain call and by the other; for a warp and the block once more, by bulk copies. */
 struct tour_box {
-    unsigned char cells[2][TOUR_THREADS][CELL], strips[2][TOUR_WARPS][STRIP], sheets[2][SHEET];
+    unsigned char cells[2][TOUR_THREADS][CELL], strips[3][TOUR_WARPS][STRIP], sheets[3][SHEET];
     unsigned char signalled[3][SHEET]; /* by a thread, a warp, the block */
-    unsigned char nothing[3];          /* to the next multiple of 4; nobody gives it */
+    unsigned char nothing[1];          /* to the next multiple of 4; nobody gives it */
     uint32_t stored[TOUR_THREADS];     /* through a pointer */
     uint32_t small[2];                 /* inline */
     uint64_t large, sum, tickets, flags[3];

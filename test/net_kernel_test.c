@@ -64,6 +64,7 @@ static int launch(struct tour *g, int r, int round)
     args.num_threads = TOUR_THREADS;
     args.args = &p;
     args.args_bytes = sizeof p;
+    args.shared_bytes = TOUR_SHARED;
     OK(tern_launch(w->members[r].comm, &net_tour, &args, w->members[r].lanes[0]));
     return 0;
 }

@@ -46,6 +46,7 @@ namespace tern_dialect
 #endif
 
 #include "net/barrier.h"
+#include "net/bulk.h"
 
 /* Where this rank's device reaches the place of `memory` in the peer's window; NULL if it cannot. */
 TERN_DEVICE void *tern_at_peer(const struct tern_net *net, int peer, const void *memory)
@@ -98,6 +99,36 @@ TERN_DEVICE_COPIES(, GROUP_THREAD)
 TERN_DEVICE_COPIES(_warp, GROUP_WARP)
 TERN_DEVICE_COPIES(_block, GROUP_BLOCK)
 #undef TERN_DEVICE_COPIES
+
+/* The same by bulk copies (compute capability 9.0), for blocks that can spare shared memory: the other
+ * threads' registers and issue slots stay free. All threads of the block open `shared` once, a multiple of
+ * 16, and use it for nothing else until the last such call has returned everywhere in the block; each warp
+ * gets an equal part, which loads fill ahead of the stores. `bulk` is each thread's own, in registers. Then
+ *
+ *     int tern_put_bulk_GROUP(net, bulk, peer, queue, remote, local, bytes)    GROUP: _warp or _block
+ *     int tern_get_bulk_GROUP(net, bulk, peer, queue, local, remote, bytes)
+ *
+ * promise what tern_put and tern_get do. Where bulk copies cannot go (other devices, ends that are not
+ * equally misaligned to 16 bytes, too little memory), loads and stores do. */
+TERN_DEVICE void tern_bulk_open(struct tern_bulk *bulk, void *shared, uint32_t shared_bytes)
+{
+    bulk_open(bulk, shared, shared_bytes);
+}
+
+#define TERN_DEVICE_BULK(suffix, group)                                                                      \
+    TERN_DEVICE int tern_put_bulk##suffix(const struct tern_net *net, struct tern_bulk *bulk, int peer,      \
+                                          uint32_t queue, void *remote, const void *local, uint64_t bytes)   \
+    {                                                                                                        \
+        return route_put_bulk(net, group_of(group), bulk, peer, queue, remote, local, bytes);                \
+    }                                                                                                        \
+    TERN_DEVICE int tern_get_bulk##suffix(const struct tern_net *net, struct tern_bulk *bulk, int peer,      \
+                                          uint32_t queue, void *local, const void *remote, uint64_t bytes)   \
+    {                                                                                                        \
+        return route_get_bulk(net, group_of(group), bulk, peer, queue, local, remote, bytes);                \
+    }
+TERN_DEVICE_BULK(_warp, GROUP_WARP)
+TERN_DEVICE_BULK(_block, GROUP_BLOCK)
+#undef TERN_DEVICE_BULK
 
 /* A value instead of memory: the least that can be sent. */
 TERN_DEVICE int tern_put_inline(const struct tern_net *net, int peer, uint32_t queue, void *remote,
@@ -204,7 +235,13 @@ TERN_DEVICE_GROUPS(tern_barrier)
 using tern_dialect::tern_at_peer;
 using tern_dialect::tern_atomic;
 using tern_dialect::tern_atomic_fetch;
+using tern_dialect::tern_bulk;
+using tern_dialect::tern_bulk_open;
 using tern_dialect::tern_fence;
+using tern_dialect::tern_get_bulk_block;
+using tern_dialect::tern_get_bulk_warp;
+using tern_dialect::tern_put_bulk_block;
+using tern_dialect::tern_put_bulk_warp;
 using tern_dialect::tern_put_inline;
 using tern_dialect::tern_quiet;
 using tern_dialect::tern_quiet_all;

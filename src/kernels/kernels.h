@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The one list of kernels: X(name, argument struct, most threads a block). Both machines make their launch
- * tables from it (machine/cpu.c, machine/cuda.c); file NAME.c in this folder, or in bench/ for wire_*, holds
+ * tables from it (machine/cpu.c, machine/cuda.c); file NAME.c in this folder, or in bench/ for wire_* and
+ * drive_*, holds
  * TERN_KERNEL(NAME, ...). To add a kernel: a line here, its file, its arguments in a header. */
 #ifndef TERN_KERNELS_H
 #define TERN_KERNELS_H
@@ -31,9 +32,15 @@
     X(wake, struct wake_args, 32)                                                                            \
     X(softnic, struct softnic_args, 256)                                                                     \
     X(wire_store, struct wire_args, 1024)                                                                    \
+    X(wire_load, struct wire_args, 1024)                                                                     \
     X(wire_push, struct wire_args, 512)                                                                      \
     X(wire_pull, struct wire_args, 512)                                                                      \
-    X(wire_ping, struct wire_args, 32)
+    X(wire_ping, struct wire_args, 32)                                                                       \
+    X(drive_move, struct drive_args, 512)                                                                    \
+    X(drive_bulk, struct drive_args, 512)                                                                    \
+    X(drive_ping, struct drive_args, 512)                                                                    \
+    X(drive_fetch, struct drive_args, 32)                                                                    \
+    X(drive_barrier, struct drive_args, 512)
 
 enum terni_kernel {
 #define TERN_KERNEL_ENUM(name, type, threads) TERN_KERNEL_##name,

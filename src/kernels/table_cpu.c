@@ -14,7 +14,13 @@ TERN_KERNEL_LIST(DECLARE)
 #pragma weak tern_cpu_wire_store
 #pragma weak tern_cpu_wire_push
 #pragma weak tern_cpu_wire_pull
+#pragma weak tern_cpu_wire_load
 #pragma weak tern_cpu_wire_ping
+#pragma weak tern_cpu_drive_move
+#pragma weak tern_cpu_drive_bulk
+#pragma weak tern_cpu_drive_ping
+#pragma weak tern_cpu_drive_fetch
+#pragma weak tern_cpu_drive_barrier
 
 const struct cpu_kernel *terni_cpu_kernel(int kernel)
 {

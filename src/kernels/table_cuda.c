@@ -16,7 +16,13 @@ TERN_KERNEL_LIST(DECLARE)
 #pragma weak tern_cuda_wire_store
 #pragma weak tern_cuda_wire_push
 #pragma weak tern_cuda_wire_pull
+#pragma weak tern_cuda_wire_load
 #pragma weak tern_cuda_wire_ping
+#pragma weak tern_cuda_drive_move
+#pragma weak tern_cuda_drive_bulk
+#pragma weak tern_cuda_drive_ping
+#pragma weak tern_cuda_drive_fetch
+#pragma weak tern_cuda_drive_barrier
 
 /* ISO C has no cast from a function to an object pointer; POSIX lets both fit a uintptr_t. */
 static const void *stub_of(void (*function)(void)) { return (const void *)(uintptr_t)function; }

@@ -30,23 +30,25 @@
 
 enum { P2P_AT_ONCE = 8 }; /* loads of 16 bytes that a thread has on their way */
 
-/* `count` units of 16 bytes, both ends aligned. */
+/* `count` units of 16 bytes, both ends aligned. The last of them go together as well: one after the other
+ * they would take as long as a whole copy of a page. */
 TERN_DEVICE void p2p_copy_16(struct net_group g, char *dst, const char *src, uint64_t count)
 {
-    uint64_t step = (uint64_t)g.count * P2P_AT_ONCE, whole = count - count % step;
-    for (uint64_t i = g.index; i < whole; i += step) {
+    for (uint64_t i = g.index; i < count; i += (uint64_t)g.count * P2P_AT_ONCE) {
         struct vec16 v[P2P_AT_ONCE];
+        uint64_t left = count - i;
         TERN_UNROLL
         for (uint32_t k = 0; k < P2P_AT_ONCE; k++) {
-            v[k] = ld_vec16(src + (i + (uint64_t)k * g.count) * 16);
+            if ((uint64_t)k * g.count < left) {
+                v[k] = ld_vec16(src + (i + (uint64_t)k * g.count) * 16);
+            }
         }
         TERN_UNROLL
         for (uint32_t k = 0; k < P2P_AT_ONCE; k++) {
-            st_vec16(dst + (i + (uint64_t)k * g.count) * 16, v[k]);
+            if ((uint64_t)k * g.count < left) {
+                st_vec16(dst + (i + (uint64_t)k * g.count) * 16, v[k]);
+            }
         }
-    }
-    for (uint64_t i = whole + g.index; i < count; i += g.count) {
-        st_vec16(dst + i * 16, ld_vec16(src + i * 16));
     }
 }
 

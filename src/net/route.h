@@ -59,12 +59,13 @@ TERN_DEVICE struct net_target net_find(const struct tern_net *net, struct net_gr
         t.status = net_refuse(net, g, NET_FAULT_ROUTE, TERN_INVALID_ARGUMENT, peer, p);
         return t;
     }
+    /* Both loads before either is looked at: after an acquire each comes from L2, 150 ns away. */
     t.route = net->routes[peer];
-    if (t.route == NET_ROUTE_NONE) {
+    t.address = net_address(net, peer, p);
+    if (TERN_RARE(t.route == NET_ROUTE_NONE)) {
         t.status = net_refuse(net, g, NET_FAULT_ROUTE, TERN_UNSUPPORTED, peer, p);
         return t;
     }
-    t.address = net_address(net, peer, p);
     if (t.address == 0 || (width != 0 && ((uintptr_t)p & (width - 1)) != 0)) {
         t.status = net_refuse(net, g, NET_FAULT_ADDRESS, TERN_INVALID_ARGUMENT, peer, p);
     }

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opens the network, its device team, and the memory of every local rank. Windows are taken in the same order
+ * on all ranks, so that their addresses are symmetric. */
+#include "drive.h"
+
+#include <string.h>
+
+enum { DEADLINE_MS = 10000 };
+
+uint64_t drive_area(const struct party *party)
+{
+    uint64_t rows = party->num_ranks > 4 ? 2048 : 4096;
+    return party->machine == TERN_MACHINE_CPU ? wire_default_bytes(party->machine, party->num_ranks, 1)
+                                              : 14336 * rows;
+}
+
+uint64_t drive_heap_bytes(const struct party *party)
+{
+    return wire_heap_bytes(party->num_ranks, drive_area(party)) + 8 * (uint64_t)DRIVE_WORDS + 4096;
+}
+
+static enum tern_status open_networks(struct drive *d)
+{
+    struct party *p = d->party;
+    struct tern_net_config config = TERN_NET_CONFIG_INIT;
+    struct tern_network *networks[TERN_MAX_RANKS] = {NULL};
+    config.num_queues = d->options->net.queues;
+    config.num_teams = 1;
+    config.timeout_ms = DEADLINE_MS;
+    config.transport = TERN_TRANSPORT_P2P;
+    TERN_TRY(p->in_process ? tern_net_open_all(p->num_ranks, p->comms, &config, networks)
+                           : tern_net_open(p->comms[0], &config, &networks[0]));
+    for (int i = 0; i < p->num_local; i++) {
+        d->seats[i].network = networks[i];
+    }
+    return TERN_OK;
+}
+
+static enum tern_status open_teams(struct drive *d)
+{
+    static const struct tern_net_team none = TERN_NET_TEAM_INIT;
+    struct party *p = d->party;
+    struct tern_network *networks[TERN_MAX_RANKS];
+    struct tern_team *teams[TERN_MAX_RANKS] = {NULL};
+    struct tern_net_team members[TERN_MAX_RANKS];
+    TERN_TRY(p->in_process ? tern_team_open_all(p->num_ranks, p->comms, TERN_TEAM_WORLD, teams)
+                           : tern_team_open(p->comms[0], TERN_TEAM_WORLD, &teams[0]));
+    for (int i = 0; i < p->num_local; i++) {
+        d->seats[i].team = teams[i];
+        networks[i] = d->seats[i].network;
+        members[i] = none;
+    }
+    TERN_TRY(p->in_process ? tern_net_team_open_all(p->num_ranks, networks, teams, members)
+                           : tern_net_team_open(networks[0], teams[0], &members[0]));
+    for (int i = 0; i < p->num_local; i++) {
+        d->seats[i].members = members[i];
+    }
+    return TERN_OK;
+}
+
+static enum tern_status open_seat(struct drive *d, int i)
+{
+    static const struct tern_net none = TERN_NET_INIT;
+    struct drive_seat *seat = &d->seats[i];
+    void *memory = NULL;
+    TERN_TRY(tern_alloc(d->party->comms[i], TERN_MEMORY_WINDOW, DRIVE_WORDS * 8, &memory));
+    seat->words = (uint64_t *)memory;
+    TERN_TRY(tern_fill(d->party->comms[i], seat->words, 0, DRIVE_WORDS * 8, d->party->streams[i]));
+    TERN_TRY(tern_alloc(d->party->comms[i], TERN_MEMORY_DEVICE, DRIVE_LOG * 8, &memory));
+    seat->log = (uint64_t *)memory;
+    seat->view = none;
+    return tern_net_view(seat->network, &seat->view);
+}
+
+static enum tern_status open_all(struct drive *d)
+{
+    TERN_TRY(wire_open(&d->wire, d->party, drive_area(d->party), d->options->seed));
+    TERN_TRY(open_networks(d));
+    TERN_TRY(open_teams(d));
+    for (int i = 0; i < d->party->num_local; i++) {
+        TERN_TRY(open_seat(d, i));
+    }
+    return party_synchronize(d->party);
+}
+
+enum tern_status drive_open(struct drive *d, struct party *party, const struct options *options)
+{
+    memset(d, 0, sizeof(*d));
+    d->party = party;
+    d->options = options;
+    d->wire.party = party; /* for a close before it is open */
+    enum tern_status status = open_all(d);
+    if (status != TERN_OK) {
+        drive_close(d);
+    }
+    return status;
+}
+
+void drive_close(struct drive *d)
+{
+    for (int i = 0; i < d->party->num_local; i++) {
+        struct drive_seat *seat = &d->seats[i];
+        tern_net_close(seat->network);
+        if (seat->team) {
+            tern_team_close(seat->team);
+        }
+        if (seat->log) {
+            tern_free(d->party->comms[i], seat->log);
+        }
+        if (seat->words) {
+            tern_free(d->party->comms[i], seat->words);
+        }
+    }
+    memset(d->seats, 0, sizeof(d->seats));
+    wire_close(&d->wire);
+}
