@@ -345,7 +345,7 @@ static int random_programs(struct test *t, int is_packets, int count)
 }
 
 static int by_memory(struct test *t) { return random_programs(t, 0, 300); }
-static int by_packets(struct test *t) { return random_programs(t, 1, 200); }
+static int by_packets(struct test *t) { return random_programs(t, 1, 120); }
 
 int main(int argc, char **argv)
 {
