@@ -31,16 +31,16 @@ static int lost(struct softnic_scene *w, uint64_t seed)
     drop.nth_last = drop.nth_first + 1 + seed % 3;
     drop.max_delay = 40;
     w->net.requests = w->net.answers = drop;
-    PASS(scene_begin(w, seed));
+    PASS(nics_begin(w, seed));
     rng_bytes(&(struct rng){seed}, w->rig.local, DATA);
-    scene_add(w, 0, STEP_PUT, 64, 0, DATA);
+    nics_add(w, 0, STEP_PUT, 64, 0, DATA);
     for (uint64_t i = 0; i < 6; i++) {
-        scene_add(w, 0, STEP_FETCH, FLAG, 0, 0);
+        nics_add(w, 0, STEP_FETCH, FLAG, 0, 0);
     }
-    scene_add(w, 0, STEP_FLUSH_ALL, 0, 0, 0);
-    PASS(scene_go(w));
+    nics_add(w, 0, STEP_FLUSH_ALL, 0, 0, 0);
+    PASS(nics_go(w));
     for (int i = 0; i < 8; i++) {
-        PASS(scene_ends(w, 0, i, NET_OK));
+        PASS(nics_ends(w, 0, i, NET_OK));
         CHECK(i == 0 || i == 7 || w->steps[0][i].old == (uint64_t)i - 1, "fetch %d gives %llu", i,
               (unsigned long long)w->steps[0][i].old);
     }
@@ -51,7 +51,7 @@ static int lost(struct softnic_scene *w, uint64_t seed)
     return queue_rig_check_idle(&w->rig);
 }
 
-static int row_lost(struct test *t) { return scene_each_seed(t, SEEDS, lost); }
+static int row_lost(struct test *t) { return nics_each_seed(t, SEEDS, lost); }
 
 /* 0x15 on the oldest, 0x05 behind it; waits and later operations are told the first. */
 static int black_hole(struct softnic_scene *w, uint64_t seed)
@@ -62,17 +62,17 @@ static int black_hole(struct softnic_scene *w, uint64_t seed)
     w->net.requests.nth_fault = RC_FAULT_DROP;
     w->net.requests.nth_first = 1;
     w->net.requests.nth_last = ALWAYS;
-    PASS(scene_begin(w, seed));
-    scene_add(w, 0, STEP_PUT, 64, 0, DATA);
-    scene_add(w, 0, STEP_PUT, 64, 0, 8);
-    scene_add(w, 0, STEP_SIGNAL, FLAG, 0, 0);
-    scene_add(w, 0, STEP_FLUSH, 0, 0, 0);
-    scene_add(w, 0, STEP_PUT, 64, 0, 8);
-    scene_add(w, 0, STEP_FETCH, FLAG, 0, 0);
-    PASS(scene_go(w));
+    PASS(nics_begin(w, seed));
+    nics_add(w, 0, STEP_PUT, 64, 0, DATA);
+    nics_add(w, 0, STEP_PUT, 64, 0, 8);
+    nics_add(w, 0, STEP_SIGNAL, FLAG, 0, 0);
+    nics_add(w, 0, STEP_FLUSH, 0, 0, 0);
+    nics_add(w, 0, STEP_PUT, 64, 0, 8);
+    nics_add(w, 0, STEP_FETCH, FLAG, 0, 0);
+    PASS(nics_go(w));
     PASS(queue_rig_serve(&w->rig, w->rig.s->states[0].ready));
     for (int i = 3; i < 6; i++) {
-        PASS(scene_ends(w, 0, i, net_failed(SYNDROME_TRANSPORT_RETRY)));
+        PASS(nics_ends(w, 0, i, net_failed(SYNDROME_TRANSPORT_RETRY)));
     }
     cqe = w->rig.s->queues[0].cqes;
     CHECK(cqe_syndrome(cqe[CQE_WORD_SYNDROME]) == SYNDROME_TRANSPORT_RETRY &&
@@ -86,7 +86,7 @@ static int black_hole(struct softnic_scene *w, uint64_t seed)
     return TEST_PASSED;
 }
 
-static int row_black_hole(struct test *t) { return scene_each_seed(t, 8, black_hole); }
+static int row_black_hole(struct test *t) { return nics_each_seed(t, 8, black_hole); }
 
 /* The peer has the signal, and whoever sent it is told that it failed. */
 static int answer_lost(struct softnic_scene *w, uint64_t seed)
@@ -94,30 +94,30 @@ static int answer_lost(struct softnic_scene *w, uint64_t seed)
     w->net.config.retry_count = 2;
     w->net.answers.kinds = 1u << RC_ATOMIC_ANSWER;
     w->net.answers.drop = RC_CERTAIN;
-    PASS(scene_begin(w, seed));
-    scene_add(w, 0, STEP_SIGNAL, FLAG, 0, 0);
-    scene_add(w, 0, STEP_FLUSH, 0, 0, 0);
-    scene_look(w, 1, STEP_AWAIT, w->rig.remote + FLAG, 0, 1);
-    PASS(scene_go(w));
-    PASS(scene_ends(w, 0, 1, net_failed(SYNDROME_TRANSPORT_RETRY)));
-    PASS(scene_ends(w, 1, 0, NET_OK));
+    PASS(nics_begin(w, seed));
+    nics_add(w, 0, STEP_SIGNAL, FLAG, 0, 0);
+    nics_add(w, 0, STEP_FLUSH, 0, 0, 0);
+    nics_look(w, 1, STEP_AWAIT, w->rig.remote + FLAG, 0, 1);
+    PASS(nics_go(w));
+    PASS(nics_ends(w, 0, 1, net_failed(SYNDROME_TRANSPORT_RETRY)));
+    PASS(nics_ends(w, 1, 0, NET_OK));
     CHECK(word_of(w->rig.remote, FLAG) == 1, "the word is %llu",
           (unsigned long long)word_of(w->rig.remote, FLAG));
     return TEST_PASSED;
 }
 
-static int row_answer_lost(struct test *t) { return scene_each_seed(t, 8, answer_lost); }
+static int row_answer_lost(struct test *t) { return nics_each_seed(t, 8, answer_lost); }
 
 /* ---- Refusals of the other side ---- */
 
 static int no_receive(struct softnic_scene *w, uint64_t seed)
 {
     w->net.config.rnr_retry = 3;
-    PASS(scene_begin(w, seed));
-    scene_add(w, 0, STEP_PUT_IMM, 64, 0, 8);
-    scene_add(w, 0, STEP_FLUSH, 0, 0, 0);
-    PASS(scene_go(w));
-    return scene_ends(w, 0, 1, net_failed(SYNDROME_RNR_RETRY));
+    PASS(nics_begin(w, seed));
+    nics_add(w, 0, STEP_PUT_IMM, 64, 0, 8);
+    nics_add(w, 0, STEP_FLUSH, 0, 0, 0);
+    PASS(nics_go(w));
+    return nics_ends(w, 0, 1, net_failed(SYNDROME_RNR_RETRY));
 }
 
 /* The receive entry comes once the first refusal has been sent. */
@@ -125,16 +125,15 @@ static int late_receive(struct softnic_scene *w, uint64_t seed)
 {
     struct queue_shared *s;
     const uint32_t *cqe;
-    PASS(scene_begin(w, seed));
+    PASS(nics_begin(w, seed));
     s = w->rig.s;
     memset(w->rig.local, 0x21, 8);
-    scene_add(w, 0, STEP_PUT_IMM, 64, 0, 8)->value = 0xabcd1234u;
-    scene_add(w, 0, STEP_FLUSH, 0, 0, 0);
-    scene_look(w, 1, STEP_AWAIT, &w->rig.net->answers[0][1].next, 0, 1);
-    scene_look(w, 1, STEP_STORE, s->peer_records[0].words, 0,
-               doorbell_record(1)); /* receive, and send of 0 */
-    PASS(scene_go(w));
-    PASS(scene_ends(w, 0, 1, NET_OK));
+    nics_add(w, 0, STEP_PUT_IMM, 64, 0, 8)->value = 0xabcd1234u;
+    nics_add(w, 0, STEP_FLUSH, 0, 0, 0);
+    nics_look(w, 1, STEP_AWAIT, &w->rig.net->answers[0][1].next, 0, 1);
+    nics_look(w, 1, STEP_STORE, s->peer_records[0].words, 0, doorbell_record(1)); /* receive, and send of 0 */
+    PASS(nics_go(w));
+    PASS(nics_ends(w, 0, 1, NET_OK));
     cqe = w->rig.net->qps[1][0].receive_cqes;
     CHECK(w->rig.net->qps[0][0].requester.num_resent != 0, "nothing was late");
     CHECK(cqe_is_written(cqe[CQE_WORD_TAIL], 0, NET_RECEIVES) &&
@@ -147,8 +146,8 @@ static int late_receive(struct softnic_scene *w, uint64_t seed)
 
 static int row_not_ready(struct test *t)
 {
-    PASS(scene_each_seed(t, 8, no_receive));
-    return scene_each_seed(t, 8, late_receive);
+    PASS(nics_each_seed(t, 8, no_receive));
+    return nics_each_seed(t, 8, late_receive);
 }
 
 /* Two keys, two rights and a range, of either side. */
@@ -159,7 +158,7 @@ static int protection(struct softnic_scene *w, uint64_t seed)
                                          SYNDROME_LOCAL_ACCESS};
     uint32_t which = (uint32_t)(seed % 5);
     struct queue_shared *s;
-    PASS(scene_begin(w, seed));
+    PASS(nics_begin(w, seed));
     s = w->rig.s;
     if (which == 0) {
         s->remote_ranges[1].key = wqe_key_of(w->rig.rkeys[0] + 1);
@@ -172,18 +171,18 @@ static int protection(struct softnic_scene *w, uint64_t seed)
     } else {
         s->entries[0].access = 0;
     }
-    scene_add(w, 0, which == 4 ? STEP_GET : STEP_PUT, 64, 64, 40);
-    scene_add(w, 0, STEP_FLUSH, 0, 0, 0);
-    scene_add(w, 0, STEP_FETCH, FLAG, 0, 0);
-    PASS(scene_go(w));
-    PASS(scene_ends(w, 0, 1, net_failed(syndromes[which])));
-    PASS(scene_ends(w, 0, 2, net_failed(syndromes[which])));
+    nics_add(w, 0, which == 4 ? STEP_GET : STEP_PUT, 64, 64, 40);
+    nics_add(w, 0, STEP_FLUSH, 0, 0, 0);
+    nics_add(w, 0, STEP_FETCH, FLAG, 0, 0);
+    PASS(nics_go(w));
+    PASS(nics_ends(w, 0, 1, net_failed(syndromes[which])));
+    PASS(nics_ends(w, 0, 2, net_failed(syndromes[which])));
     CHECK((w->rig.net->qps[1][0].requester.state == RC_ERROR) == (which < 3),
           "case %u: the queue pair at the target is%s in error", which, which < 3 ? " not" : "");
     return TEST_PASSED;
 }
 
-static int row_protection(struct test *t) { return scene_each_seed(t, 20, protection); }
+static int row_protection(struct test *t) { return nics_each_seed(t, 20, protection); }
 
 /* Entries that were spoilt between their handing over and the NIC. */
 static int malformed(struct softnic_scene *w, uint64_t seed)
@@ -193,23 +192,23 @@ static int malformed(struct softnic_scene *w, uint64_t seed)
         char value;
     } spoilt[] = {{3, 0x0a}, {7, 9}, {2, 0x55}, {6, 0x11}}; /* opcode, DS, index, queue pair */
     const uint32_t which = (uint32_t)(seed % 4);
-    PASS(scene_begin(w, seed));
-    scene_add(w, 0, STEP_PUT, 64, 0, 8);
-    scene_add(w, 0, STEP_PUT, OTHER, 0, 8);
-    PASS(scene_drive(w, SCENE_SHORT_NS));
+    PASS(nics_begin(w, seed));
+    nics_add(w, 0, STEP_PUT, 64, 0, 8);
+    nics_add(w, 0, STEP_PUT, OTHER, 0, 8);
+    PASS(nics_drive(w, SCENE_SHORT_NS));
     w->rig.rings[WQE_BLOCK_BYTES + spoilt[which].byte] = spoilt[which].value;
     memset(w->rig.local, 0x77, 8);
     w->steps[0][0].kind = STEP_NOTHING;
     w->steps[0][1].kind = STEP_NOTHING;
     w->num[0] = 2;
-    scene_add(w, 0, STEP_FLUSH_ALL, 0, 0, 0);
-    PASS(scene_go(w));
-    PASS(scene_ends(w, 0, 2, net_failed(SYNDROME_LOCAL_QP_OPERATION)));
+    nics_add(w, 0, STEP_FLUSH_ALL, 0, 0, 0);
+    PASS(nics_go(w));
+    PASS(nics_ends(w, 0, 2, net_failed(SYNDROME_LOCAL_QP_OPERATION)));
     CHECK(w->rig.remote[64] == 0x77 && w->rig.remote[OTHER] == 0, "what was before it is not there");
     return TEST_PASSED;
 }
 
-static int row_malformed(struct test *t) { return scene_each_seed(t, 12, malformed); }
+static int row_malformed(struct test *t) { return nics_each_seed(t, 12, malformed); }
 
 /* ---- Orders ---- */
 
@@ -222,20 +221,20 @@ static int litmus_run(struct softnic_scene *w, uint64_t seed, uint32_t flag_kind
     w->net.requests.latency = 3;
     w->net.requests.drop = seed % 2 ? 2000 : 0;
     w->net.config.retry_count = 1000;
-    PASS(scene_begin(w, seed));
+    PASS(nics_begin(w, seed));
     if (relaxed) {
         w->rig.s->remote_entries[1].access |= KEY_RELAXED_ORDERING;
     }
-    scene_add(w, 0, STEP_FILL, 0, 0, DATA)->value = seed;
-    scene_add(w, 0, STEP_PUT, 0, 0, DATA);
-    s = scene_add(w, 0, flag_kind, FLAG, 0, 0);
+    nics_add(w, 0, STEP_FILL, 0, 0, DATA)->value = seed;
+    nics_add(w, 0, STEP_PUT, 0, 0, DATA);
+    s = nics_add(w, 0, flag_kind, FLAG, 0, 0);
     s->queue = flag_queue;
-    scene_add(w, 0, STEP_FLUSH_ALL, 0, 0, 0);
-    scene_look(w, 1, STEP_AWAIT, w->rig.remote + FLAG, 0, 1);
-    scene_look(w, 1, STEP_EXPECT, w->rig.remote, DATA, seed);
-    PASS(scene_go(w));
-    PASS(scene_ends(w, 0, 3, NET_OK));
-    return scene_ends(w, 1, 0, NET_OK);
+    nics_add(w, 0, STEP_FLUSH_ALL, 0, 0, 0);
+    nics_look(w, 1, STEP_AWAIT, w->rig.remote + FLAG, 0, 1);
+    nics_look(w, 1, STEP_EXPECT, w->rig.remote, DATA, seed);
+    PASS(nics_go(w));
+    PASS(nics_ends(w, 0, 3, NET_OK));
+    return nics_ends(w, 1, 0, NET_OK);
 }
 
 struct litmus {
@@ -253,13 +252,13 @@ static int litmus(struct test *t, const struct litmus *l)
     }
 #endif
     for (int seed = 1; seed <= seeds; seed++) {
-        struct softnic_scene *w = scene_take();
+        struct softnic_scene *w = nics_take();
         int result;
         w->net.config.adaptive = w->net.requests.overtake = l->adaptive;
         w->net.modes[1] = l->modes;
         result = litmus_run(w, (uint64_t)seed, l->flag_kind, l->flag_queue, l->relaxed);
         stale += w->steps[1][1].old != 0;
-        PASS(scene_leave(w, result));
+        PASS(nics_leave(w, result));
         CHECK(!l->is_promised || !stale, "%s: stale, seed %d", l->name, seed);
     }
     CHECK(l->is_promised || (stale > 0 && stale < seeds), "%s: %d of %d seeds are stale", l->name, stale,
@@ -302,17 +301,17 @@ static int home(struct softnic_scene *w, uint64_t seed, int dump)
 {
     w->shape.late = 1;
     w->net.answers.latency = 10;
-    PASS(scene_begin(w, seed));
+    PASS(nics_begin(w, seed));
     if (!dump) {
         w->rig.s->queues[0].flags &= ~(uint32_t)NET_QUEUE_DUMP;
     }
     memset(w->rig.remote, 0x55, DATA);
-    scene_add(w, 0, STEP_GET, 0, 64, DATA);
-    scene_add(w, 0, STEP_FLUSH, 0, 0, 0);
-    scene_add(w, 0, STEP_FETCH, 0, 0, 0)->amo = NET_AMO_FETCH;
-    PASS(scene_go(w));
-    PASS(scene_ends(w, 0, 1, NET_OK));
-    PASS(scene_ends(w, 0, 2, NET_OK));
+    nics_add(w, 0, STEP_GET, 0, 64, DATA);
+    nics_add(w, 0, STEP_FLUSH, 0, 0, 0);
+    nics_add(w, 0, STEP_FETCH, 0, 0, 0)->amo = NET_AMO_FETCH;
+    PASS(nics_go(w));
+    PASS(nics_ends(w, 0, 1, NET_OK));
+    PASS(nics_ends(w, 0, 2, NET_OK));
     CHECK((memcmp(w->rig.local + 64, w->rig.remote, DATA) == 0) == dump &&
               (w->steps[0][2].old == 0x5555555555555555ull) == dump,
           "with%s DUMP: fetched 0x%llx", dump ? "" : "out", (unsigned long long)w->steps[0][2].old);
@@ -324,8 +323,8 @@ static int without_dump(struct softnic_scene *w, uint64_t seed) { return home(w,
 
 static int row_cst(struct test *t)
 {
-    PASS(scene_each_seed(t, 8, with_dump));
-    return scene_each_seed(t, 8, without_dump);
+    PASS(nics_each_seed(t, 8, with_dump));
+    return nics_each_seed(t, 8, without_dump);
 }
 
 /* ---- Between a queue and its NIC ---- */
@@ -333,18 +332,18 @@ static int row_cst(struct test *t)
 /* Ten puts by each of 32 threads; all arrive, nothing is overwritten. */
 static int many(struct softnic_scene *w, uint64_t seed)
 {
-    PASS(scene_begin(w, seed));
+    PASS(nics_begin(w, seed));
     rng_bytes(&(struct rng){seed}, w->rig.local, 32 * 10 * 32);
     for (int thread = 0; thread < 32; thread++) {
         for (int i = 0; i < 10; i++) {
             uint64_t at = (uint64_t)(thread * 10 + i) * 32;
-            scene_add(w, thread, STEP_PUT, at, at, 32);
+            nics_add(w, thread, STEP_PUT, at, at, 32);
         }
-        scene_add(w, thread, STEP_FLUSH, 0, 0, 0);
+        nics_add(w, thread, STEP_FLUSH, 0, 0, 0);
     }
-    PASS(scene_go(w));
+    PASS(nics_go(w));
     for (int thread = 0; thread < 32; thread++) {
-        PASS(scene_ends(w, thread, 10, NET_OK));
+        PASS(nics_ends(w, thread, 10, NET_OK));
     }
     CHECK(memcmp(w->rig.local, w->rig.remote, 32 * 10 * 32) == 0, "seed %llu: data differ",
           (unsigned long long)seed);
@@ -360,7 +359,7 @@ static int held(struct softnic_scene *w, uint64_t seed)
     return TEST_PASSED;
 }
 
-static int row_held(struct test *t) { return scene_each_seed(t, 6, held); }
+static int row_held(struct test *t) { return nics_each_seed(t, 6, held); }
 
 static int counters(struct softnic_scene *w, uint64_t seed)
 {
@@ -373,7 +372,7 @@ static int counters(struct softnic_scene *w, uint64_t seed)
     return TEST_PASSED;
 }
 
-static int row_counters(struct test *t) { return scene_each_seed(t, 8, counters); }
+static int row_counters(struct test *t) { return nics_each_seed(t, 8, counters); }
 
 /* Somebody else writes record and register: the register long before the record, later the record alone,
  * later one register for both. */
@@ -381,13 +380,13 @@ static int stale_record(struct softnic_scene *w, uint64_t seed)
 {
     struct queue_shared *s;
     w->shape.relay = 1;
-    PASS(scene_begin(w, seed));
+    PASS(nics_begin(w, seed));
     s = w->rig.s;
     memset(w->rig.local, 0x5c, 24);
     for (uint64_t i = 0; i < 3; i++) {
-        scene_add(w, 0, STEP_PUT, 8 * i, 0, 8);
+        nics_add(w, 0, STEP_PUT, 8 * i, 0, 8);
     }
-    PASS(scene_drive(w, SCENE_SHORT_NS));
+    PASS(nics_drive(w, SCENE_SHORT_NS));
     CHECK(s->relays[0] == 3, "%llu entries were published", (unsigned long long)s->relays[0]);
     s->doorbells[0] = doorbell_value(0x400, 1);
     PASS(queue_rig_serve(&w->rig, 0));
@@ -401,12 +400,12 @@ static int stale_record(struct softnic_scene *w, uint64_t seed)
     PASS(queue_rig_serve(&w->rig, 3));
     CHECK(memcmp(w->rig.remote, w->rig.local, 24) == 0, "data are not there");
     memset(w->steps, 0, sizeof(w->steps));
-    scene_add(w, 0, STEP_FLUSH_ALL, 0, 0, 0);
-    PASS(scene_go(w));
-    return scene_ends(w, 0, 0, NET_OK);
+    nics_add(w, 0, STEP_FLUSH_ALL, 0, 0, 0);
+    PASS(nics_go(w));
+    return nics_ends(w, 0, 0, NET_OK);
 }
 
-static int row_stale_record(struct test *t) { return scene_each_seed(t, 4, stale_record); }
+static int row_stale_record(struct test *t) { return nics_each_seed(t, 4, stale_record); }
 
 /* Nobody serves the ring, and it fills up: who wants room is told so in time. Then a slow NIC comes. */
 static int full_ring(struct softnic_scene *w, uint64_t seed)
@@ -414,20 +413,20 @@ static int full_ring(struct softnic_scene *w, uint64_t seed)
     w->shape.blocks = NET_QUEUE_MIN_BLOCKS;
     w->shape.timeout_ns = SCENE_SHORT_NS;
     w->net.requests.latency = w->net.answers.latency = 100;
-    PASS(scene_begin(w, seed));
+    PASS(nics_begin(w, seed));
     for (uint64_t i = 0; i < 5; i++) {
-        scene_add(w, 0, STEP_PUT, 8 * i, 0, 8);
+        nics_add(w, 0, STEP_PUT, 8 * i, 0, 8);
     }
-    PASS(scene_drive(w, SCENE_SHORT_NS));
-    PASS(scene_ends(w, 0, 3, NET_OK));
-    PASS(scene_ends(w, 0, 4, NET_TIMED_OUT));
+    PASS(nics_drive(w, SCENE_SHORT_NS));
+    PASS(nics_ends(w, 0, 3, NET_OK));
+    PASS(nics_ends(w, 0, 4, NET_TIMED_OUT));
     queue_rig_close(&w->rig);
     memset(w->steps, 0, sizeof(w->steps));
     w->shape.timeout_ns = 0;
     return many(w, seed);
 }
 
-static int row_full_ring(struct test *t) { return scene_each_seed(t, 4, full_ring); }
+static int row_full_ring(struct test *t) { return nics_each_seed(t, 4, full_ring); }
 
 /* ---- Ends that go away ---- */
 
@@ -438,26 +437,26 @@ static int spontaneous(struct softnic_scene *w, uint64_t seed)
     struct softnic_rc_qp *qp;
     char *sign;
     w->net.config.retry_count = 2;
-    PASS(scene_begin(w, seed));
+    PASS(nics_begin(w, seed));
     qp = &w->rig.net->qps[peer][0];
     sign = w->rig.local + FLAG;
-    scene_add(w, 0, STEP_PUT, 64, 0, DATA);
-    scene_add(w, 0, STEP_FLUSH, 0, 0, 0);
-    scene_look(w, 0, STEP_STORE, sign, 0, 1);
-    scene_look(w, 1, STEP_AWAIT, sign, 0, 1);
-    scene_look(w, 1, STEP_STORE, &qp->is_broken, 0, 1);
-    scene_look(w, 1, STEP_STORE, sign + 8, 0, 1);
-    scene_look(w, 0, STEP_AWAIT, sign + 8, 0, 1);
+    nics_add(w, 0, STEP_PUT, 64, 0, DATA);
+    nics_add(w, 0, STEP_FLUSH, 0, 0, 0);
+    nics_look(w, 0, STEP_STORE, sign, 0, 1);
+    nics_look(w, 1, STEP_AWAIT, sign, 0, 1);
+    nics_look(w, 1, STEP_STORE, &qp->is_broken, 0, 1);
+    nics_look(w, 1, STEP_STORE, sign + 8, 0, 1);
+    nics_look(w, 0, STEP_AWAIT, sign + 8, 0, 1);
     for (int i = 0; i < 3; i++) { /* one of them comes after the NIC has noticed */
-        scene_add(w, 0, STEP_PUT, 64, 0, DATA);
-        scene_add(w, 0, STEP_FLUSH, 0, 0, 0);
+        nics_add(w, 0, STEP_PUT, 64, 0, DATA);
+        nics_add(w, 0, STEP_FLUSH, 0, 0, 0);
     }
-    scene_add(w, 0, STEP_PUT, OTHER, 0, 8)->queue = 1;
-    scene_add(w, 0, STEP_FLUSH, 0, 0, 0)->queue = 1;
-    PASS(scene_go(w));
-    PASS(scene_ends(w, 0, 1, NET_OK));
-    PASS(scene_ends(w, 0, 9, net_failed(peer ? SYNDROME_TRANSPORT_RETRY : SYNDROME_FLUSHED)));
-    return scene_ends(w, 0, 11, NET_OK);
+    nics_add(w, 0, STEP_PUT, OTHER, 0, 8)->queue = 1;
+    nics_add(w, 0, STEP_FLUSH, 0, 0, 0)->queue = 1;
+    PASS(nics_go(w));
+    PASS(nics_ends(w, 0, 1, NET_OK));
+    PASS(nics_ends(w, 0, 9, net_failed(peer ? SYNDROME_TRANSPORT_RETRY : SYNDROME_FLUSHED)));
+    return nics_ends(w, 0, 11, NET_OK);
 }
 
 /* A peer that is not there: an error, or whichever of deadline and abort word comes first. */
@@ -467,22 +466,22 @@ static int dead_peer(struct softnic_scene *w, uint64_t seed)
     static const uint32_t wanted[] = {NET_FAILED | SYNDROME_TRANSPORT_RETRY << 8, NET_TIMED_OUT, NET_ABORTED};
     w->shape.peer_is_dead = 1;
     w->net.config.retry_count = which == 0 ? 2 : 0x7fffffffu;
-    PASS(scene_begin(w, seed));
-    scene_add(w, 0, STEP_PUT, 64, 0, DATA);
-    scene_add(w, 0, STEP_FLUSH, 0, 0, 0);
+    PASS(nics_begin(w, seed));
+    nics_add(w, 0, STEP_PUT, 64, 0, DATA);
+    nics_add(w, 0, STEP_FLUSH, 0, 0, 0);
     if (which == 2) {
-        scene_look(w, 1, STEP_AWAIT, &w->rig.net->requests[0][1].next, 0, 4);
-        scene_look(w, 1, STEP_STORE, &w->rig.s->abort, 0, 1);
+        nics_look(w, 1, STEP_AWAIT, &w->rig.net->requests[0][1].next, 0, 4);
+        nics_look(w, 1, STEP_STORE, &w->rig.s->abort, 0, 1);
     }
     PASS(queue_rig_nic(&w->rig));
-    PASS(scene_drive(w, which == 1 ? SCENE_SHORT_NS : RIG_PATIENCE_NS));
-    return scene_ends(w, 0, 1, wanted[which]);
+    PASS(nics_drive(w, which == 1 ? SCENE_SHORT_NS : RIG_PATIENCE_NS));
+    return nics_ends(w, 0, 1, wanted[which]);
 }
 
 static int row_gone(struct test *t)
 {
-    PASS(scene_each_seed(t, 12, spontaneous));
-    return scene_each_seed(t, 9, dead_peer);
+    PASS(nics_each_seed(t, 12, spontaneous));
+    return nics_each_seed(t, 9, dead_peer);
 }
 
 int main(int argc, char **argv)

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct softnic_scene *scene_take(void)
+struct softnic_scene *nics_take(void)
 {
     struct softnic_scene *w = (struct softnic_scene *)test_take(1, sizeof(*w));
     w->net = softnic_net_kind(1);
@@ -17,17 +17,17 @@ struct softnic_scene *scene_take(void)
     return w;
 }
 
-int scene_leave(struct softnic_scene *w, int result)
+int nics_leave(struct softnic_scene *w, int result)
 {
     queue_rig_close(&w->rig);
     free(w);
     return result;
 }
 
-int scene_begin(struct softnic_scene *w, uint64_t seed) { return queue_rig_open(&w->rig, seed, &w->shape); }
+int nics_begin(struct softnic_scene *w, uint64_t seed) { return queue_rig_open(&w->rig, seed, &w->shape); }
 
-struct queue_step *scene_add(struct softnic_scene *w, int thread, uint32_t kind, uint64_t away, uint64_t home,
-                             uint64_t bytes)
+struct queue_step *nics_add(struct softnic_scene *w, int thread, uint32_t kind, uint64_t away, uint64_t home,
+                            uint64_t bytes)
 {
     struct queue_step *s = &w->steps[thread][w->num[thread]++];
     s->kind = kind;
@@ -40,16 +40,16 @@ struct queue_step *scene_add(struct softnic_scene *w, int thread, uint32_t kind,
     return s;
 }
 
-struct queue_step *scene_look(struct softnic_scene *w, int thread, uint32_t kind, const void *at,
-                              uint64_t bytes, uint64_t value)
+struct queue_step *nics_look(struct softnic_scene *w, int thread, uint32_t kind, const void *at,
+                             uint64_t bytes, uint64_t value)
 {
-    struct queue_step *s = scene_add(w, thread, kind, 0, 0, bytes);
+    struct queue_step *s = nics_add(w, thread, kind, 0, 0, bytes);
     s->local = (uint64_t)(uintptr_t)at;
     s->value = value;
     return s;
 }
 
-int scene_drive(struct softnic_scene *w, uint64_t timeout_ns)
+int nics_drive(struct softnic_scene *w, uint64_t timeout_ns)
 {
     PASS(queue_rig_drive(&w->rig, &w->steps[0][0], SCENE_STEPS, 1, 32, ~0u, timeout_ns));
     PASS(queue_rig_wait(&w->rig));
@@ -57,14 +57,14 @@ int scene_drive(struct softnic_scene *w, uint64_t timeout_ns)
     return TEST_PASSED;
 }
 
-int scene_go(struct softnic_scene *w)
+int nics_go(struct softnic_scene *w)
 {
     PASS(queue_rig_nic(&w->rig));
-    PASS(scene_drive(w, RIG_PATIENCE_NS));
+    PASS(nics_drive(w, RIG_PATIENCE_NS));
     return queue_rig_nic_end(&w->rig);
 }
 
-int scene_ends(const struct softnic_scene *w, int thread, int step, uint32_t wanted)
+int nics_ends(const struct softnic_scene *w, int thread, int step, uint32_t wanted)
 {
     const struct queue_step *s = &w->steps[thread][step];
     CHECK(s->status == wanted, "seed %llu: step %d of thread %d ends with 0x%x, not 0x%x",
@@ -72,13 +72,13 @@ int scene_ends(const struct softnic_scene *w, int thread, int step, uint32_t wan
     return TEST_PASSED;
 }
 
-int scene_each_seed(struct test *t, int count, int (*body)(struct softnic_scene *w, uint64_t seed))
+int nics_each_seed(struct test *t, int count, int (*body)(struct softnic_scene *w, uint64_t seed))
 {
     uint64_t first = t->has_seeds ? t->seeds[0] : 1,
              last = t->has_seeds ? t->seeds[1] : (uint64_t)test_scaled(t, count);
     for (uint64_t seed = first; seed <= last; seed++) {
-        struct softnic_scene *w = scene_take();
-        PASS(scene_leave(w, body(w, seed)));
+        struct softnic_scene *w = nics_take();
+        PASS(nics_leave(w, body(w, seed)));
     }
     return TEST_PASSED;
 }

@@ -19,23 +19,23 @@ struct softnic_scene {
 };
 
 /* Two queues, a collapsed queue each, no faults; a test changes net and shape, and then begins. */
-struct softnic_scene *scene_take(void);
-int scene_begin(struct softnic_scene *w, uint64_t seed);
+struct softnic_scene *nics_take(void);
+int nics_begin(struct softnic_scene *w, uint64_t seed);
 /* Returns `result`. */
-int scene_leave(struct softnic_scene *w, int result);
+int nics_leave(struct softnic_scene *w, int result);
 
 /* The next step of a thread; `away` and `home` are places in the two heaps. amo is ADD, width 8, value 1. */
-struct queue_step *scene_add(struct softnic_scene *w, int thread, uint32_t kind, uint64_t away, uint64_t home,
-                             uint64_t bytes);
+struct queue_step *nics_add(struct softnic_scene *w, int thread, uint32_t kind, uint64_t away, uint64_t home,
+                            uint64_t bytes);
 /* A step on memory that a thread reaches by itself. */
-struct queue_step *scene_look(struct softnic_scene *w, int thread, uint32_t kind, const void *at,
-                              uint64_t bytes, uint64_t value);
+struct queue_step *nics_look(struct softnic_scene *w, int thread, uint32_t kind, const void *at,
+                             uint64_t bytes, uint64_t value);
 /* All threads to their ends; what is added afterwards comes from the first step on. */
-int scene_drive(struct softnic_scene *w, uint64_t timeout_ns);
+int nics_drive(struct softnic_scene *w, uint64_t timeout_ns);
 /* The same, with the NICs on meanwhile. */
-int scene_go(struct softnic_scene *w);
-int scene_ends(const struct softnic_scene *w, int thread, int step, uint32_t wanted);
+int nics_go(struct softnic_scene *w);
+int nics_ends(const struct softnic_scene *w, int thread, int step, uint32_t wanted);
 /* A scene for each seed, `count` of them at full scale. */
-int scene_each_seed(struct test *t, int count, int (*body)(struct softnic_scene *w, uint64_t seed));
+int nics_each_seed(struct test *t, int count, int (*body)(struct softnic_scene *w, uint64_t seed));
 
 #endif
