@@ -8,7 +8,7 @@
 TERN_KERNEL(softnic_rc, struct softnic_rc_args, p)
 {
     uint32_t i = (uint32_t)(bid() * nwarps() + warp());
-    if (lane() != 0 || i >= p->num_cards) {
+    if (lane() != 0 || i >= p->num_cards || p->cards[i].num_qps == 0) {
         return;
     }
     while (ld_relaxed_sys_u64(p->stop) == 0) {

@@ -47,7 +47,7 @@ struct softnic_port {
 struct softnic_card {
     struct softnic_rc_qp *qps;
     struct softnic_port *ports;
-    uint32_t num_qps, num_ports; /* at least one of each */
+    uint32_t num_qps, num_ports; /* without queue pairs it is not served; else it has a port */
     struct rc_memory *memory;
     uint64_t random;      /* not 0 */
     uint32_t hold_one_in; /* as in struct softnic_args */
