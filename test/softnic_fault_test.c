@@ -432,6 +432,24 @@ static int full_ring(struct softnic_scene *w, uint64_t seed)
 
 static int row_full_ring(struct test *t) { return nics_each_seed(t, 4, full_ring); }
 
+/* Time is the device's: a flush waits as long as packets travel, there and back. */
+static int by_clock(struct softnic_scene *w, uint64_t seed)
+{
+    double before;
+    w->net.by_clock = 1;
+    w->net.requests.latency = w->net.answers.latency = 3000000; /* ns */
+    w->net.config.timeout = RIG_PATIENCE_NS;
+    PASS(nics_begin(w, seed));
+    nics_add(w, 0, STEP_PUT, 64, 0, DATA);
+    nics_add(w, 0, STEP_FLUSH, 0, 0, 0);
+    before = test_seconds();
+    PASS(nics_go(w));
+    CHECK(test_seconds() - before >= 0.006, "there and back in %.1f ms", 1e3 * (test_seconds() - before));
+    return nics_ends(w, 0, 1, NET_OK);
+}
+
+static int row_by_clock(struct test *t) { return nics_each_seed(t, 2, by_clock); }
+
 /* ---- Ends that go away ---- */
 
 /* In the midst of things a queue pair errs by itself: what is posted is flushed; another one goes on. */
@@ -507,6 +525,7 @@ int main(int argc, char **argv)
     test_run(&t, "counters near 2^16 and 2^32, PSNs near 2^24", row_counters);
     test_run(&t, "stale record, doorbell delayed and merged", row_stale_record);
     test_run(&t, "slow NIC, full ring", row_full_ring);
+    test_run(&t, "slow links, by the clock", row_by_clock);
     test_run(&t, "queue pair in error by itself, dead peer", row_gone);
     return test_end(&t);
 }
