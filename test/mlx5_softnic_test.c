@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The mlx5 provider from end to end: it makes and connects queue pairs on the mock, the mock hands what the
- * mailboxes said to a software NIC, kernels post what the provider gave them, and data arrive at the peer. A
+ * mailboxes said to a software NIC, or to one for each device, with a network between that loses packets and
+ * takes them in any order; kernels post what the provider gave them, and data arrive at the peer. A
  * wrong offset of a ring, a record, a register, a key or a number anywhere on the way moves nothing, or the
  * wrong bytes. */
 #include "kernels/kernels.h"
 #include "mlx5_rig.h"
 #include "queue_steps.h"
 #include "simt/executor.h"
+#include "softnic_net.h"
 #include "support.h"
 
 #include <stdlib.h>
@@ -36,6 +38,7 @@ struct world {
     uint64_t words[RANKS][2 * MAX_QUEUES];          /* signals, counters */
     struct queue_step steps[RANKS][THREADS][STEPS]; /* threads without a queue have nothing to do */
     struct softnic_qp qps[RANKS * MAX_QUEUES];
+    struct softnic_net *net; /* or NULL: one NIC moves memory */
     struct tern_stream *nic, *apps[RANKS];
     uint32_t num_queues;
     uint64_t stop, seed;
@@ -106,15 +109,61 @@ static int register_all(struct world *w)
     return TEST_PASSED;
 }
 
+static uint32_t device_of(const struct world *w, const struct key_table *keys)
+{
+    uint32_t i = 0;
+    while (keys != &w->rig.mock.devices[i].keys) {
+        i++;
+    }
+    return i;
+}
+
+/* A card for each device, and queue pairs connected as the mailboxes say. */
+static void open_net(struct world *w, int num_qps)
+{
+    struct softnic_net_shape s = softnic_net_kind(w->seed);
+    const struct key_table *keys[MOCK_MAX_DEVICES];
+    const uint32_t psn = RC_PSN_MASK - rng_below(&w->random, 50);
+    s.config.adaptive = s.requests.overtake = rng_below(&w->random, 2);
+    s.requests.drop = s.requests.duplicate = RC_CERTAIN / 40;
+    s.requests.reorder = RC_CERTAIN / 4;
+    s.requests.max_delay = 50;
+    s.answers = s.requests;
+    s.hold_one_in = 3;
+    for (int i = 0; i < w->rig.mock.num_devices; i++) {
+        keys[i] = &w->rig.mock.devices[i].keys;
+        s.modes[i] = w->rig.configs[0].force_dump ? RC_CST | RC_RELAXED : RC_RELAXED;
+    }
+    w->net = softnic_net_open(&s, (uint32_t)w->rig.mock.num_devices, keys);
+    for (int i = 0; i < num_qps; i++) {
+        uint32_t card = device_of(w, w->qps[i].keys);
+        softnic_net_add(w->net, card, device_of(w, w->qps[i].remote_keys), &w->qps[i],
+                        mock_find_qp(&w->rig.mock.devices[card], w->qps[i].qpn)->remote_qpn, psn);
+    }
+}
+
+static int launch_nic(struct world *w, struct machine *m, int num_qps)
+{
+    struct softnic_args nic = {w->qps, (uint32_t)num_qps, 3, w->seed, &w->stop};
+    struct launch launch = {TERN_KERNEL_softnic, 1, 64, 0, &nic, sizeof nic};
+    OK(m->ops->stream_open(m, &w->nic));
+    if (rng_one_in(&w->random, 2)) {
+        struct softnic_rc_args rc;
+        struct launch cards = {TERN_KERNEL_softnic_rc, 1, 32 * MOCK_MAX_DEVICES, 0, &rc, sizeof rc};
+        open_net(w, num_qps);
+        rc = softnic_net_args(w->net, &w->stop);
+        OK(m->ops->launch(m, &cards, w->nic));
+    } else {
+        OK(m->ops->launch(m, &launch, w->nic));
+    }
+    return TEST_PASSED;
+}
+
 static int launch_all(struct world *w)
 {
     int num_qps = mock_softnic_qps(w->qps, RANKS * MAX_QUEUES);
-    struct softnic_args nic = {w->qps, (uint32_t)num_qps, 3, w->seed, &w->stop};
-    struct launch launch = {TERN_KERNEL_softnic, 1, 64, 0, &nic, sizeof nic};
-    struct machine *first = w->rig.machines[0];
     CHECK(num_qps == RANKS * (int)w->num_queues, "%d queue pairs: %s", num_qps, w->rig.mock.complaint);
-    OK(first->ops->stream_open(first, &w->nic));
-    OK(first->ops->launch(first, &launch, w->nic));
+    PASS(launch_nic(w, w->rig.machines[0], num_qps));
     for (int r = 0; r < RANKS; r++) {
         struct machine *m = w->rig.machines[r];
         struct queue_drive_args drive = {terni_mlx5_queues(w->rig.providers[r]) +
@@ -242,6 +291,7 @@ static int one(struct test *t, uint64_t seed, int is_relay)
         test_note(__FILE__, __LINE__, "seed %llu: %s", (unsigned long long)seed, complaint);
         result = TEST_FAILED;
     }
+    softnic_net_close(w->net);
     free(w);
     return result;
 }

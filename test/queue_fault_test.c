@@ -2,7 +2,8 @@
  *
  * How waits on queue pairs end when it does not go well: completions in error, of any entry, in collapsed and
  * ring completion queues; entries behind them; deadlines and the abort word; requests that name no memory.
- * And that the software NIC sees what software does wrong. */
+ * And that the software NIC sees what software does wrong. Both NICs: that which moves memory, and those that
+ * speak packets. */
 #include "net/mlx5_cqe.h"
 #include "queue_rig.h"
 
@@ -39,6 +40,15 @@ static int run(struct queue_rig *r, struct script *c, uint64_t timeout_ns)
     memset(c->steps + c->num, 0, (size_t)(32 - 1) * c->num * sizeof(c->steps[0]));
     PASS(queue_rig_drive(r, c->steps, c->num, 1, 32, ~0u, timeout_ns));
     return queue_rig_wait(r);
+}
+
+/* Every other world has NICs that speak packets. */
+static const struct softnic_net_shape *net_of(int i)
+{
+    static struct softnic_net_shape net;
+    net = softnic_net_kind(1);
+    net.requests.reorder = RC_CERTAIN / 4;
+    return i % 2 ? &net : NULL;
 }
 
 /* ---- Completions in error ---- */
@@ -155,6 +165,7 @@ static int errors_end_waits(struct test *t)
         shape.num_queues = 2;
         shape.blocks = 8;
         shape.num_cqes = i / NUM_FAULTS % 2 ? 8 : 0;
+        shape.net = net_of(i / NUM_FAULTS / 2);
         shape.first = rng_below(&r, 2) ? 65533 : 0xfffffffdull;
         shape.hold_one_in = rng_below(&r, 3);
         result = queue_rig_open(&rig, rng_next(&r), &shape);
@@ -214,13 +225,14 @@ static int entries_behind(struct test *t)
 {
     static struct script c;
     (void)t;
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < 4; i++) {
         struct queue_shape shape = {0};
         struct queue_rig rig;
         int result;
         shape.blocks = 16;
-        shape.num_cqes = i ? 16 : 0;
-        shape.hold_one_in = i; /* late, every one of them: in a ring none may be lost */
+        shape.net = net_of((int)i / 2);
+        shape.num_cqes = i % 2 ? 16 : 0;
+        shape.hold_one_in = i % 2; /* late, every one of them: in a ring none may be lost */
         result = queue_rig_open(&rig, 5 + i, &shape);
         result = result ? result : flushed_behind(&rig, &c);
         queue_rig_close(&rig);
@@ -268,6 +280,7 @@ static int one_syndrome(struct test *t)
         int result;
         shape.blocks = 4u << rng_below(&rng, 4);
         shape.num_cqes = rng_one_in(&rng, 4) ? shape.blocks : 0;
+        shape.net = net_of(seed);
         result = queue_rig_open(&rig, (uint64_t)seed, &shape);
         result = result ? result : all_agree(&rig, &rng);
         queue_rig_close(&rig);
@@ -355,11 +368,12 @@ static int refused(struct queue_rig *r, struct script *c)
 static int with_rig(int (*body)(struct queue_rig *r, struct script *c), uint64_t timeout_ns)
 {
     static struct script c;
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < 4; i++) {
         struct queue_shape shape = {0};
         struct queue_rig rig;
         int result;
-        shape.num_cqes = i ? 4 : 0;
+        shape.net = net_of((int)i / 2);
+        shape.num_cqes = i % 2 ? 4 : 0;
         shape.first = 65534;
         shape.timeout_ns = timeout_ns;
         shape.free_running = body == aborted;

@@ -9,6 +9,32 @@ TERN_DEVICE uint64_t deadline_of(const struct queue_drive_args *p)
     return p->timeout_ns == NET_NO_DEADLINE ? NET_NO_DEADLINE : clock_ns() + p->timeout_ns;
 }
 
+/* No operation of ours has immediate data, but a NIC has receivers that are not ready. */
+TERN_DEVICE uint64_t put_imm(const struct net_queue *q, const struct queue_step *s)
+{
+    struct wqe_rdma_args args = {0};
+    struct queue_piece piece;
+    uint64_t first;
+    if (!queue_cut(q, s->remote, s->local, s->bytes, &piece)) {
+        return net_ticket_refused(NET_REFUSED);
+    }
+    first = queue_reserve(q, 1);
+    if (net_ticket_status(first) != NET_OK) {
+        return first;
+    }
+    args.qpn = q->qpn;
+    args.fm_ce_se = WQE_CE_ALWAYS;
+    args.remote = piece.remote;
+    args.local = piece.local;
+    args.rkey = piece.rkey;
+    args.lkey = piece.lkey;
+    args.bytes = piece.bytes;
+    args.imm = (uint32_t)s->value;
+    wqe_write_imm(&q->ring, (uint32_t)first, &args);
+    queue_submit(q, first, 1);
+    return first + 1;
+}
+
 /* The operations that return a ticket. */
 TERN_DEVICE uint64_t hand_over(const struct net_queue *q, const struct queue_step *s)
 {
@@ -21,6 +47,8 @@ TERN_DEVICE uint64_t hand_over(const struct net_queue *q, const struct queue_ste
         return queue_get(q, s->local, s->remote, s->bytes);
     case STEP_ATOMIC:
         return queue_atomic(q, s->remote, s->amo, s->width, s->value, s->compare);
+    case STEP_PUT_IMM:
+        return put_imm(q, s);
     case STEP_SIGNAL:
         return queue_signal(q, s->remote, s->value, s->amo);
     default:

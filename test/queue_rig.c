@@ -117,8 +117,31 @@ static void fill_qp(struct queue_rig *r, uint32_t i)
     p->keys = &s->keys;
     p->remote_keys = &s->remote_keys;
     p->watch = (uint64_t *)(void *)r->watch + i * r->shape.blocks;
-    p->late = r->shape.late ? &s->late[i] : NULL;
+    p->late = r->shape.late && r->shape.net == NULL ? &s->late[i] : NULL;
     p->posted = p->fetched = p->reported = r->shape.first;
+}
+
+/* The other ends, and the network between. */
+static void open_net(struct queue_rig *r)
+{
+    struct queue_shared *s = r->s;
+    const struct key_table *keys[] = {&s->keys, &s->remote_keys};
+    struct softnic_net_shape shape = *r->shape.net;
+    shape.seed = r->seed;
+    shape.hold_one_in = r->shape.hold_one_in;
+    shape.modes[0] |= r->shape.late ? (uint32_t)RC_CST : 0;
+    r->net = softnic_net_open(&shape, 2, keys);
+    for (uint32_t i = 0; i < r->shape.num_queues; i++) {
+        struct softnic_qp *p = &s->peer_qps[i];
+        p->ring = wqe_ring_of(s->peer_ring, NET_QUEUE_MIN_BLOCKS);
+        p->qpn = 0x800 + i;
+        p->pd = RIG_PEER_PD;
+        p->record = s->peer_records[i].words;
+        p->doorbell = &s->peer_doorbell;
+        p->cqes = s->peer_cqe;
+        softnic_net_add(r->net, 0, 1, &s->qps[i], p->qpn, 0u - (uint32_t)r->seed % 8);
+        softnic_net_add(r->net, 1, 0, p, s->qps[i].qpn, 0u - (uint32_t)r->seed % 8);
+    }
 }
 
 int queue_rig_open(struct queue_rig *r, uint64_t seed, const struct queue_shape *shape)
@@ -144,6 +167,9 @@ int queue_rig_open(struct queue_rig *r, uint64_t seed, const struct queue_shape 
         PASS(fill_queue(r, i));
         fill_qp(r, i);
     }
+    if (own->net != NULL) {
+        open_net(r);
+    }
     return TEST_PASSED;
 }
 
@@ -165,6 +191,7 @@ void queue_rig_close(struct queue_rig *r)
     if (r->x != NULL) {
         terni_executor_release(r->x);
     }
+    softnic_net_close(r->net);
     memset(r, 0, sizeof(*r));
 }
 
@@ -174,7 +201,14 @@ int queue_rig_nic(struct queue_rig *r)
     struct launch launch = {TERN_KERNEL_softnic, r->shape.nic_blocks, 32 * r->shape.nic_warps, 0, &args,
                             sizeof(args)};
     __atomic_store_n(&r->s->stop, 0, __ATOMIC_RELEASE);
-    OK(r->m->ops->launch(r->m, &launch, r->nic));
+    if (r->net != NULL) {
+        struct softnic_rc_args rc = softnic_net_args(r->net, &r->s->stop);
+        struct launch cards = {TERN_KERNEL_softnic_rc, 1, 64, 0, &rc, sizeof(rc)};
+        rc.num_cards -= (uint32_t)r->shape.peer_is_dead;
+        OK(r->m->ops->launch(r->m, &cards, r->nic));
+    } else {
+        OK(r->m->ops->launch(r->m, &launch, r->nic));
+    }
     r->nic_runs = 1;
     return TEST_PASSED;
 }
@@ -200,7 +234,8 @@ int queue_rig_serve(struct queue_rig *r, uint64_t next)
         PASS(queue_rig_drive(r, steps, 8, 1, 32, ~0u, RIG_PATIENCE_NS));
         PASS(queue_rig_wait(r));
         PASS(queue_rig_nic_end(r));
-        if (r->s->qps[0].fetched == next && !r->s->qps[0].is_held) {
+        if (r->s->qps[0].fetched == next && !r->s->qps[0].is_held &&
+            (r->net == NULL || softnic_net_is_idle(r->net))) {
             return TEST_PASSED;
         }
     }
@@ -245,5 +280,7 @@ int queue_rig_check_idle(const struct queue_rig *r)
               "seed %llu: the NIC of queue %u is at %llu", (unsigned long long)r->seed, i,
               (unsigned long long)p->fetched);
     }
+    CHECK(r->net == NULL || r->net->cards[0].num_lost + r->net->cards[1].num_lost == 0,
+          "seed %llu: packets for nobody", (unsigned long long)r->seed);
     return TEST_PASSED;
 }

@@ -8,6 +8,7 @@
 #include "simt/executor.h"
 #include "net/softnic.h"
 #include "queue_steps.h"
+#include "softnic_net.h"
 #include "support.h"
 
 enum { RIG_QUEUES = 4, RIG_HEAP_BYTES = 64 * 1024, RIG_KEYS = 8, RIG_PD = 7, RIG_PEER_PD = 9 };
@@ -32,6 +33,10 @@ struct queue_shape {
     uint64_t first;            /* index */
     uint64_t timeout_ns;       /* 0: RIG_PATIENCE_NS */
     int nic_blocks, nic_warps; /* 0: 1 */
+    /* Not NULL: the NICs speak packets. Then `late` is a mode of the first card, where the queues are; the
+     * second one has the remote heap. */
+    const struct softnic_net_shape *net;
+    int peer_is_dead; /* the second card does nothing */
     /* The ends of the heaps are registrations of their own: what crosses is two messages. */
     uint64_t local_cut, remote_cut; /* 0: in the middle */
 };
@@ -40,13 +45,16 @@ struct queue_shape {
 struct queue_shared {
     struct net_queue queues[RIG_QUEUES];
     struct softnic_qp qps[RIG_QUEUES];
+    struct softnic_qp peer_qps[RIG_QUEUES]; /* of the second card; nobody posts there */
     struct softnic_late late[RIG_QUEUES];
     struct net_queue_state states[RIG_QUEUES];
     uint64_t results[RIG_QUEUES][NET_QUEUE_NUM_RESULTS + 1];
     struct {
         _Alignas(64) uint32_t words[2];
-    } records[RIG_QUEUES];
-    uint64_t doorbells[RIG_QUEUES], relays[RIG_QUEUES];
+    } records[RIG_QUEUES], peer_records[RIG_QUEUES];
+    _Alignas(64) unsigned char peer_ring[NET_QUEUE_MIN_BLOCKS * WQE_BLOCK_BYTES];
+    _Alignas(64) uint32_t peer_cqe[CQE_WORDS];
+    uint64_t doorbells[RIG_QUEUES], relays[RIG_QUEUES], peer_doorbell;
     struct net_range local_ranges[2], remote_ranges[2];
     struct key_table keys, remote_keys;
     struct key_entry entries[RIG_KEYS], remote_entries[RIG_KEYS];
@@ -59,7 +67,8 @@ struct queue_rig {
     struct machine *m;
     struct tern_stream *nic, *app;
     struct queue_shared *s;
-    char *local, *remote; /* RIG_HEAP_BYTES each; where they are */
+    struct softnic_net *net; /* or NULL */
+    char *local, *remote;    /* RIG_HEAP_BYTES each; where they are */
     char *rings, *cqes, *watch;
     uint64_t ring_bytes, cq_bytes; /* of one queue */
     uint32_t lkeys[2], rkeys[2], results_lkey;

@@ -15,6 +15,7 @@ enum step_kind {
     STEP_FETCH,
     STEP_SIGNAL,
     STEP_PUT_SIGNAL,
+    STEP_PUT_IMM,   /* with `value` as immediate data */
     STEP_FLUSH,     /* the last ticket of this thread */
     STEP_FLUSH_ALL, /* of all queues */
     STEP_POLL,      /* one look; `old` is what has been consumed then */

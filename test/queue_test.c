@@ -3,24 +3,36 @@
  * Every operation of queue pairs against a reference, with a software NIC at the other end: random programs
  * of many threads, in which each thread has a piece of the peer's memory to itself, so that what must come
  * out is known whatever the schedule; rings that are always full, counters that pass 2^16 and 2^32,
- * completions that are late and skipped, results that are late. Then what programs of that kind cannot
- * show. */
+ * completions that are late and skipped, results that are late. The NIC moves memory itself, or is one of two
+ * that speak packets, over links that lose, double, delay and reorder them, between queues and, with adaptive
+ * routing, inside one. */
 #include "queue_rig.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLICE = 256, STEPS = 14, MAX_THREADS = 96, COUNTER = RIG_HEAP_BYTES - 64 };
+/* A slice is a thread's; packets of 256 bytes want larger ones, for messages of several. */
+enum { SLICE = 256, PACKET_SLICE = 1008, STEPS = 14, MAX_THREADS = 96, COUNTER = RIG_HEAP_BYTES - 64 };
+
+/* What is under way, of each byte of a slice. */
+enum { UNDER_PUT = 1, UNDER_GET = 2, UNDER_ATOMIC = 4 };
+
+enum { HIT_LOST, HIT_DOUBLED, HIT_DELAYED, HIT_OVERTAKEN, HITS };
 
 /* What one thread does, and what must become of it. */
 struct script {
-    unsigned char source[SLICE], remote[SLICE], got[SLICE];
-    uint64_t old[STEPS]; /* of fetches */
+    unsigned char source[PACKET_SLICE], remote[PACKET_SLICE], got[PACKET_SLICE];
+    unsigned char under_way[PACKET_SLICE]; /* UNDER_* since the last flush */
+    uint64_t old[STEPS];                   /* of fetches */
 };
 
 struct program {
     struct rng r;
     int num_blocks, num_threads, warp_step;
+    uint32_t slice, most; /* bytes: of a slice, of a put or get */
+    int is_packets;
+    uint64_t *hits; /* HIT_* of all seeds */
+    struct softnic_net_shape net;
     struct script *scripts;
     struct queue_step *steps;
 };
@@ -41,46 +53,92 @@ static uint64_t model_amo(struct script *c, uint64_t at, const struct queue_step
 }
 
 /* Thread t's slices: one of the remote heap, and two of the local one, for what it puts and what it gets. */
-static uint64_t remote_of(int t) { return (uint64_t)t * SLICE; }
-static uint64_t source_of(int t) { return (uint64_t)t * SLICE * 2; }
-static uint64_t got_of(int t) { return source_of(t) + SLICE; }
+static uint64_t remote_of(const struct program *p, int t) { return (uint64_t)t * p->slice; }
+static uint64_t source_of(const struct program *p, int t) { return (uint64_t)t * p->slice * 2; }
+static uint64_t got_of(const struct program *p, int t) { return source_of(p, t) + p->slice; }
+
+/* What an operation must not meet under way. A READ whose answer is lost is done again, and sees what was
+ * changed since; with adaptive routing a WRITE may overtake whatever else changes or reads its bytes. */
+static int may_not_meet(const struct program *p, int under)
+{
+    return !p->is_packets || under == UNDER_GET           ? 0
+           : under == UNDER_PUT && p->net.config.adaptive ? UNDER_PUT | UNDER_GET | UNDER_ATOMIC
+                                                          : UNDER_GET;
+}
+
+static int meets(const struct program *p, const struct script *c, uint64_t at, uint64_t bytes, int under)
+{
+    int met = 0;
+    for (uint64_t i = at; i < at + bytes; i++) {
+        met |= c->under_way[i];
+    }
+    return (met & may_not_meet(p, under)) != 0;
+}
+
+static void goes(struct script *c, uint64_t at, uint64_t bytes, int under)
+{
+    for (uint64_t i = at; i < at + bytes; i++) {
+        c->under_way[i] |= (unsigned char)under;
+    }
+}
+
+/* The step waits instead, for everything of this thread. */
+static void become_flush(struct script *c, struct queue_step *s)
+{
+    s->kind = STEP_FLUSH;
+    memset(c->under_way, 0, sizeof(c->under_way));
+}
 
 static void draw_transfer(struct queue_rig *rig, struct program *p, int t, struct queue_step *s)
 {
     struct script *c = &p->scripts[t];
-    uint64_t bytes = rng_one_in(&p->r, 8) ? 0 : rng_one_in(&p->r, 4) ? 8 : rng_between(&p->r, 1, 100);
-    uint64_t from = rng_below(&p->r, SLICE - (uint32_t)bytes + 1),
-             to = rng_below(&p->r, SLICE - (uint32_t)bytes + 1);
+    uint64_t bytes = rng_one_in(&p->r, 8) ? 0 : rng_one_in(&p->r, 4) ? 8 : rng_between(&p->r, 1, p->most);
+    uint64_t from = rng_below(&p->r, p->slice - (uint32_t)bytes + 1),
+             to = rng_below(&p->r, p->slice - (uint32_t)bytes + 1),
+             signal = 8 * rng_below(&p->r, p->slice / 8);
     if (rng_below(&p->r, 2)) { /* aligned alike */
         to = (to & ~15ull) | (from & 15);
-        to = to + bytes > SLICE ? from : to;
+        to = to + bytes > p->slice ? from : to;
     }
     s->bytes = bytes;
     if (s->kind == STEP_GET) {
-        s->remote = queue_rig_remote(remote_of(t) + from);
-        s->local = queue_rig_local(rig, got_of(t) + to);
+        s->remote = queue_rig_remote(remote_of(p, t) + from);
+        s->local = queue_rig_local(rig, got_of(p, t) + to);
         memcpy(c->got + to, c->remote + from, bytes);
+        goes(c, from, bytes, UNDER_GET);
         return;
     }
-    s->remote = queue_rig_remote(remote_of(t) + to);
-    s->local = queue_rig_local(rig, source_of(t) + from);
+    if (meets(p, c, to, bytes, UNDER_PUT) ||
+        (s->kind == STEP_PUT_SIGNAL && meets(p, c, signal, 8, UNDER_ATOMIC))) {
+        become_flush(c, s);
+        return;
+    }
+    s->remote = queue_rig_remote(remote_of(p, t) + to);
+    s->local = queue_rig_local(rig, source_of(p, t) + from);
     memcpy(c->remote + to, c->source + from, bytes);
+    goes(c, to, bytes, UNDER_PUT);
     if (s->kind == STEP_PUT_SIGNAL) {
-        uint64_t at = 8 * rng_below(&p->r, SLICE / 8);
         s->amo = rng_below(&p->r, 2) ? NET_AMO_ADD : NET_AMO_SET;
         s->value = rng_next(&p->r);
-        s->signal = queue_rig_remote(remote_of(t) + at);
-        model_amo(c, at, s, s->amo, 8);
+        s->signal = queue_rig_remote(remote_of(p, t) + signal);
+        model_amo(c, signal, s, s->amo, 8);
+        goes(c, signal, 8, UNDER_ATOMIC);
     }
 }
 
 static void draw_word(struct program *p, int t, struct queue_step *s, uint64_t *old)
 {
     struct script *c = &p->scripts[t];
+    int under = s->kind == STEP_PUT_INLINE ? UNDER_PUT : UNDER_ATOMIC;
     uint64_t at;
     s->width = rng_below(&p->r, 2) && s->kind != STEP_SIGNAL ? 4 : 8;
-    at = s->width * rng_below(&p->r, SLICE / s->width);
-    s->remote = queue_rig_remote(remote_of(t) + at);
+    at = s->width * rng_below(&p->r, p->slice / s->width);
+    if (meets(p, c, at, s->width, under)) {
+        become_flush(c, s);
+        return;
+    }
+    goes(c, at, s->width, under);
+    s->remote = queue_rig_remote(remote_of(p, t) + at);
     s->value = rng_next(&p->r) >> rng_below(&p->r, 64);
     s->amo = s->kind == STEP_SIGNAL ? rng_below(&p->r, 2) ? NET_AMO_ADD : NET_AMO_SET
                                     : rng_below(&p->r, NET_AMO_COUNT);
@@ -117,6 +175,7 @@ static void draw_step(struct queue_rig *rig, struct program *p, int t, int i)
         s->kind = kinds[rng_below(&p->r, 10)];
     }
     if (s->kind == STEP_FLUSH) {
+        become_flush(&p->scripts[t], s);
         return;
     }
     if (s->kind == STEP_PUT || s->kind == STEP_GET || s->kind == STEP_PUT_SIGNAL) {
@@ -135,10 +194,10 @@ static void draw_program(struct queue_rig *rig, struct program *p)
     p->warp_step = rng_below(&p->r, 2) ? 0 : -1;
     for (int t = 0; t < count; t++) {
         struct script *c = &p->scripts[t];
-        rng_bytes(&p->r, c->source, SLICE);
-        rng_bytes(&p->r, c->remote, SLICE);
-        memcpy(rig->local + source_of(t), c->source, SLICE);
-        memcpy(rig->remote + remote_of(t), c->remote, SLICE);
+        rng_bytes(&p->r, c->source, p->slice);
+        rng_bytes(&p->r, c->remote, p->slice);
+        memcpy(rig->local + source_of(p, t), c->source, p->slice);
+        memcpy(rig->remote + remote_of(p, t), c->remote, p->slice);
         for (int i = 0; i < STEPS; i++) {
             draw_step(rig, p, t, i);
         }
@@ -164,6 +223,27 @@ static struct queue_shape draw_shape(struct rng *r)
     return s;
 }
 
+/* Links err, but not for ever. */
+static void draw_net(struct program *p)
+{
+    struct rng *r = &p->r;
+    struct rc_faults *f = &p->net.requests;
+    p->net = softnic_net_kind(1);
+    p->net.config.adaptive = f->overtake = rng_below(r, 2);
+    p->net.config.window = rng_between(r, 1, 32);
+    p->net.config.max_reads = rng_between(r, 1, RC_MAX_READS);
+    f->reorder = rng_below(r, 2) ? RC_CERTAIN / 4 : 0;
+    f->drop = rng_below(r, 2) ? RC_CERTAIN / 30 : 0;
+    f->duplicate = rng_below(r, 2) ? RC_CERTAIN / 30 : 0;
+    f->delay = rng_below(r, 2) ? RC_CERTAIN / 30 : 0;
+    f->latency = rng_below(r, 20);
+    f->max_delay = rng_below(r, 200);
+    p->net.answers = *f;
+    p->net.modes[1] = rng_one_in(r, 3) ? RC_RELAXED : 0;
+    p->slice = PACKET_SLICE;
+    p->most = 700;
+}
+
 static int compare(const struct queue_rig *rig, const struct program *p)
 {
     int count = p->num_blocks * p->num_threads;
@@ -183,10 +263,10 @@ static int compare(const struct queue_rig *rig, const struct program *p)
                       (unsigned long long)c->old[i]);
             }
         }
-        CHECK(memcmp(rig->remote + remote_of(t), c->remote, SLICE) == 0,
+        CHECK(memcmp(rig->remote + remote_of(p, t), c->remote, p->slice) == 0,
               "seed %llu: the peer's memory of thread %d differs", (unsigned long long)rig->seed, t);
-        CHECK(memcmp(rig->local + got_of(t), c->got, SLICE) == 0, "seed %llu: what thread %d got differs",
-              (unsigned long long)rig->seed, t);
+        CHECK(memcmp(rig->local + got_of(p, t), c->got, p->slice) == 0,
+              "seed %llu: what thread %d got differs", (unsigned long long)rig->seed, t);
     }
     /* 0, 1, 2, ... in some order. */
     CHECK(word_at((const unsigned char *)rig->remote, COUNTER, 8) == counted &&
@@ -197,11 +277,32 @@ static int compare(const struct queue_rig *rig, const struct program *p)
     return queue_rig_check_idle(rig);
 }
 
+static void count_hits(const struct queue_rig *rig, const struct program *p)
+{
+    for (int i = 0; i < 2 && p->is_packets; i++) {
+        const struct rc_link *links[] = {&rig->net->requests[i][!i], &rig->net->answers[i][!i]};
+        for (int k = 0; k < 2; k++) {
+            p->hits[HIT_LOST] += links[k]->num_dropped;
+            p->hits[HIT_DOUBLED] += links[k]->num_duplicated;
+            p->hits[HIT_DELAYED] += links[k]->num_delayed;
+            p->hits[HIT_OVERTAKEN] += links[k]->num_reordered;
+        }
+    }
+}
+
 static int play(struct queue_rig *rig, struct program *p)
 {
     struct queue_shape shape = draw_shape(&p->r);
     p->num_blocks = (int)rng_between(&p->r, 1, 3);
     p->num_threads = rng_one_in(&p->r, 3) || p->num_blocks > 1 ? 32 : MAX_THREADS;
+    p->slice = SLICE;
+    p->most = 100;
+    if (p->is_packets) {
+        draw_net(p);
+        p->num_blocks = 1;
+        p->num_threads = 32;
+        shape.net = &p->net;
+    }
     PASS(queue_rig_open(rig, rig->seed, &shape));
     draw_program(rig, p);
     PASS(queue_rig_nic(rig));
@@ -209,31 +310,48 @@ static int play(struct queue_rig *rig, struct program *p)
                          RIG_PATIENCE_NS));
     PASS(queue_rig_wait(rig));
     PASS(queue_rig_nic_end(rig));
+    count_hits(rig, p);
     return compare(rig, p);
 }
 
-static int random_programs(struct test *t)
+static int random_programs(struct test *t, int is_packets, int count)
 {
     uint64_t first = t->has_seeds ? t->seeds[0] : 1,
-             last = t->has_seeds ? t->seeds[1] : (uint64_t)test_scaled(t, 300);
+             last = t->has_seeds ? t->seeds[1] : (uint64_t)test_scaled(t, count);
+    uint64_t hits[HITS] = {0};
     int result = TEST_PASSED;
     for (uint64_t seed = first; seed <= last && result == TEST_PASSED; seed++) {
         struct queue_rig rig = {0};
-        struct program p = {{seed}, 0, 0, 0, NULL, NULL};
-        rig.seed = seed;
+        struct program p = {0};
+        p.r.state = rig.seed = seed;
+        p.is_packets = is_packets;
+        p.hits = hits;
         result = play(&rig, &p);
         queue_rig_close(&rig);
         free(p.scripts);
         free(p.steps);
     }
     test_detail(t, "seeds %llu to %llu", (unsigned long long)first, (unsigned long long)last);
+    if (is_packets && result == TEST_PASSED) {
+        test_detail(t, "seeds %llu to %llu; packets: %llu lost, %llu doubled, %llu delayed, %llu overtaken",
+                    (unsigned long long)first, (unsigned long long)last, (unsigned long long)hits[HIT_LOST],
+                    (unsigned long long)hits[HIT_DOUBLED], (unsigned long long)hits[HIT_DELAYED],
+                    (unsigned long long)hits[HIT_OVERTAKEN]);
+        for (int i = 0; i < HITS && !t->has_seeds && last >= 20; i++) {
+            CHECK(hits[i] != 0, "no seed has fault %d", i);
+        }
+    }
     return result;
 }
+
+static int by_memory(struct test *t) { return random_programs(t, 0, 300); }
+static int by_packets(struct test *t) { return random_programs(t, 1, 120); }
 
 int main(int argc, char **argv)
 {
     struct test t;
     test_begin(&t, argc, argv);
-    test_run(&t, "random programs, against a reference", random_programs);
+    test_run(&t, "random programs, against a reference", by_memory);
+    test_run(&t, "random programs over packets that are lost, doubled, late and out of order", by_packets);
     return test_end(&t);
 }

@@ -152,12 +152,11 @@ static void take_completions(struct rc_rig *rig, struct rc_pair *p)
     struct rc_completion done;
     while (rc_requester_peek(&p->q, &done)) {
         struct rc_done *d = &p->done[p->num_done % RC_RIG_DONE];
-        struct cqe_args args;
         d->idx = done.entry->idx;
         d->opcode = done.entry->op.opcode;
         d->syndrome = done.syndrome;
         d->at = rig->now;
-        d->has_cqe = (uint32_t)rc_completion_cqe(&p->q, &done, &args);
+        d->has_cqe = (uint32_t)wqe_op_completes(&done.entry->op, done.syndrome);
         p->num_done++;
         rc_requester_retire(&p->q);
     }

@@ -31,6 +31,7 @@
     X(net_ops, struct net_args, 512)                                                                         \
     X(wake, struct wake_args, 32)                                                                            \
     X(softnic, struct softnic_args, 256)                                                                     \
+    X(softnic_rc, struct softnic_rc_args, 128)                                                               \
     X(wire_store, struct wire_args, 1024)                                                                    \
     X(wire_load, struct wire_args, 1024)                                                                     \
     X(wire_push, struct wire_args, 512)                                                                      \

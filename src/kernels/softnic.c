@@ -35,7 +35,7 @@ TERN_DEVICE void engine_complete(struct engine *e, const struct softnic_args *p,
                                  uint32_t syndrome)
 {
     int hold = p->hold_one_in != 0 && engine_draw(e, p->hold_one_in) == 0;
-    softnic_complete(w->qp, &w->op, &w->refusal, syndrome, hold);
+    softnic_complete(w->qp, w->qp->fetched - w->op.blocks, &w->op, &w->refusal, syndrome, hold);
 }
 
 /* 1: a copy is left in *w, after which the entry completes. 0: the NIC is to end. One lane. */

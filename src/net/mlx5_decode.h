@@ -38,6 +38,12 @@ struct wqe_op {
     struct wqe_amo amo; /* atomics */
 };
 
+/* Whether the operation has a completion queue entry: errors always have. */
+TERN_DEVICE int wqe_op_completes(const struct wqe_op *op, uint32_t syndrome)
+{
+    return syndrome != 0 || op->complete == WQE_CE_ALWAYS || op->complete == WQE_CE_EVENT;
+}
+
 /* Byte i of an inline payload. */
 TERN_DEVICE const char *wqe_inline_payload(const struct wqe_source *from, uint32_t i)
 {

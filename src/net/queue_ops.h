@@ -11,7 +11,8 @@
  * In one queue writes and atomics take effect in the order in which they were handed over, except that a NIC
  * with adaptive routing lets writes pass each other: an atomic is what follows data safely, and so
  * queue_signal is one. Between queues there is no order. Results of READs and atomics arrive whenever they
- * do, until flushed. */
+ * do, until flushed, and a READ may be done again until then: what changes its bytes meanwhile may be what it
+ * gets. With adaptive routing a write may also pass an atomic or a READ that has no answer yet. */
 #ifndef TERN_QUEUE_OPS_H
 #define TERN_QUEUE_OPS_H
 

@@ -27,30 +27,18 @@ enum { RC_RELAXED = 1 << 0, RC_CST = 1 << 1 };
 #ifdef __CUDACC__
 /* Pairs with the polling thread's acquire: what this thread wrote before is there when the word is. */
 TERN_DEVICE void nic_store_u64(void *p, uint64_t v) { st_release_sys_u64((uint64_t *)p, v); }
-TERN_DEVICE void nic_store_u32(void *p, uint32_t v)
-{
-    fence_acqrel_sys(); /* with the store a release; pairs with the polling thread's acquire */
-    *(volatile uint32_t *)p = v;
-}
+TERN_DEVICE void nic_store_u32(void *p, uint32_t v) { st_release_sys_u32((uint32_t *)p, v); } /* the same */
 /* Pairs with the release of whoever wrote the word. */
 TERN_DEVICE uint64_t nic_load_u64(const void *p) { return ld_acquire_sys_u64((const uint64_t *)p); }
-TERN_DEVICE uint32_t nic_load_u32(const void *p)
-{
-    uint32_t v = *(const volatile uint32_t *)p;
-    fence_acqrel_sys(); /* with the load an acquire; pairs with the release of whoever wrote the word */
-    return v;
-}
-/* Returns what was there. Pairs with the polling thread's acquire, as the stores do: the fence makes it so
- * for all ranks, the atomic for whoever else changes words of this device. */
+TERN_DEVICE uint32_t nic_load_u32(const void *p) { return ld_acquire_sys_u32((const uint32_t *)p); }
+/* Returns what was there. Pairs with the polling thread's acquire, as the stores do. */
 TERN_DEVICE uint64_t nic_cas_u64(void *p, uint64_t expected, uint64_t desired)
 {
-    fence_acqrel_sys();                                               /* pairs with the same */
-    return atom_cas_acqrel_gpu_u64((uint64_t *)p, expected, desired); /* pairs with the same */
+    return atom_cas_acqrel_sys_u64((uint64_t *)p, expected, desired); /* pairs with the same */
 }
 TERN_DEVICE uint32_t nic_cas_u32(void *p, uint32_t expected, uint32_t desired)
 {
-    fence_acqrel_sys();                                               /* pairs with the same */
-    return atom_cas_acqrel_gpu_u32((uint32_t *)p, expected, desired); /* pairs with the same */
+    return atom_cas_acqrel_sys_u32((uint32_t *)p, expected, desired); /* pairs with the same */
 }
 #else
 /* Not the dialect's words, which need a fiber: a NIC may be a thread of the host.

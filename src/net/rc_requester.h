@@ -189,21 +189,4 @@ TERN_DEVICE int rc_requester_peek(const struct rc_requester *q, struct rc_comple
 
 TERN_DEVICE void rc_requester_retire(struct rc_requester *q) { q->retired++; }
 
-/* Whether the completion is to be written, and what it says. */
-TERN_DEVICE int rc_completion_cqe(const struct rc_requester *q, const struct rc_completion *done,
-                                  struct cqe_args *args)
-{
-    const struct wqe_op *op = &done->entry->op;
-    args->opcode = done->syndrome == SYNDROME_NONE ? CQE_REQUESTER : CQE_REQUESTER_ERROR;
-    args->owner = 0; /* the ring's business */
-    args->idx = done->entry->idx;
-    args->wqe_opcode = op->opcode;
-    args->qpn = q->config.qpn;
-    args->remote_qpn = args->user_index = args->imm = 0;
-    args->bytes = done->syndrome == SYNDROME_NONE ? op->bytes : 0;
-    args->syndrome = done->syndrome;
-    args->vendor_syndrome = done->entry->refusal.reason;
-    return done->syndrome != SYNDROME_NONE || op->complete == WQE_CE_ALWAYS || op->complete == WQE_CE_EVENT;
-}
-
 #endif

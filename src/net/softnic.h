@@ -9,7 +9,7 @@
  *     completion queue <-- softnic_complete.h
  *
  * The middle moves data by loads and stores, in order, and never loses anything: a queue pair here is
- * connected to memory, not to another queue pair.
+ * connected to memory, not to another queue pair. softnic_rc.h is a NIC whose middle sends packets.
  *
  * A warp is an engine, and a queue pair belongs to one engine. It takes queue pairs in random order, so that
  * no order between them can be relied on by accident. Everything it knows is in struct softnic_qp: a NIC that

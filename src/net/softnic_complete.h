@@ -13,9 +13,22 @@
 
 #include "net/softnic_front.h"
 
+TERN_DEVICE void softnic_store_cqe(uint32_t *cqe, const struct cqe_args *args)
+{
+    uint32_t words[CQE_WORDS];
+    cqe_fill(words, args);
+    /* Relaxed: a thread that polls may read them while a later completion overwrites them. */
+    TERN_UNROLL
+    for (int i = 0; i < CQE_WORD_TAIL; i++) {
+        st_relaxed_sys_u32(cqe + i, words[i]);
+    }
+    /* Pairs with queue_poll's acquire: all that the NIC read and wrote for these entries lies before. */
+    st_release_sys_u32(cqe + CQE_WORD_TAIL, cqe_tail(args));
+}
+
 TERN_DEVICE void softnic_write_cqe(struct softnic_qp *qp, const struct softnic_done *d)
 {
-    uint32_t *cqe = qp->cqes, words[CQE_WORDS];
+    uint32_t *cqe = qp->cqes;
     struct cqe_args args;
     args.opcode = d->syndrome != SYNDROME_NONE ? CQE_REQUESTER_ERROR : CQE_REQUESTER;
     args.owner = 0;
@@ -31,14 +44,7 @@ TERN_DEVICE void softnic_write_cqe(struct softnic_qp *qp, const struct softnic_d
         args.owner = (qp->num_done & qp->num_cqes) != 0;
     }
     softnic_compare(qp, d->idx + d->blocks);
-    cqe_fill(words, &args);
-    /* Relaxed: a thread that polls may read them while a later completion overwrites them. */
-    TERN_UNROLL
-    for (int i = 0; i < CQE_WORD_TAIL; i++) {
-        st_relaxed_sys_u32(cqe + i, words[i]);
-    }
-    /* Pairs with queue_poll's acquire: all that the NIC read and wrote for these entries lies before. */
-    st_release_sys_u32(cqe + CQE_WORD_TAIL, cqe_tail(&args));
+    softnic_store_cqe(cqe, &args);
     qp->reported = d->idx + d->blocks;
     qp->num_done++;
 }
@@ -52,18 +58,18 @@ TERN_DEVICE void softnic_release(struct softnic_qp *qp)
     }
 }
 
-/* `hold`: not before the next look at this queue pair. */
-TERN_DEVICE void softnic_complete(struct softnic_qp *qp, const struct wqe_op *op, const struct nic_refusal *r,
-                                  uint32_t syndrome, int hold)
+/* What became of `op`, the entry at `idx`. `hold`: not before the next look at this queue pair. */
+TERN_DEVICE void softnic_complete(struct softnic_qp *qp, uint64_t idx, const struct wqe_op *op,
+                                  const struct nic_refusal *r, uint32_t syndrome, int hold)
 {
     struct softnic_done d;
-    d.idx = qp->fetched - op->blocks;
+    d.idx = idx;
     d.blocks = op->blocks;
     d.wqe_opcode = op->opcode;
     d.bytes = op->bytes;
     d.syndrome = syndrome;
     d.vendor_syndrome = syndrome == SYNDROME_FLUSHED ? (uint32_t)REFUSED_NOTHING : r->reason;
-    if (syndrome == SYNDROME_NONE && op->complete != WQE_CE_ALWAYS && op->complete != WQE_CE_EVENT) {
+    if (!wqe_op_completes(op, syndrome)) {
         return;
     }
     if (syndrome != SYNDROME_NONE && qp->state == SOFTNIC_READY) {
