@@ -224,6 +224,9 @@ static int prepare_word(struct proxy *p, struct ring_side *ring, struct engine_o
     op->desc = NULL;
     op->bytes = 0;
     op->amo = RING_CODE_AMO(q->code);
+    if (op->amo == NET_AMO_SET && q->local != 0) {
+        op->amo = NET_AMO_SWAP; /* of a SET nobody reads the old word */
+    }
     op->width = width;
     op->value = q->value;
     op->compare = q->compare;
