@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { AREA_BYTES = 1 << 20, NUM_REGIONS = 2, READ_ONLY = 1 };
@@ -183,6 +184,9 @@ static int strangers_body(struct end *s)
         close(fd);
     }
     PASS(meet(s)); /* whoever is silent holds up nobody */
+    CHECK(is_dropped(s, silent), "a guest is still heard, and nobody is waited for");
+    fd = call(s);
+    CHECK(fd < 0, "the engine still listens when all are connected");
     CHECK(s->e->peers[1].lost == TERN_OK, "\"%s\"", s->e->peers[1].text);
     close(silent);
     return TEST_PASSED;
@@ -331,6 +335,21 @@ static int unknown_kind_body(struct end *s)
     struct wire_frame f = {.kind = 77};
     return loses_after(s, &f, "rank 1 sent a frame of unknown kind 77");
 }
+/* Answers an atomic with a syndrome that no ring can hold: the operation would never end in error. */
+static int wild_syndrome_body(struct end *s)
+{
+    struct wire_frame f = {.kind = WIRE_ANSWER, .key = 0x100}, asked;
+    struct engine_op op;
+    memset(&op, 0, sizeof op);
+    op.kind = ENGINE_ATOMIC;
+    op.peer = 1;
+    op.width = 8;
+    CHECK(s->e->ops->post(s->e, &op) == ENGINE_POSTED, "post");
+    CHECK(hear(s, s->fd, &asked, sizeof asked) && asked.kind == WIRE_ATOMIC, "the request");
+    PASS(loses_after(s, &f, "rank 1 answered with syndrome 0x100"));
+    CHECK(op.syndrome == SYNDROME_TRANSPORT_RETRY, "the operation ended with 0x%x", op.syndrome);
+    return TEST_PASSED;
+}
 static int no_request_body(struct end *s)
 {
     struct wire_frame f = {.kind = WIRE_ANSWER, .tag = 3};
@@ -385,8 +404,86 @@ static int nonsense(struct test *t)
     PASS(with_end(unknown_kind_body, 1));
     PASS(with_end(no_request_body, 1));
     PASS(with_end(wild_tag_body, 1));
+    PASS(with_end(wild_syndrome_body, 1));
     PASS(with_end(long_answer_body, 1));
     return with_end(greedy_body, 1);
+}
+
+static void fill_op(struct engine_op *op, enum engine_kind kind, uint32_t tag, char *local, uint64_t bytes)
+{
+    memset(op, 0, sizeof *op);
+    op->kind = kind;
+    op->peer = 1;
+    op->tag = tag;
+    op->local = local;
+    op->bytes = bytes;
+}
+
+/* Bytes to send that cannot be read: part of a frame may be out, so the connection is of no use. */
+static int unsendable_body(struct end *s)
+{
+    struct engine_op op;
+    char *nothing = (char *)mmap(NULL, AREA_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(nothing != MAP_FAILED, "no addresses");
+    fill_op(&op, ENGINE_WRITE, 1, nothing, AREA_BYTES);
+    CHECK(s->e->ops->post(s->e, &op) == ENGINE_POSTED, "post");
+    CHECK(is_dropped(s, s->fd), "the connection lives on");
+    munmap(nothing, AREA_BYTES);
+    CHECK(s->e->peers[1].lost == TERN_SYSTEM_ERROR &&
+              strstr(s->e->peers[1].text, "nothing can be sent to rank 1"),
+          "\"%s\"", s->e->peers[1].text);
+    CHECK(op.syndrome == SYNDROME_TRANSPORT_RETRY, "the operation ended with 0x%02x", op.syndrome);
+    return TEST_PASSED;
+}
+
+/* The peer answers the first request and is gone: the first ends well, the second does not. */
+static int last_words_body(struct end *s)
+{
+    struct wire_frame f = {.kind = WIRE_ANSWER, .tag = 1, .bytes = 100}, asked;
+    struct linger now = {1, 0};
+    struct engine_op first, second;
+    char data[100];
+    memset(data, 'w', sizeof data);
+    fill_op(&first, ENGINE_READ, 1, s->area[0], sizeof data);
+    fill_op(&second, ENGINE_WRITE, 2, s->area[1], sizeof data);
+    CHECK(s->e->ops->post(s->e, &first) == ENGINE_POSTED, "post");
+    CHECK(hear(s, s->fd, &asked, sizeof asked), "the request");
+    CHECK(send(s->fd, &f, sizeof f, 0) == sizeof f && send(s->fd, data, sizeof data, 0) == sizeof data,
+          "send");
+    setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now); /* closing resets the connection */
+    close(s->fd);
+    s->fd = -1;
+    second.syndrome = first.syndrome = 77;
+    CHECK(s->e->ops->post(s->e, &second) == ENGINE_POSTED, "post");
+    turn(s, 10);
+    CHECK(first.syndrome == SYNDROME_NONE && memcmp(s->area[0], data, sizeof data) == 0,
+          "what was answered ended with 0x%02x", first.syndrome);
+    CHECK(second.syndrome == SYNDROME_TRANSPORT_RETRY, "what was not, with 0x%02x", second.syndrome);
+    CHECK(s->e->peers[1].lost == TERN_DISCONNECTED, "\"%s\"", s->e->peers[1].text);
+    return TEST_PASSED;
+}
+static int unsendable(struct test *t)
+{
+    (void)t;
+    PASS(with_end(unsendable_body, 1));
+    return with_end(last_words_body, 1);
+}
+
+/* Nothing is read, nothing is written, and it is said so. */
+static int no_bytes_body(struct end *s)
+{
+    struct wire_frame f = request(s, WIRE_WRITE, 0, 0, 0), answer;
+    PASS(ask(s, &f, NULL, 1 << 20, &answer));
+    CHECK(answer.key == SYNDROME_NONE, "a write: 0x%02x", answer.key);
+    f.kind = WIRE_READ;
+    PASS(ask(s, &f, NULL, 1 << 20, &answer));
+    CHECK(answer.key == SYNDROME_NONE && answer.bytes == 0, "a read: 0x%02x", answer.key);
+    return TEST_PASSED;
+}
+static int no_bytes(struct test *t)
+{
+    (void)t;
+    return with_end(no_bytes_body, 1);
 }
 
 int main(int argc, char **argv)
@@ -398,6 +495,8 @@ int main(int argc, char **argv)
     test_run(&t, "requests in pieces of any size", pieces);
     test_run(&t, "requests that may not be", refusals);
     test_run(&t, "atomics of all operations and widths", atomics);
+    test_run(&t, "requests of no bytes", no_bytes);
     test_run(&t, "a peer that talks nonsense is lost", nonsense);
+    test_run(&t, "a connection on which nothing can be sent", unsendable);
     return test_end(&t);
 }

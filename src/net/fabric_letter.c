@@ -186,6 +186,11 @@ static void hear_answer(struct fabric_engine *f, const struct letter *l, int pee
     if (op == NULL || frame->bytes != wanted || l->bytes != sizeof(struct letter_head) + wanted) {
         return; /* of a request that was given up, or nonsense */
     }
+    if (frame->key > WIRE_MAX_SYNDROME) {
+        terni_engine_lose(&f->base, peer, TERN_MISMATCH, "rank %d answered with syndrome 0x%x", peer,
+                          frame->key);
+        return;
+    }
     if (wanted != 0) {
         memcpy(op->local, payload_of(l), wanted);
     }
@@ -210,14 +215,14 @@ static void serve_letter(struct fabric_engine *f, const struct letter *l, struct
     } else {
         terni_serve_begin(f->base.serve, in, (int)head->rank, buffer, &served);
         if (in->kind == WIRE_WRITE && served.syndrome == SYNDROME_NONE) {
-            if (served.at != payload_of(l)) {
+            if (in->bytes != 0 && served.at != payload_of(l)) {
                 memcpy(served.at, payload_of(l), in->bytes);
             }
             terni_serve_end(f->base.serve, in, &served);
         }
         if (in->kind == WIRE_READ && served.syndrome == SYNDROME_NONE) {
             payload = in->bytes;
-            if (served.at != payload_of(answer)) {
+            if (payload != 0 && served.at != payload_of(answer)) {
                 memcpy(payload_of(answer), served.at, payload);
             }
         }
