@@ -21,7 +21,7 @@ enum { ENGINE_CARD_BYTES = 256, ENGINE_TEXT_BYTES = 200, ENGINE_WINDOW = 64 };
 
 /* A registration as its owner tells the others. Plain bytes. */
 struct region {
-    uint64_t base, bytes; /* as the owner addresses it; 0 bytes: released */
+    uint64_t base, bytes; /* as the owner addresses it */
     uint64_t rma_key;     /* of the engine, where it writes memory by itself */
     uint32_t key;         /* of serve.h */
     uint32_t access;      /* KEY_* */
@@ -64,6 +64,7 @@ struct engine_op {
     uint64_t result; /* ATOMIC: 1 + the word for the old value, or 0 */
     char *stage;     /* the buffer that `local` is; NULL: none */
     char *staged;    /* the memory that it stands for */
+    int is_revoked;  /* the memory is registered no more: nothing is brought there */
 
     void *context[8]; /* the engine's; first in what libfabric may use */
     struct engine_op *next;
