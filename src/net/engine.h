@@ -29,6 +29,11 @@ struct region {
     uint32_t unused;
 };
 
+static inline int terni_region_holds(const struct region *r, const void *at)
+{
+    return at != NULL && (uint64_t)(uintptr_t)at - r->base < r->bytes;
+}
+
 /* The same at its owner. */
 struct own_region {
     struct region card;
@@ -74,7 +79,8 @@ enum engine_post { ENGINE_POSTED, ENGINE_AGAIN };
 
 struct engine;
 struct engine_ops {
-    /* Peers are told, if that goes without waiting. Operations that are not complete never will be. */
+    /* Peers are told, if that goes without waiting. Operations that are not complete never will be, and
+     * registrations that are left end when nothing moves any more. */
     void (*close)(struct engine *e);
     /* This rank's address, ENGINE_CARD_BYTES, for all others. */
     enum tern_status (*card)(struct engine *e, void *card);
@@ -82,6 +88,8 @@ struct engine_ops {
     enum tern_status (*connect)(struct engine *e, const unsigned char *cards);
     int (*is_connected)(const struct engine *e, int peer);
     enum tern_status (*add)(struct engine *e, struct own_region *r);
+    /* The engine touches the memory no more; operations on their way end nevertheless. Of a provider's own
+     * operations of this rank that is the provider's promise. */
     void (*remove)(struct engine *e, struct own_region *r);
     enum engine_post (*post)(struct engine *e, struct engine_op *op);
     /* Serves peers, and moves on. Operations that have ended, linked by next; NULL if there are none. *busy

@@ -63,6 +63,12 @@ struct fabric_peer {
     struct letter *unsent, **last_unsent;
 };
 
+/* Handle of an own_region. */
+struct fabric_region {
+    struct fid_mr *mr;
+    struct fabric_region *next;
+};
+
 struct fabric_engine {
     struct engine base;
     const struct fabric_library *lib;
@@ -82,6 +88,7 @@ struct fabric_engine {
     struct letter *free_requests, *free_answers;
     struct letter *parked, **last_parked; /* requests for whose answers there was no letter */
     struct fabric_peer *peers;            /* [num_ranks] */
+    struct fabric_region *regions;
     struct engine_op *ended, **last_ended;
 };
 
@@ -98,6 +105,8 @@ void terni_letter_receive(struct fabric_engine *f, struct letter *l); /* gives i
 /* Sends what waits, answers what is parked. Whether anything happened. */
 int terni_letters_advance(struct fabric_engine *f);
 void terni_letters_drop(struct fabric_engine *f, int peer);
+/* No answer is to bring bytes there any more. */
+void terni_letters_release(struct fabric_engine *f, const struct region *gone);
 /* fabric_engine.c */
 void terni_fabric_end(struct fabric_engine *f, struct engine_op *op, uint32_t syndrome);
 

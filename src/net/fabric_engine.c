@@ -209,14 +209,20 @@ static uint64_t draw_key(const struct fabric_engine *f)
 static enum tern_status fabric_add(struct engine *e, struct own_region *r)
 {
     struct fabric_engine *f = fabric_of(e);
+    struct fabric_region *region;
     struct fid_mr *mr;
     int error;
     if (r->card.is_staged) {
         return TERN_OK; /* goes by messages */
     }
+    region = (struct fabric_region *)calloc(1, sizeof *region);
+    if (region == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a registration");
+    }
     error = fi_mr_reg(f->domain, (void *)(uintptr_t)r->card.base, r->card.bytes, access_of(r->card.access), 0,
                       draw_key(f), 0, &mr, NULL);
     if (error != 0) {
+        free(region);
         return failed(f, "registering memory", error);
     }
     if (f->mr_mode & FI_MR_ENDPOINT) {
@@ -224,22 +230,40 @@ static enum tern_status fabric_add(struct engine *e, struct own_region *r)
         error = error != 0 ? error : fi_mr_enable(mr);
         if (error != 0) {
             fi_close(&mr->fid);
+            free(region);
             return failed(f, "binding memory to the endpoint", error);
         }
     }
-    r->handle = mr;
+    region->mr = mr;
+    region->next = f->regions;
+    f->regions = region;
+    r->handle = region;
     r->desc = fi_mr_desc(mr);
     r->card.rma_key = fi_mr_key(mr);
     return TERN_OK;
 }
 
+static void end_region(struct fabric_engine *f, struct fabric_region *region)
+{
+    int error = fi_close(&region->mr->fid);
+    if (error != 0) {
+        TERN_LOG(TERN_LOG_WARN, "%s keeps a registration: %s", f->base.name, f->lib->strerror(-error));
+    }
+    free(region);
+}
+
 static void fabric_remove(struct engine *e, struct own_region *r)
 {
-    struct fid_mr *mr = (struct fid_mr *)r->handle;
-    (void)e;
-    if (mr != NULL) {
-        fi_close(&mr->fid);
-        r->handle = NULL;
+    struct fabric_engine *f = fabric_of(e);
+    struct fabric_region **link = &f->regions;
+    terni_letters_release(f, &r->card);
+    while (*link != NULL && *link != r->handle) {
+        link = &(*link)->next;
+    }
+    if (*link != NULL) {
+        struct fabric_region *region = *link;
+        *link = region->next;
+        end_region(f, region);
     }
 }
 
@@ -323,7 +347,12 @@ static void fabric_close(struct engine *e)
     if (f->letters != NULL) {
         say_farewell(f);
     }
-    CLOSE(f->ep);
+    CLOSE(f->ep); /* peers write no more; before that a registration may be in use */
+    while (f->regions != NULL) {
+        struct fabric_region *region = f->regions;
+        f->regions = region->next;
+        end_region(f, region);
+    }
     terni_letters_close(f);
     CLOSE(f->cq);
     CLOSE(f->av);

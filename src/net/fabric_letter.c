@@ -191,7 +191,7 @@ static void hear_answer(struct fabric_engine *f, const struct letter *l, int pee
                           frame->key);
         return;
     }
-    if (wanted != 0) {
+    if (wanted != 0 && op->local != NULL) {
         memcpy(op->local, payload_of(l), wanted);
     }
     p->ops[frame->tag] = NULL;
@@ -316,6 +316,16 @@ void terni_letters_drop(struct fabric_engine *f, int peer)
         if (p->ops[i] != NULL) {
             terni_fabric_end(f, p->ops[i], SYNDROME_TRANSPORT_RETRY);
             p->ops[i] = NULL;
+        }
+    }
+}
+
+void terni_letters_release(struct fabric_engine *f, const struct region *gone)
+{
+    for (int i = 0; i < f->base.num_ranks * ENGINE_WINDOW; i++) {
+        struct engine_op *op = f->peers[i / ENGINE_WINDOW].ops[i % ENGINE_WINDOW];
+        if (op != NULL && op->kind == ENGINE_READ && terni_region_holds(gone, op->local)) {
+            op->local = NULL;
         }
     }
 }

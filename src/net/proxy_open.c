@@ -128,9 +128,6 @@ void terni_proxy_close(struct proxy *p)
     if (p->has_thread) {
         terni_proxy_stop(p);
     }
-    for (int i = 0; i < p->num_own; i++) {
-        p->engine->ops->remove(p->engine, &p->own[i]);
-    }
     p->engine->ops->close(p->engine);
     terni_stage_close(&p->stage);
     for (int i = 0; p->rings != NULL && i < terni_num_rings(p); i++) {

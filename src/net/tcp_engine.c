@@ -147,12 +147,6 @@ static enum tern_status tcp_add(struct engine *e, struct own_region *r)
     return TERN_OK;
 }
 
-static void tcp_remove(struct engine *e, struct own_region *r)
-{
-    (void)e;
-    (void)r;
-}
-
 /* What is queued goes out first, so that a peer whose request was served hears so. */
 static void say_farewell(struct tcp_engine *t, int r, uint64_t deadline_ns)
 {
@@ -187,6 +181,7 @@ static void tcp_close(struct engine *e)
             if (t->wires[r]->fd >= 0) {
                 close(t->wires[r]->fd);
             }
+            free(t->wires[r]->kept);
             free(t->wires[r]);
         }
     }
@@ -203,7 +198,7 @@ static const struct engine_ops tcp_ops = {
     .connect = terni_tcp_engine_connect,
     .is_connected = tcp_is_connected,
     .add = tcp_add,
-    .remove = tcp_remove,
+    .remove = terni_tcp_engine_remove,
     .post = tcp_post,
     .poll = tcp_poll,
     .rest = tcp_rest,

@@ -32,6 +32,7 @@ struct wire {
     struct wire_out out[WIRE_MAX_OUT]; /* a queue from `first` on */
     int first_out, num_out;
     uint64_t out_done; /* bytes of the first that have gone */
+    char *kept;        /* the bytes of one that had begun when its memory was released; NULL: none was */
 
     char buffer[WIRE_BUFFER_BYTES]; /* [begin, end) is read and not looked at */
     uint32_t begin, end;
@@ -76,6 +77,9 @@ void terni_guest_hear(struct tcp_engine *t, int i);
 /* Nobody is waited for any more: no guest is heard, and nobody can call. */
 void terni_guests_end(struct tcp_engine *t);
 enum tern_status terni_tcp_engine_connect(struct engine *e, const unsigned char *cards);
+
+/* tcp_release.c */
+void terni_tcp_engine_remove(struct engine *e, struct own_region *region);
 
 /* tcp_stream.c */
 /* Queues a frame; 0 if a peer that keeps no window has filled the queue. */
