@@ -184,7 +184,7 @@ static void fabric_drop(struct engine *e, int peer) { terni_letters_drop(fabric_
 static int fabric_is_connected(const struct engine *e, int peer)
 {
     const struct fabric_peer *p = &((const struct fabric_engine *)e)->peers[peer];
-    return p->is_here && p->unsent == NULL;
+    return p->is_here && p->greeting == 0 && p->unsent == NULL;
 }
 
 /* ---- Memory ---- */
@@ -304,9 +304,7 @@ static enum tern_status fabric_connect(struct engine *e, const unsigned char *ca
         }
     }
     for (int r = 0; r < e->num_ranks; r++) {
-        if (r != e->rank) {
-            TERN_TRY(terni_letter_hello(f, r, WIRE_HELLO));
-        }
+        f->peers[r].greeting = r != e->rank ? WIRE_HELLO : 0;
     }
     return TERN_OK;
 }
@@ -316,9 +314,8 @@ static void say_farewell(struct fabric_engine *f)
     uint64_t end_ns = terni_clock_ns() + FAREWELL_MS * 1000000ull;
     int waiting = 1;
     for (int r = 0; r < f->base.num_ranks; r++) {
-        if (r != f->base.rank && f->base.peers[r].lost == TERN_OK && f->peers[r].is_here) {
-            (void)terni_letter_hello(f, r, WIRE_BYE); /* without a letter left, it goes without */
-        }
+        int hears = r != f->base.rank && f->base.peers[r].lost == TERN_OK && f->peers[r].is_here;
+        f->peers[r].greeting = hears ? WIRE_BYE : 0;
     }
     while (waiting && terni_clock_ns() < end_ns) {
         struct timespec nap = {0, 100000};
@@ -328,6 +325,9 @@ static void say_farewell(struct fabric_engine *f)
             num_free++;
         }
         waiting = num_free < NUM_ANSWERS;
+        for (int r = 0; r < f->base.num_ranks; r++) {
+            waiting |= f->peers[r].greeting != 0;
+        }
         if (!busy) {
             nanosleep(&nap, NULL);
         }
@@ -425,7 +425,8 @@ static enum tern_status find_provider(struct fabric_engine *f, const struct engi
 static enum tern_status make_endpoint(struct fabric_engine *f)
 {
     struct fi_av_attr av = {.type = FI_AV_UNSPEC, .count = (size_t)f->base.num_ranks};
-    struct fi_cq_attr cq = {.size = (size_t)f->base.num_ranks * ENGINE_WINDOW + NUM_LETTERS,
+    struct fi_cq_attr cq = {.size = (size_t)f->base.num_ranks * (ENGINE_WINDOW + LEAST_REQUESTS) +
+                                    NUM_LETTERS_IN + NUM_REQUESTS + NUM_ANSWERS,
                             .format = FI_CQ_FORMAT_MSG,
                             .wait_obj = FI_WAIT_NONE};
     const char *what = "fabric";
