@@ -591,6 +591,15 @@ static int side_by_side_body(struct stage_of_one *s)
         test_note(__FILE__, __LINE__, "a put from released memory ended with 0x%x", steps[1].end);
         result = TEST_FAILED;
     }
+    /* Nor is what was imported with it. */
+    steps[0].local = s->here;
+    steps[0].bytes = 100;
+    steps[0].ring = steps[1].ring = proxy_rig_ring(1, 1);
+    if (launch(s, 1, LONG_NS) != TERN_OK || settle(s) != TERN_OK ||
+        steps[1].end != net_failed(SYNDROME_REMOTE_ACCESS)) {
+        test_note(__FILE__, __LINE__, "a put to what was imported ended with 0x%x", steps[1].end);
+        result = TEST_FAILED;
+    }
 
 free_memory:
     free(from);
