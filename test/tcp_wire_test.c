@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The TCP engine's end of a connection whose other end is the test, byte by byte: strangers, requests cut
- * into pieces, requests that may not be, answers to nothing. */
+ * into pieces, requests that may not be, answers to nothing, memory that is released in between. One file,
+ * because every case is a few bytes on the one connection that the first third sets up. */
 #include "net/tcp_engine.h"
 #include "support.h"
 
