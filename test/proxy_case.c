@@ -155,7 +155,7 @@ static int draw_word(struct drawing *d, struct ring_step *s, int peer)
     s->compare = rng_one_in(&d->rng, 2) ? old : rng_next(&d->rng);
     next = net_amo_apply(s->amo, width, old, s->value, s->compare);
     memcpy(d->c->image[peer] + at, &next, width);
-    if (s->amo != NET_AMO_SET && rng_one_in(&d->rng, 2) && to + 8 <= room) {
+    if (rng_one_in(&d->rng, 2) && to + 8 <= room) {
         s->kind = STEP_FETCH;
         s->local = here(d, place_here(d, LANDING_AT, LANDING_BYTES) + to);
         memcpy(d->c->image[d->rank] + place_here(d, LANDING_AT, LANDING_BYTES) + to, &old, width);

@@ -478,6 +478,81 @@ static int silent(struct test *t)
     return with_stage(silent_body, 200);
 }
 
+/* Staged, and the silent peer gets more to do than there are buffers: it alone is named, also later. */
+static int silent_staged_body(struct stage_of_one *s)
+{
+    struct ring_step *steps = lists(s, 1, 4);
+    s->engine->silent_peer = 1;
+    steps[0] = put(s, 1, 0, 0, AREA_BYTES);
+    steps[1] = put(s, 1, 0, 0, AREA_BYTES);
+    steps[2] = flush_of(1);
+    OK(launch(s, 1, LONG_NS));
+    OK(settle(s));
+    CHECK(steps[2].end == net_failed(SYNDROME_TRANSPORT_RETRY), "the silent one's ended with 0x%x",
+          steps[2].end);
+    steps[0] = put(s, 2, 0, 0, AREA_BYTES);
+    steps[1] = flush_of(2);
+    steps[2].kind = STEP_NOTHING;
+    OK(launch(s, 1, LONG_NS));
+    OK(settle(s));
+    CHECK(steps[1].end == NET_OK, "the other peer's ring ended with 0x%x", steps[1].end);
+    CHECK(memcmp(s->there[2], s->here, AREA_BYTES) == 0, "the bytes");
+    OK(terni_proxy_failure(s->proxy, 2));
+    REFUSES(terni_proxy_failure(s->proxy, 1), TERN_TIMEOUT, "rank 1 has not answered for 200 ms");
+    return TEST_PASSED;
+}
+static int silent_staged(struct test *t)
+{
+    struct stage_of_one s;
+    int result = open_stage(&s, 200, 1);
+    (void)t;
+    result = result ? result : silent_staged_body(&s);
+    close_stage(&s);
+    return result;
+}
+
+/* Memory that is released while a put and a get of it are out: the ring fails, and the get brings nothing. */
+static int released_body(struct stage_of_one *s)
+{
+    struct ring_step *steps = lists(s, 1, 2);
+    for (int is_get = 0; is_get < 2; is_get++) {
+        struct region windows[3];
+        char *mine = (char *)test_take(1, 4096);
+        uint32_t access = KEY_LOCAL_WRITE;
+        enum tern_status status;
+        memset(windows, 0, sizeof windows);
+        status = terni_proxy_register(s->proxy, mine, 4096, access, 1, &windows[0]);
+        mock_engine_set(s->engine, -1, 0);
+        steps[0] = put(s, 1 + is_get, 0, 0, 100);
+        steps[0].kind = is_get ? STEP_GET : STEP_PUT;
+        steps[0].local = mine;
+        steps[1] = flush_of(1 + is_get);
+        status = status == TERN_OK ? launch(s, 1, LONG_NS) : status;
+        for (int i = 0; i < 20000 && mock_engine_look(s->engine).num_taken <= is_get; i++) {
+            nap_ms(1);
+        }
+        status = status == TERN_OK ? terni_proxy_release(s->proxy, mine) : status;
+        mock_engine_set(s->engine, -1, -1);
+        status = status == TERN_OK ? settle(s) : status;
+        free(mine);
+        OK(status);
+        CHECK(steps[1].end == net_failed(SYNDROME_LOCAL_PROTECTION), "ended with 0x%x", steps[1].end);
+    }
+    return TEST_PASSED;
+}
+static int released(struct test *t)
+{
+    struct stage_of_one s;
+    int result = open_stage(&s, 20000, 1);
+    (void)t;
+    result = result ? result : released_body(&s);
+    if (s.engine != NULL) {
+        mock_engine_set(s.engine, -1, -1);
+    }
+    close_stage(&s);
+    return result;
+}
+
 /* Registrations side by side: a put over both is two operations. */
 static int side_by_side_body(struct stage_of_one *s)
 {
@@ -514,6 +589,15 @@ static int side_by_side_body(struct stage_of_one *s)
     if (terni_proxy_release(s->proxy, from) != TERN_OK || launch(s, 1, LONG_NS) != TERN_OK ||
         settle(s) != TERN_OK || steps[1].end != net_failed(SYNDROME_LOCAL_PROTECTION)) {
         test_note(__FILE__, __LINE__, "a put from released memory ended with 0x%x", steps[1].end);
+        result = TEST_FAILED;
+    }
+    /* Nor is what was imported with it. */
+    steps[0].local = s->here;
+    steps[0].bytes = 100;
+    steps[0].ring = steps[1].ring = proxy_rig_ring(1, 1);
+    if (launch(s, 1, LONG_NS) != TERN_OK || settle(s) != TERN_OK ||
+        steps[1].end != net_failed(SYNDROME_REMOTE_ACCESS)) {
+        test_note(__FILE__, __LINE__, "a put to what was imported ended with 0x%x", steps[1].end);
         result = TEST_FAILED;
     }
 
@@ -586,6 +670,8 @@ int main(int argc, char **argv)
     test_run(&t, "a failed operation takes its ring along", failed);
     test_run(&t, "requests without registered memory", refused);
     test_run(&t, "a silent peer is lost by name", silent);
+    test_run(&t, "a silent peer keeps no other's buffers", silent_staged);
+    test_run(&t, "memory released with requests on their way", released);
     test_run(&t, "a put over two registrations", side_by_side);
     test_run(&t, "an idle thread sleeps", idle);
     test_run(&t, "configurations that cannot be", bad_configs);

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { NUM_RANKS = 3, THREADS = 32, STEPS = 40 };
@@ -153,6 +154,55 @@ static int lost_body(int rank, struct procs_page *page, void *user)
     return result;
 }
 
+/* Uses up this process's descriptors; returns how many it took. */
+static int take_all_fds(int *fds, int room)
+{
+    struct rlimit limit = {(rlim_t)room, (rlim_t)room};
+    int n = 0;
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = (rlim_t)room;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+    while (n < room && (fds[n] = dup(STDERR_FILENO)) >= 0) {
+        n++;
+    }
+    return n;
+}
+
+/* Rank 2 has no descriptor for its connections: all ranks hear so at once, not when somebody's deadline is
+ * over, and the communicator is as it was. */
+static int no_connection_body(int rank, struct procs_page *page, void *user)
+{
+    enum { ROOM = 128 };
+    struct proxy_rig rig;
+    struct proxy_member *m;
+    struct tern_comm_config config = TERN_COMM_CONFIG_INIT;
+    int fds[ROOM], num_fds_taken = 0;
+    double begin;
+    (void)user;
+    proxy_rig_init(&rig, NUM_RANKS, engine);
+    m = &rig.members[rank];
+    config.machine = TERN_MACHINE_CPU;
+    config.timeout_ms = 8000;
+    OK(tern_comm_open(&page->id, rank, NUM_RANKS, &config, &m->comm));
+    OK(terni_courier_open_step(m->comm, &rig.config, 0, &m->courier));
+    if (rank == 2) {
+        num_fds_taken = take_all_fds(fds, ROOM);
+    }
+    begin = test_seconds();
+    OK(terni_courier_open_step(m->comm, &rig.config, 1, &m->courier));
+    OK(terni_courier_open_step(m->comm, &rig.config, 2, &m->courier));
+    REFUSES(terni_courier_open_step(m->comm, &rig.config, 3, &m->courier), TERN_SYSTEM_ERROR,
+            "rank 2: no socket for the connection to rank 0");
+    CHECK(test_seconds() - begin < 4, "rank %d heard so after %.1f s", rank, test_seconds() - begin);
+    for (int i = 0; i < num_fds_taken; i++) {
+        close(fds[i]);
+    }
+    terni_courier_open_finish(&m->courier, TERN_SYSTEM_ERROR);
+    OK(tern_comm_barrier(m->comm));
+    tern_comm_close(m->comm);
+    return TEST_PASSED;
+}
+
 /* Rank 1 closes in good order; that is no fault, until somebody wants something of it. */
 static int left_body(int rank, struct procs_page *page, void *user)
 {
@@ -255,6 +305,7 @@ static int shm_stopped(struct test *t) { return with_engine(t, shm, 3, 2, lost_b
 static int tcp_left(struct test *t) { return with_engine(t, "tcp", 2, -1, left_body, NULL); }
 static int rxm_left(struct test *t) { return with_engine(t, rxm, 2, -1, left_body, NULL); }
 static int shm_left(struct test *t) { return with_engine(t, shm, 2, -1, left_body, NULL); }
+static int tcp_unconnected(struct test *t) { return with_engine(t, "tcp", 3, -1, no_connection_body, NULL); }
 static int tcp_nothing(struct test *t) { return with_engine(t, "tcp", 3, -1, nothing_left_body, NULL); }
 static int rxm_nothing(struct test *t) { return with_engine(t, rxm, 3, -1, nothing_left_body, NULL); }
 static int shm_nothing(struct test *t) { return with_engine(t, shm, 3, -1, nothing_left_body, NULL); }
@@ -322,6 +373,7 @@ int main(int argc, char **argv)
     test_run(&t, "a killed peer, libfabric's tcp;ofi_rxm", rxm_killed);
     test_run(&t, "a stopped peer, libfabric's tcp;ofi_rxm", rxm_stopped);
     test_run(&t, "a stopped peer, libfabric's shm", shm_stopped);
+    test_run(&t, "a rank that cannot connect costs nobody a deadline", tcp_unconnected);
     test_run(&t, "a peer that has left, TCP", tcp_left);
     test_run(&t, "a peer that has left, libfabric's tcp;ofi_rxm", rxm_left);
     test_run(&t, "a peer that has left, libfabric's shm", shm_left);

@@ -156,6 +156,79 @@ static int more_memory(struct test *t, const char *engine)
     return result;
 }
 
+/* In the place of the next post: a judgement that the step failed. */
+static const struct boot_ops *true_ops;
+static enum tern_status post_failure(struct boot *boot, const void *data, size_t bytes)
+{
+    (void)data;
+    (void)bytes;
+    boot->ops = true_ops;
+    return terni_boot_judge_post(boot, TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for cards"));
+}
+
+/* Registering fails at rank 1 when all have imported. */
+static enum tern_status fail_late(struct proxy_rig *rig, const struct courier_piece *pieces)
+{
+    struct boot *boot = rig->members[1].comm->boot;
+    struct boot_ops ops = *boot->ops;
+    enum tern_status ends[2];
+    true_ops = boot->ops;
+    ops.post = post_failure;
+    for (int step = 0; step < COURIER_REGISTER_STEPS; step++) {
+        for (int r = 0; r < 2; r++) {
+            boot->ops = step == 1 && r == 1 ? &ops : true_ops;
+            ends[r] = terni_courier_register_step(rig->members[r].courier, &pieces[r], step);
+        }
+    }
+    return ends[0] == TERN_OUT_OF_MEMORY && ends[1] == TERN_OUT_OF_MEMORY ? TERN_OK : TERN_INTERNAL_ERROR;
+}
+
+/* Both ranks release and register again at the same addresses, or fail to and try again: requests find the keys
+ * of now. */
+static int again_body(struct proxy_rig *rig, struct courier_piece *pieces)
+{
+    struct rng rng = {13};
+    for (int round = 0; round < 3; round++) {
+        uint32_t end;
+        if (round == 1) {
+            for (int r = 0; r < 2; r++) {
+                OK(terni_proxy_release(terni_courier_proxy(rig->members[r].courier), pieces[r].memory));
+            }
+            OK(fail_late(rig, pieces));
+        }
+        if (round == 2) { /* rank 0 has the old key yet: the latest counts */
+            OK(terni_proxy_release(terni_courier_proxy(rig->members[1].courier), pieces[1].memory));
+        }
+        OK(register_all(rig, pieces));
+        rng_bytes(&rng, pieces[0].memory, pieces[0].bytes);
+        end = put_piece(rig, pieces, pieces[1].bytes);
+        CHECK(end == NET_OK, "round %d: a put ended with 0x%x", round, end);
+        CHECK(memcmp(pieces[0].memory, pieces[1].memory, pieces[1].bytes) == 0, "round %d: the bytes", round);
+    }
+    return TEST_PASSED;
+}
+
+static int again(struct test *t, const char *engine)
+{
+    struct courier_piece pieces[2] = {{NULL, 9000, KEY_LOCAL_WRITE, 1},
+                                      {NULL, 7000, KEY_LOCAL_WRITE | KEY_REMOTE_WRITE, 1}};
+    struct proxy_rig rig;
+    int result;
+    for (int r = 0; r < 2; r++) {
+        pieces[r].memory = test_take(1, 9000);
+    }
+    proxy_rig_init(&rig, 2, engine);
+    result = proxy_rig_open(t, &rig, 0);
+    result = result ? result : again_body(&rig, pieces);
+    proxy_rig_close(&rig);
+    for (int r = 0; r < 2; r++) {
+        free(pieces[r].memory);
+    }
+    return result;
+}
+
+static int tcp_again(struct test *t) { return again(t, "tcp"); }
+static int rxm_again(struct test *t) { return again(t, "fabric:tcp;ofi_rxm"); }
 static int tcp_more(struct test *t) { return more_memory(t, "tcp"); }
 static int rxm_more(struct test *t) { return more_memory(t, "fabric:tcp;ofi_rxm"); }
 static int tcp_direct(struct test *t) { return run_cases(t, "tcp", 3, 64, 0, 12); }
@@ -187,6 +260,8 @@ static int no_such_engine(struct test *t)
         }
         for (int r = 0; r < 2; r++) {
             OK(terni_courier_open_step(comms[r], &c, 1, &couriers[r]));
+        }
+        for (int r = 0; r < 2; r++) {
             REFUSES(terni_courier_open_step(comms[r], &c, 2, &couriers[r]), TERN_OK, texts[i]);
         }
         for (int r = 0; r < 2; r++) {
@@ -213,6 +288,8 @@ int main(int argc, char **argv)
     test_run(&t, "engines that there are not", no_such_engine);
     test_run(&t, "memory that joins and leaves, TCP", tcp_more);
     test_run(&t, "memory that joins and leaves, libfabric's tcp;ofi_rxm", rxm_more);
+    test_run(&t, "memory that leaves and joins again, TCP", tcp_again);
+    test_run(&t, "memory that leaves and joins again, libfabric's tcp;ofi_rxm", rxm_again);
     test_run(&t, "every operation over libfabric's tcp;ofi_rxm", rxm_direct);
     test_run(&t, "staged memory over libfabric's tcp;ofi_rxm", rxm_staged);
     test_run(&t, "every operation over libfabric's shm", shm_direct);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The TCP engine's end of a connection whose other end is the test, byte by byte: strangers, requests cut
- * into pieces, requests that may not be, answers to nothing. */
+ * into pieces, requests that may not be, answers to nothing, memory that is released in between. One file,
+ * because every case is a few bytes on the one connection that the first third sets up. */
 #include "net/tcp_engine.h"
 #include "support.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { AREA_BYTES = 1 << 20, NUM_REGIONS = 2, READ_ONLY = 1 };
@@ -183,6 +185,9 @@ static int strangers_body(struct end *s)
         close(fd);
     }
     PASS(meet(s)); /* whoever is silent holds up nobody */
+    CHECK(is_dropped(s, silent), "a guest is still heard, and nobody is waited for");
+    fd = call(s);
+    CHECK(fd < 0, "the engine still listens when all are connected");
     CHECK(s->e->peers[1].lost == TERN_OK, "\"%s\"", s->e->peers[1].text);
     close(silent);
     return TEST_PASSED;
@@ -331,6 +336,21 @@ static int unknown_kind_body(struct end *s)
     struct wire_frame f = {.kind = 77};
     return loses_after(s, &f, "rank 1 sent a frame of unknown kind 77");
 }
+/* Answers an atomic with a syndrome that no ring can hold: the operation would never end in error. */
+static int wild_syndrome_body(struct end *s)
+{
+    struct wire_frame f = {.kind = WIRE_ANSWER, .key = 0x100}, asked;
+    struct engine_op op;
+    memset(&op, 0, sizeof op);
+    op.kind = ENGINE_ATOMIC;
+    op.peer = 1;
+    op.width = 8;
+    CHECK(s->e->ops->post(s->e, &op) == ENGINE_POSTED, "post");
+    CHECK(hear(s, s->fd, &asked, sizeof asked) && asked.kind == WIRE_ATOMIC, "the request");
+    PASS(loses_after(s, &f, "rank 1 answered with syndrome 0x100"));
+    CHECK(op.syndrome == SYNDROME_TRANSPORT_RETRY, "the operation ended with 0x%x", op.syndrome);
+    return TEST_PASSED;
+}
 static int no_request_body(struct end *s)
 {
     struct wire_frame f = {.kind = WIRE_ANSWER, .tag = 3};
@@ -385,8 +405,211 @@ static int nonsense(struct test *t)
     PASS(with_end(unknown_kind_body, 1));
     PASS(with_end(no_request_body, 1));
     PASS(with_end(wild_tag_body, 1));
+    PASS(with_end(wild_syndrome_body, 1));
     PASS(with_end(long_answer_body, 1));
     return with_end(greedy_body, 1);
+}
+
+/* As a proxy does. What was in the region is then the test's. */
+static void release(struct end *s, int i)
+{
+    struct own_region own = {.card = s->region[i]};
+    terni_serve_remove(s->serve, &own.card);
+    s->e->ops->remove(s->e, &own);
+    memset(s->area[i], 'r', AREA_BYTES);
+}
+
+static int is_untouched(const struct end *s, int i)
+{
+    int same = 1;
+    for (int at = 0; at < AREA_BYTES; at++) {
+        same &= s->area[i][at] == 'r';
+    }
+    return same;
+}
+
+static void fill_op(struct engine_op *op, enum engine_kind kind, uint32_t tag, char *local, uint64_t bytes)
+{
+    memset(op, 0, sizeof *op);
+    op->kind = kind;
+    op->peer = 1;
+    op->tag = tag;
+    op->local = local;
+    op->bytes = bytes;
+}
+
+/* Bytes to send that cannot be read: part of a frame may be out, so the connection is of no use. */
+static int unsendable_body(struct end *s)
+{
+    struct engine_op op;
+    char *nothing = (char *)mmap(NULL, AREA_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(nothing != MAP_FAILED, "no addresses");
+    fill_op(&op, ENGINE_WRITE, 1, nothing, AREA_BYTES);
+    CHECK(s->e->ops->post(s->e, &op) == ENGINE_POSTED, "post");
+    CHECK(is_dropped(s, s->fd), "the connection lives on");
+    munmap(nothing, AREA_BYTES);
+    CHECK(s->e->peers[1].lost == TERN_SYSTEM_ERROR &&
+              strstr(s->e->peers[1].text, "nothing can be sent to rank 1"),
+          "\"%s\"", s->e->peers[1].text);
+    CHECK(op.syndrome == SYNDROME_TRANSPORT_RETRY, "the operation ended with 0x%02x", op.syndrome);
+    return TEST_PASSED;
+}
+
+/* The peer answers the first request and is gone: the first ends well, the second does not. */
+static int last_words_body(struct end *s)
+{
+    struct wire_frame f = {.kind = WIRE_ANSWER, .tag = 1, .bytes = 100}, asked;
+    struct linger now = {1, 0};
+    struct engine_op first, second;
+    char data[100];
+    memset(data, 'w', sizeof data);
+    fill_op(&first, ENGINE_READ, 1, s->area[0], sizeof data);
+    fill_op(&second, ENGINE_WRITE, 2, s->area[1], sizeof data);
+    CHECK(s->e->ops->post(s->e, &first) == ENGINE_POSTED, "post");
+    CHECK(hear(s, s->fd, &asked, sizeof asked), "the request");
+    CHECK(send(s->fd, &f, sizeof f, 0) == sizeof f && send(s->fd, data, sizeof data, 0) == sizeof data,
+          "send");
+    setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now); /* closing resets the connection */
+    close(s->fd);
+    s->fd = -1;
+    second.syndrome = first.syndrome = 77;
+    CHECK(s->e->ops->post(s->e, &second) == ENGINE_POSTED, "post");
+    turn(s, 10);
+    CHECK(first.syndrome == SYNDROME_NONE && memcmp(s->area[0], data, sizeof data) == 0,
+          "what was answered ended with 0x%02x", first.syndrome);
+    CHECK(second.syndrome == SYNDROME_TRANSPORT_RETRY, "what was not, with 0x%02x", second.syndrome);
+    CHECK(s->e->peers[1].lost == TERN_DISCONNECTED, "\"%s\"", s->e->peers[1].text);
+    return TEST_PASSED;
+}
+static int unsendable(struct test *t)
+{
+    (void)t;
+    PASS(with_end(unsendable_body, 1));
+    return with_end(last_words_body, 1);
+}
+
+/* Nothing is read, nothing is written, and it is said so. */
+static int no_bytes_body(struct end *s)
+{
+    struct wire_frame f = request(s, WIRE_WRITE, 0, 0, 0), answer;
+    PASS(ask(s, &f, NULL, 1 << 20, &answer));
+    CHECK(answer.key == SYNDROME_NONE, "a write: 0x%02x", answer.key);
+    f.kind = WIRE_READ;
+    PASS(ask(s, &f, NULL, 1 << 20, &answer));
+    CHECK(answer.key == SYNDROME_NONE && answer.bytes == 0, "a read: 0x%02x", answer.key);
+    return TEST_PASSED;
+}
+static int no_bytes(struct test *t)
+{
+    (void)t;
+    return with_end(no_bytes_body, 1);
+}
+
+/* In the middle of a peer's write: the rest goes nowhere, and the next request is understood. */
+static int release_write_body(struct end *s, int is_staged)
+{
+    struct wire_frame f, answer;
+    char data[700];
+    if (is_staged) {
+        terni_serve_remove(s->serve, &s->region[0]);
+        s->region[0].is_staged = 1;
+        OK(terni_serve_add(s->serve, &s->region[0]));
+    }
+    f = request(s, WIRE_WRITE, 0, 1000, sizeof data);
+    memset(data, 'w', sizeof data);
+    CHECK(send(s->fd, &f, sizeof f, 0) == sizeof f && send(s->fd, data, 300, 0) == 300, "send");
+    turn(s, 10);
+    CHECK(is_staged || s->area[0][1000] == 'w', "nothing has come");
+    release(s, 0);
+    CHECK(send(s->fd, data, sizeof data - 300, 0) == sizeof data - 300, "send");
+    CHECK(hear(s, s->fd, &answer, sizeof answer) && answer.key == SYNDROME_REMOTE_ACCESS, "syndrome 0x%02x",
+          answer.key);
+    CHECK(is_untouched(s, 0), "released memory was written");
+    f = request(s, WIRE_READ, READ_ONLY, 0, 8);
+    PASS(ask(s, &f, NULL, 1 << 20, &answer));
+    CHECK(answer.key == SYNDROME_NONE && hear(s, s->fd, data, 8), "the next request");
+    return TEST_PASSED;
+}
+static int release_direct_body(struct end *s) { return release_write_body(s, 0); }
+static int release_staged_body(struct end *s) { return release_write_body(s, 1); }
+
+/* In the middle of an answer to this rank's read, and before that to the next. */
+static int release_read_body(struct end *s)
+{
+    struct wire_frame f = {.kind = WIRE_ANSWER, .tag = 1, .bytes = 700}, asked;
+    struct engine_op ops[2];
+    char data[700];
+    memset(data, 'w', sizeof data);
+    for (uint32_t i = 0; i < 2; i++) {
+        fill_op(&ops[i], ENGINE_READ, 1 + i, s->area[0] + 1000 * i, sizeof data);
+        CHECK(s->e->ops->post(s->e, &ops[i]) == ENGINE_POSTED, "post");
+        CHECK(hear(s, s->fd, &asked, sizeof asked), "the request");
+        ops[i].syndrome = 77;
+    }
+    CHECK(send(s->fd, &f, sizeof f, 0) == sizeof f && send(s->fd, data, 300, 0) == 300, "send");
+    turn(s, 10);
+    CHECK(s->area[0][0] == 'w', "nothing has come");
+    release(s, 0);
+    CHECK(send(s->fd, data, 400, 0) == 400, "send");
+    f.tag = 2;
+    CHECK(send(s->fd, &f, sizeof f, 0) == sizeof f && send(s->fd, data, 700, 0) == 700, "send");
+    turn(s, 10);
+    CHECK(ops[0].syndrome == SYNDROME_NONE && ops[1].syndrome == SYNDROME_NONE, "0x%02x, 0x%02x",
+          ops[0].syndrome, ops[1].syndrome);
+    CHECK(is_untouched(s, 0), "released memory was written");
+    return TEST_PASSED;
+}
+
+/* Frames in the queue of a peer that does not read: one of each kind has begun, the others have not. */
+static int release_queue_body(struct end *s)
+{
+    enum { NUM = 24, BIG = AREA_BYTES };
+    struct wire_frame f = request(s, WIRE_READ, 0, 0, BIG), got;
+    struct engine_op op;
+    char *data = (char *)test_take(1, BIG);
+    int num_whole = 0, num_refused = 0, result = TEST_PASSED;
+    memset(s->area[0], 'q', BIG);
+    for (int i = 0; i < NUM; i++) {
+        f.tag = (uint32_t)i;
+        result |= send(s->fd, &f, sizeof f, 0) != sizeof f;
+    }
+    turn(s, 50);
+    fill_op(&op, ENGINE_WRITE, 1, s->area[0] + 5, 1000);
+    result |= s->e->ops->post(s->e, &op) != ENGINE_POSTED;
+    f = request(s, WIRE_WRITE, 0, 0, 1);
+    result |= send(s->fd, &f, sizeof f, 0) != sizeof f || send(s->fd, "q", 1, 0) != 1;
+    turn(s, 5);
+    release(s, 0);
+    for (int i = 0; i < NUM && !result; i++) {
+        result = !hear(s, s->fd, &got, sizeof got) || got.kind != WIRE_ANSWER || got.tag != (uint32_t)i;
+        if (!result && got.key == SYNDROME_NONE) {
+            result = !hear(s, s->fd, data, BIG) || num_refused != 0;
+            num_whole++;
+            for (int at = 0; at < BIG; at++) {
+                result |= data[at] != 'q';
+            }
+        } else {
+            result |= got.key != SYNDROME_REMOTE_ACCESS || got.bytes != 0;
+            num_refused++;
+        }
+    }
+    result = result || !hear(s, s->fd, &got, sizeof got) || got.kind != WIRE_WRITE || got.bytes != 0;
+    /* A write that was done is no refusal. */
+    result =
+        result || !hear(s, s->fd, &got, sizeof got) || got.kind != WIRE_ANSWER || got.key != SYNDROME_NONE;
+    free(data);
+    CHECK(!result && num_whole > 0 && num_refused > 0, "%d answers, then %d refusals", num_whole,
+          num_refused);
+    return TEST_PASSED;
+}
+
+static int releases(struct test *t)
+{
+    (void)t;
+    PASS(with_end(release_direct_body, 1));
+    PASS(with_end(release_staged_body, 1));
+    PASS(with_end(release_read_body, 1));
+    return with_end(release_queue_body, 1);
 }
 
 int main(int argc, char **argv)
@@ -398,6 +621,9 @@ int main(int argc, char **argv)
     test_run(&t, "requests in pieces of any size", pieces);
     test_run(&t, "requests that may not be", refusals);
     test_run(&t, "atomics of all operations and widths", atomics);
+    test_run(&t, "requests of no bytes", no_bytes);
     test_run(&t, "a peer that talks nonsense is lost", nonsense);
+    test_run(&t, "memory released while bytes move", releases);
+    test_run(&t, "a connection on which nothing can be sent", unsendable);
     return test_end(&t);
 }

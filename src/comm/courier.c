@@ -3,9 +3,12 @@
  * Opening a proxy on a communicator, in steps over its boot:
  *
  *     0   open engine and proxy, register the window; post both cards
- *     1   compare; the threads begin to call each other
- *     2   wait until all connections are up; post how that went
- *     3   all are connected */
+ *     1   compare; the threads begin to call each other; post how that went
+ *     2   where all have begun, wait until all connections are up; post how that went
+ *     3   all are connected
+ *
+ * Nobody waits for connections before everybody is known to have begun: a rank that could not would cost the
+ * others their whole deadline. */
 #include "comm/courier.h"
 #include "comm/socket.h"
 
@@ -107,7 +110,6 @@ static enum tern_status take_cards(struct courier *courier, const struct courier
     return status;
 }
 
-/* Peers that wait for this rank's connection learn from the judgement at the end what went wrong here. */
 static enum tern_status connect_all(struct courier *courier)
 {
     struct tern_comm *comm = courier->comm;
@@ -117,12 +119,7 @@ static enum tern_status connect_all(struct courier *courier)
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d cards", comm->num_ranks);
     }
     status = comm->boot->ops->wait(comm->boot, cards, sizeof *cards, comm->timeout_ms);
-    if (status == TERN_OK) {
-        courier->card.status = (int32_t)take_cards(courier, cards);
-        if (courier->card.status != TERN_OK) {
-            snprintf(courier->card.reason, sizeof courier->card.reason, "%s", tern_last_error());
-        }
-    }
+    status = status == TERN_OK ? take_cards(courier, cards) : status;
     free(cards);
     return status;
 }
@@ -135,11 +132,10 @@ enum tern_status terni_courier_open_step(struct tern_comm *comm, const struct co
     case 0:
         return begin(comm, config, courier);
     case 1:
-        return connect_all(*courier);
+        return terni_comm_judge_post(comm, connect_all(*courier));
     case 2:
-        status = (enum tern_status)(*courier)->card.status;
-        status = status == TERN_OK ? terni_proxy_await((*courier)->proxy, comm->timeout_ms)
-                                   : TERN_FAIL(status, "%s", (*courier)->card.reason);
+        status = terni_comm_judge_wait(comm);
+        status = status == TERN_OK ? terni_proxy_await((*courier)->proxy, comm->timeout_ms) : status;
         return terni_comm_judge_post(comm, status);
     default:
         return terni_comm_judge_wait(comm);

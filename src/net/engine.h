@@ -21,13 +21,18 @@ enum { ENGINE_CARD_BYTES = 256, ENGINE_TEXT_BYTES = 200, ENGINE_WINDOW = 64 };
 
 /* A registration as its owner tells the others. Plain bytes. */
 struct region {
-    uint64_t base, bytes; /* as the owner addresses it; 0 bytes: released */
+    uint64_t base, bytes; /* as the owner addresses it */
     uint64_t rma_key;     /* of the engine, where it writes memory by itself */
     uint32_t key;         /* of serve.h */
     uint32_t access;      /* KEY_* */
     uint32_t is_staged;   /* not memory that the owner's processor can address */
     uint32_t unused;
 };
+
+static inline int terni_region_holds(const struct region *r, const void *at)
+{
+    return at != NULL && (uint64_t)(uintptr_t)at - r->base < r->bytes;
+}
 
 /* The same at its owner. */
 struct own_region {
@@ -64,6 +69,7 @@ struct engine_op {
     uint64_t result; /* ATOMIC: 1 + the word for the old value, or 0 */
     char *stage;     /* the buffer that `local` is; NULL: none */
     char *staged;    /* the memory that it stands for */
+    int is_revoked;  /* the memory is registered no more: nothing is brought there */
 
     void *context[8]; /* the engine's; first in what libfabric may use */
     struct engine_op *next;
@@ -73,7 +79,8 @@ enum engine_post { ENGINE_POSTED, ENGINE_AGAIN };
 
 struct engine;
 struct engine_ops {
-    /* Peers are told, if that goes without waiting. Operations that are not complete never will be. */
+    /* Peers are told, if that goes without waiting. Operations that are not complete never will be, and
+     * registrations that are left end when nothing moves any more. */
     void (*close)(struct engine *e);
     /* This rank's address, ENGINE_CARD_BYTES, for all others. */
     enum tern_status (*card)(struct engine *e, void *card);
@@ -81,6 +88,8 @@ struct engine_ops {
     enum tern_status (*connect)(struct engine *e, const unsigned char *cards);
     int (*is_connected)(const struct engine *e, int peer);
     enum tern_status (*add)(struct engine *e, struct own_region *r);
+    /* The engine touches the memory no more; operations on their way end nevertheless. Of a provider's own
+     * operations of this rank that is the provider's promise. */
     void (*remove)(struct engine *e, struct own_region *r);
     enum engine_post (*post)(struct engine *e, struct engine_op *op);
     /* Serves peers, and moves on. Operations that have ended, linked by next; NULL if there are none. *busy

@@ -34,9 +34,9 @@ const struct fabric_library *terni_fabric_library(void);
 enum {
     LETTER_BYTES = 32 * 1024, /* of payload */
     NUM_LETTERS_IN = 64,
-    NUM_REQUESTS = 64,
     NUM_ANSWERS = 64,
-    NUM_LETTERS = NUM_LETTERS_IN + NUM_REQUESTS + NUM_ANSWERS
+    NUM_REQUESTS = 64, /* shared out among peers, but */
+    LEAST_REQUESTS = 2 /* for each, however many there are */
 };
 
 /* How a message begins. */
@@ -59,8 +59,16 @@ struct letter {
 struct fabric_peer {
     fi_addr_t addr;
     int is_here;                          /* its hello has come */
+    uint32_t greeting;                    /* WIRE_HELLO or WIRE_BYE is to be sent; 0: neither */
+    int num_requests;                     /* letters that carry requests to it */
     struct engine_op *ops[ENGINE_WINDOW]; /* messages that are not answered, by tag */
     struct letter *unsent, **last_unsent;
+};
+
+/* Handle of an own_region. */
+struct fabric_region {
+    struct fid_mr *mr;
+    struct fabric_region *next;
 };
 
 struct fabric_engine {
@@ -78,10 +86,13 @@ struct fabric_engine {
     unsigned char cookie[16];
     void *letters_memory;
     struct machine *machine; /* whose host memory that is */
-    struct letter *letters;  /* [NUM_LETTERS] */
+    struct letter *letters;  /* [num_letters] those that are received into, requests, answers */
+    int num_letters;
+    int max_requests; /* a peer's share: one that takes nothing holds none of another's */
     struct letter *free_requests, *free_answers;
     struct letter *parked, **last_parked; /* requests for whose answers there was no letter */
     struct fabric_peer *peers;            /* [num_ranks] */
+    struct fabric_region *regions;
     struct engine_op *ended, **last_ended;
 };
 
@@ -89,15 +100,15 @@ struct fabric_engine {
 enum tern_status terni_letters_open(struct fabric_engine *f);
 void terni_letters_close(struct fabric_engine *f);
 struct letter *terni_letter_of(struct fabric_engine *f, const void *context); /* NULL: it is an operation's */
-/* To a peer that has not said hello, or left. */
-enum tern_status terni_letter_hello(struct fabric_engine *f, int peer, uint32_t kind);
 enum engine_post terni_letter_request(struct fabric_engine *f, struct engine_op *op);
 void terni_letter_sent(struct fabric_engine *f, struct letter *l);
 void terni_letter_arrived(struct fabric_engine *f, struct letter *l, uint64_t bytes);
 void terni_letter_receive(struct fabric_engine *f, struct letter *l); /* gives it to the provider */
-/* Sends what waits, answers what is parked. Whether anything happened. */
+/* Sends what waits, greetings too, and answers what is parked. Whether anything happened. */
 int terni_letters_advance(struct fabric_engine *f);
 void terni_letters_drop(struct fabric_engine *f, int peer);
+/* No answer is to bring bytes there any more. */
+void terni_letters_release(struct fabric_engine *f, const struct region *gone);
 /* fabric_engine.c */
 void terni_fabric_end(struct fabric_engine *f, struct engine_op *op, uint32_t syndrome);
 

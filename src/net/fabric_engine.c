@@ -184,7 +184,7 @@ static void fabric_drop(struct engine *e, int peer) { terni_letters_drop(fabric_
 static int fabric_is_connected(const struct engine *e, int peer)
 {
     const struct fabric_peer *p = &((const struct fabric_engine *)e)->peers[peer];
-    return p->is_here && p->unsent == NULL;
+    return p->is_here && p->greeting == 0 && p->unsent == NULL;
 }
 
 /* ---- Memory ---- */
@@ -209,14 +209,20 @@ static uint64_t draw_key(const struct fabric_engine *f)
 static enum tern_status fabric_add(struct engine *e, struct own_region *r)
 {
     struct fabric_engine *f = fabric_of(e);
+    struct fabric_region *region;
     struct fid_mr *mr;
     int error;
     if (r->card.is_staged) {
         return TERN_OK; /* goes by messages */
     }
+    region = (struct fabric_region *)calloc(1, sizeof *region);
+    if (region == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a registration");
+    }
     error = fi_mr_reg(f->domain, (void *)(uintptr_t)r->card.base, r->card.bytes, access_of(r->card.access), 0,
                       draw_key(f), 0, &mr, NULL);
     if (error != 0) {
+        free(region);
         return failed(f, "registering memory", error);
     }
     if (f->mr_mode & FI_MR_ENDPOINT) {
@@ -224,22 +230,40 @@ static enum tern_status fabric_add(struct engine *e, struct own_region *r)
         error = error != 0 ? error : fi_mr_enable(mr);
         if (error != 0) {
             fi_close(&mr->fid);
+            free(region);
             return failed(f, "binding memory to the endpoint", error);
         }
     }
-    r->handle = mr;
+    region->mr = mr;
+    region->next = f->regions;
+    f->regions = region;
+    r->handle = region;
     r->desc = fi_mr_desc(mr);
     r->card.rma_key = fi_mr_key(mr);
     return TERN_OK;
 }
 
+static void end_region(struct fabric_engine *f, struct fabric_region *region)
+{
+    int error = fi_close(&region->mr->fid);
+    if (error != 0) {
+        TERN_LOG(TERN_LOG_WARN, "%s keeps a registration: %s", f->base.name, f->lib->strerror(-error));
+    }
+    free(region);
+}
+
 static void fabric_remove(struct engine *e, struct own_region *r)
 {
-    struct fid_mr *mr = (struct fid_mr *)r->handle;
-    (void)e;
-    if (mr != NULL) {
-        fi_close(&mr->fid);
-        r->handle = NULL;
+    struct fabric_engine *f = fabric_of(e);
+    struct fabric_region **link = &f->regions;
+    terni_letters_release(f, &r->card);
+    while (*link != NULL && *link != r->handle) {
+        link = &(*link)->next;
+    }
+    if (*link != NULL) {
+        struct fabric_region *region = *link;
+        *link = region->next;
+        end_region(f, region);
     }
 }
 
@@ -280,9 +304,7 @@ static enum tern_status fabric_connect(struct engine *e, const unsigned char *ca
         }
     }
     for (int r = 0; r < e->num_ranks; r++) {
-        if (r != e->rank) {
-            TERN_TRY(terni_letter_hello(f, r, WIRE_HELLO));
-        }
+        f->peers[r].greeting = r != e->rank ? WIRE_HELLO : 0;
     }
     return TERN_OK;
 }
@@ -292,9 +314,8 @@ static void say_farewell(struct fabric_engine *f)
     uint64_t end_ns = terni_clock_ns() + FAREWELL_MS * 1000000ull;
     int waiting = 1;
     for (int r = 0; r < f->base.num_ranks; r++) {
-        if (r != f->base.rank && f->base.peers[r].lost == TERN_OK && f->peers[r].is_here) {
-            (void)terni_letter_hello(f, r, WIRE_BYE); /* without a letter left, it goes without */
-        }
+        int hears = r != f->base.rank && f->base.peers[r].lost == TERN_OK && f->peers[r].is_here;
+        f->peers[r].greeting = hears ? WIRE_BYE : 0;
     }
     while (waiting && terni_clock_ns() < end_ns) {
         struct timespec nap = {0, 100000};
@@ -304,6 +325,9 @@ static void say_farewell(struct fabric_engine *f)
             num_free++;
         }
         waiting = num_free < NUM_ANSWERS;
+        for (int r = 0; r < f->base.num_ranks; r++) {
+            waiting |= f->peers[r].greeting != 0;
+        }
         if (!busy) {
             nanosleep(&nap, NULL);
         }
@@ -323,7 +347,12 @@ static void fabric_close(struct engine *e)
     if (f->letters != NULL) {
         say_farewell(f);
     }
-    CLOSE(f->ep);
+    CLOSE(f->ep); /* peers write no more; before that a registration may be in use */
+    while (f->regions != NULL) {
+        struct fabric_region *region = f->regions;
+        f->regions = region->next;
+        end_region(f, region);
+    }
     terni_letters_close(f);
     CLOSE(f->cq);
     CLOSE(f->av);
@@ -396,7 +425,8 @@ static enum tern_status find_provider(struct fabric_engine *f, const struct engi
 static enum tern_status make_endpoint(struct fabric_engine *f)
 {
     struct fi_av_attr av = {.type = FI_AV_UNSPEC, .count = (size_t)f->base.num_ranks};
-    struct fi_cq_attr cq = {.size = (size_t)f->base.num_ranks * ENGINE_WINDOW + NUM_LETTERS,
+    struct fi_cq_attr cq = {.size = (size_t)f->base.num_ranks * (ENGINE_WINDOW + LEAST_REQUESTS) +
+                                    NUM_LETTERS_IN + NUM_REQUESTS + NUM_ANSWERS,
                             .format = FI_CQ_FORMAT_MSG,
                             .wait_obj = FI_WAIT_NONE};
     const char *what = "fabric";

@@ -32,37 +32,42 @@ static void give(struct letter **list, struct letter *l)
 struct letter *terni_letter_of(struct fabric_engine *f, const void *context)
 {
     const char *at = (const char *)context, *begin = (const char *)f->letters;
-    int is_letter = at >= begin && at < (const char *)(f->letters + NUM_LETTERS);
+    int is_letter = at >= begin && at < (const char *)(f->letters + f->num_letters);
     return is_letter ? &f->letters[(size_t)(at - begin) / sizeof *f->letters] : NULL;
 }
 
 enum tern_status terni_letters_open(struct fabric_engine *f)
 {
-    size_t each = sizeof(struct letter_head) + LETTER_BYTES;
+    size_t each = sizeof(struct letter_head) + LETTER_BYTES, bytes;
+    int num_peers = f->base.num_ranks > 1 ? f->base.num_ranks - 1 : 1, last_request;
     void *device;
+    f->max_requests = NUM_REQUESTS / num_peers > LEAST_REQUESTS ? NUM_REQUESTS / num_peers : LEAST_REQUESTS;
+    last_request = NUM_LETTERS_IN + f->max_requests * num_peers;
+    f->num_letters = last_request + NUM_ANSWERS;
     f->machine = f->base.serve->stage->machine;
-    f->letters = (struct letter *)calloc(NUM_LETTERS, sizeof *f->letters);
+    bytes = (size_t)f->num_letters * each;
+    f->letters = (struct letter *)calloc((size_t)f->num_letters, sizeof *f->letters);
     if (f->letters == NULL) {
-        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d messages", NUM_LETTERS);
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d messages", f->num_letters);
     }
-    TERN_TRY(f->machine->ops->host_alloc(f->machine, NUM_LETTERS * each, &f->letters_memory, &device));
+    TERN_TRY(f->machine->ops->host_alloc(f->machine, bytes, &f->letters_memory, &device));
     if (f->mr_mode & FI_MR_LOCAL) {
-        int error = fi_mr_reg(f->domain, f->letters_memory, NUM_LETTERS * each, FI_SEND | FI_RECV, 0, 0, 0,
-                              &f->letters_mr, NULL);
+        int error =
+            fi_mr_reg(f->domain, f->letters_memory, bytes, FI_SEND | FI_RECV, 0, 0, 0, &f->letters_mr, NULL);
         if (error != 0) {
-            return TERN_FAIL(TERN_SYSTEM_ERROR, "libfabric cannot register %zu bytes for messages: %s",
-                             NUM_LETTERS * each, f->lib->strerror(-error));
+            return TERN_FAIL(TERN_SYSTEM_ERROR, "libfabric cannot register %zu bytes for messages: %s", bytes,
+                             f->lib->strerror(-error));
         }
         f->letters_desc = fi_mr_desc(f->letters_mr);
     }
     f->last_parked = &f->parked;
-    for (int i = 0; i < NUM_LETTERS; i++) {
+    for (int i = 0; i < f->num_letters; i++) {
         struct letter *l = &f->letters[i];
         l->memory = (char *)f->letters_memory + (size_t)i * each;
         if (i < NUM_LETTERS_IN) {
             terni_letter_receive(f, l);
         } else {
-            l->is_answer = i >= NUM_LETTERS_IN + NUM_REQUESTS;
+            l->is_answer = i >= last_request;
             give(l->is_answer ? &f->free_answers : &f->free_requests, l);
         }
     }
@@ -117,6 +122,7 @@ static int try_send(struct fabric_engine *f, struct letter *l)
 
 void terni_letter_sent(struct fabric_engine *f, struct letter *l)
 {
+    f->peers[l->peer].num_requests -= !l->is_answer;
     give(l->is_answer ? &f->free_answers : &f->free_requests, l);
 }
 
@@ -131,27 +137,36 @@ static void send_or_queue(struct fabric_engine *f, struct letter *l)
     p->last_unsent = &l->next;
 }
 
-enum tern_status terni_letter_hello(struct fabric_engine *f, int peer, uint32_t kind)
+/* Hello or farewell, in a letter that is held only while the provider has it: of peers that cannot be reached
+ * there may be more than letters. */
+static int greet(struct fabric_engine *f, int peer)
 {
-    struct letter *l = take(&f->free_answers);
+    struct fabric_peer *p = &f->peers[peer];
+    struct letter *l = p->greeting != 0 && p->unsent == NULL ? take(&f->free_answers) : NULL;
     if (l == NULL) {
-        return TERN_FAIL(TERN_INTERNAL_ERROR, "no message is left to greet rank %d", peer);
+        return 0;
     }
     memset(head_of(l), 0, sizeof *head_of(l));
-    head_of(l)->frame.kind = kind;
+    head_of(l)->frame.kind = p->greeting;
     address_to(f, l, peer, 0);
-    send_or_queue(f, l);
-    return TERN_OK;
+    if (!try_send(f, l)) {
+        give(&f->free_answers, l);
+        return 0;
+    }
+    p->greeting = 0;
+    return 1;
 }
 
 enum engine_post terni_letter_request(struct fabric_engine *f, struct engine_op *op)
 {
     struct fabric_peer *p = &f->peers[op->peer];
     uint64_t payload = op->kind == ENGINE_WRITE ? op->bytes : 0;
-    struct letter *l = p->unsent == NULL ? take(&f->free_requests) : NULL;
-    if (l == NULL) {
+    struct letter *l;
+    if (p->unsent != NULL || p->num_requests == f->max_requests) {
         return ENGINE_AGAIN;
     }
+    l = take(&f->free_requests); /* there is one: the shares add up to all */
+    p->num_requests++;
     terni_serve_request(op, &head_of(l)->frame);
     address_to(f, l, op->peer, payload);
     if (payload != 0) {
@@ -186,7 +201,12 @@ static void hear_answer(struct fabric_engine *f, const struct letter *l, int pee
     if (op == NULL || frame->bytes != wanted || l->bytes != sizeof(struct letter_head) + wanted) {
         return; /* of a request that was given up, or nonsense */
     }
-    if (wanted != 0) {
+    if (frame->key > WIRE_MAX_SYNDROME) {
+        terni_engine_lose(&f->base, peer, TERN_MISMATCH, "rank %d answered with syndrome 0x%x", peer,
+                          frame->key);
+        return;
+    }
+    if (wanted != 0 && op->local != NULL) {
         memcpy(op->local, payload_of(l), wanted);
     }
     p->ops[frame->tag] = NULL;
@@ -210,14 +230,14 @@ static void serve_letter(struct fabric_engine *f, const struct letter *l, struct
     } else {
         terni_serve_begin(f->base.serve, in, (int)head->rank, buffer, &served);
         if (in->kind == WIRE_WRITE && served.syndrome == SYNDROME_NONE) {
-            if (served.at != payload_of(l)) {
+            if (in->bytes != 0 && served.at != payload_of(l)) {
                 memcpy(served.at, payload_of(l), in->bytes);
             }
             terni_serve_end(f->base.serve, in, &served);
         }
         if (in->kind == WIRE_READ && served.syndrome == SYNDROME_NONE) {
             payload = in->bytes;
-            if (served.at != payload_of(answer)) {
+            if (payload != 0 && served.at != payload_of(answer)) {
                 memcpy(payload_of(answer), served.at, payload);
             }
         }
@@ -288,6 +308,7 @@ int terni_letters_advance(struct fabric_engine *f)
             p->last_unsent = p->unsent == NULL ? &p->unsent : p->last_unsent;
             busy = 1;
         }
+        busy |= greet(f, r);
     }
     while (f->parked != NULL && f->free_answers != NULL) {
         struct letter *l = take(&f->parked);
@@ -307,10 +328,21 @@ void terni_letters_drop(struct fabric_engine *f, int peer)
         terni_letter_sent(f, l);
     }
     p->last_unsent = &p->unsent;
+    p->greeting = 0;
     for (int i = 0; i < ENGINE_WINDOW; i++) {
         if (p->ops[i] != NULL) {
             terni_fabric_end(f, p->ops[i], SYNDROME_TRANSPORT_RETRY);
             p->ops[i] = NULL;
+        }
+    }
+}
+
+void terni_letters_release(struct fabric_engine *f, const struct region *gone)
+{
+    for (int i = 0; i < f->base.num_ranks * ENGINE_WINDOW; i++) {
+        struct engine_op *op = f->peers[i / ENGINE_WINDOW].ops[i % ENGINE_WINDOW];
+        if (op != NULL && op->kind == ENGINE_READ && terni_region_holds(gone, op->local)) {
+            op->local = NULL;
         }
     }
 }

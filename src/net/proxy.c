@@ -264,15 +264,31 @@ enum tern_status terni_proxy_register(struct proxy *p, void *memory, uint64_t by
     return send_errand(p, add_region, card);
 }
 
+/* The peers' cards that came with this registration: at the same address a peer may have another key next. */
+static void unimport(struct proxy *p, const struct region *own)
+{
+    size_t row = (size_t)p->num_ranks;
+    for (int i = p->num_there - 1; i >= 0; i--) {
+        struct region *cards = p->there + (size_t)i * row;
+        if (cards[p->rank].base == own->base && cards[p->rank].key == own->key) {
+            p->num_there--;
+            memmove(cards, cards + row, (size_t)(p->num_there - i) * row * sizeof *cards);
+        }
+    }
+}
+
 static enum tern_status remove_region(struct proxy *p, void *arg)
 {
     uint64_t base = (uint64_t)(uintptr_t)arg;
-    for (int i = 0; i < p->num_own; i++) {
-        struct own_region *r = &p->own[i];
-        if (r->card.base == base && r->card.bytes != 0) {
-            terni_serve_remove(&p->serve, &r->card);
-            p->engine->ops->remove(p->engine, r);
-            r->card.bytes = 0;
+    for (int i = p->num_own - 1; i >= 0; i--) {
+        struct own_region r = p->own[i];
+        if (r.card.base == base) {
+            p->num_own--;
+            memmove(&p->own[i], &p->own[i + 1], (size_t)(p->num_own - i) * sizeof r);
+            unimport(p, &r.card);
+            terni_serve_remove(&p->serve, &r.card);
+            terni_rings_revoke(p, &r.card);
+            p->engine->ops->remove(p->engine, &r);
             return TERN_OK;
         }
     }

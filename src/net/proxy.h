@@ -42,9 +42,11 @@ enum tern_status terni_proxy_await(struct proxy *p, uint32_t timeout_ms);
  * machine, not of the host. Every rank registers as many pieces, each tells its card. */
 enum tern_status terni_proxy_register(struct proxy *p, void *memory, uint64_t bytes, uint32_t access,
                                       int on_device, struct region *card);
-/* Ends the registration that begins there; peers' requests for it are refused from now on. */
+/* Ends the latest registration that begins there: peers' requests for it are refused from now on, requests of
+ * this rank that are on their way fail, and what was imported with it is forgotten. */
 enum tern_status terni_proxy_release(struct proxy *p, const void *memory);
-/* [num_ranks] cards, one registration of every rank; requests may name it after this. */
+/* [num_ranks] cards, one registration of every rank; requests may name it until this rank's own is released.
+ * Where registrations overlap, the latest counts. */
 enum tern_status terni_proxy_import(struct proxy *p, const struct region *cards);
 
 /* The view for kernels, valid until the proxy closes. peer is not this rank. */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 32768, MAX_QUEUES = 256, STAGE_BUFFERS = 16 };
+enum { MAX_DEPTH = 32768, MAX_QUEUES = 256, STAGE_BUFFERS = 16, STAGE_LEAST = 2 };
 
 static size_t slots_bytes(const struct proxy *p) { return (size_t)p->depth * sizeof(struct ring_slot); }
 
@@ -104,7 +104,9 @@ enum tern_status terni_proxy_open(const struct proxy_config *config, struct prox
         status = lay_rings(p);
     }
     if (status == TERN_OK) {
-        status = terni_stage_open(&p->stage, p->machine, STAGE_BUFFERS, p->num_ranks);
+        int num_peers = n > 1 ? (int)n - 1 : 1;
+        p->max_staged = STAGE_BUFFERS / num_peers > STAGE_LEAST ? STAGE_BUFFERS / num_peers : STAGE_LEAST;
+        status = terni_stage_open(&p->stage, p->machine, p->max_staged * num_peers, p->num_ranks);
     }
     if (status == TERN_OK) {
         status = terni_serve_init(&p->serve, &p->stage);
@@ -125,11 +127,6 @@ void terni_proxy_close(struct proxy *p)
     }
     if (p->has_thread) {
         terni_proxy_stop(p);
-    }
-    for (int i = 0; i < p->num_own; i++) {
-        if (p->own[i].card.bytes != 0) {
-            p->engine->ops->remove(p->engine, &p->own[i]);
-        }
     }
     p->engine->ops->close(p->engine);
     terni_stage_close(&p->stage);

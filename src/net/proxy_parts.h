@@ -36,6 +36,7 @@ struct proxy_peer {
     struct engine_op ops[ENGINE_WINDOW];
     struct engine_op *free;
     int num_out;
+    int num_staged;    /* operations with a buffer */
     uint64_t since_ns; /* it has something to do and nothing has moved since; 0: nothing to do */
     int is_lost;       /* its rings have been told */
 };
@@ -63,12 +64,13 @@ struct proxy {
     int rank, num_ranks, num_queues;
     uint32_t depth, timeout_ms;
     int stages_all;
+    int max_staged; /* a peer's share of the buffers: one that is silent keeps none of another's */
 
     void *host_memory, *device_memory; /* slots and words of all rings, the abort word; their states */
     uint64_t *abort;
     struct ring_side *rings; /* [num_ranks * num_queues], peer major */
     struct proxy_peer *peers;
-    struct own_region *own; /* [num_own] */
+    struct own_region *own; /* [num_own] the latest last; likewise: */
     struct region *there;   /* [num_there][num_ranks] */
     int num_own, num_there;
     uint64_t now_ns; /* as the thread saw last */
@@ -94,6 +96,9 @@ int terni_ring_advance(struct proxy *p, struct ring_side *ring);
 void terni_ring_complete(struct proxy *p, struct engine_op *op);
 /* The engine has lost a peer: all of its rings fail. */
 void terni_rings_lose(struct proxy *p, int peer);
+/* Memory of this rank is registered no more: operations that use it will fail, and nothing that was prepared
+ * and put off is posted as it was. */
+void terni_rings_revoke(struct proxy *p, const struct region *own);
 /* proxy.c */
 enum tern_status terni_proxy_start(struct proxy *p);
 void terni_proxy_stop(struct proxy *p);

@@ -38,11 +38,17 @@ static const struct ring_slot *peek(const struct ring_side *ring, uint64_t behin
     return __atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) == ticket ? slot : NULL;
 }
 
+static void give_buffer(struct proxy *p, struct engine_op *op)
+{
+    p->peers[op->peer].num_staged -= op->stage != NULL;
+    terni_stage_give(&p->stage, op->stage);
+    op->stage = NULL;
+}
+
 static void give_op(struct proxy *p, struct engine_op *op)
 {
     struct proxy_peer *peer = &p->peers[op->peer];
-    terni_stage_give(&p->stage, op->stage);
-    op->stage = NULL;
+    give_buffer(p, op);
     op->next = peer->free;
     peer->free = op;
 }
@@ -107,7 +113,7 @@ static int holds(const struct region *r, uint64_t at, uint64_t bytes)
 
 static struct own_region *find_own(struct proxy *p, uint64_t at)
 {
-    for (int i = 0; i < p->num_own; i++) {
+    for (int i = p->num_own - 1; i >= 0; i--) {
         if (holds(&p->own[i].card, at, 1)) {
             return &p->own[i];
         }
@@ -117,7 +123,7 @@ static struct own_region *find_own(struct proxy *p, uint64_t at)
 
 static const struct region *find_there(const struct proxy *p, int peer, uint64_t at)
 {
-    for (int i = 0; i < p->num_there; i++) {
+    for (int i = p->num_there - 1; i >= 0; i--) {
         const struct region *r = &p->there[(size_t)i * (size_t)p->num_ranks + (size_t)peer];
         if (holds(r, at, 1)) {
             return r;
@@ -188,10 +194,11 @@ static int fill_stage(struct proxy *p, struct ring_side *ring, struct engine_op 
     if (op->staged == NULL) {
         return 1;
     }
-    op->stage = terni_stage_take(&p->stage);
-    if (op->stage == NULL) {
+    if (p->peers[op->peer].num_staged == p->max_staged) {
         return 0;
     }
+    op->stage = terni_stage_take(&p->stage); /* there is one: the shares add up to all */
+    p->peers[op->peer].num_staged++;
     op->local = op->stage;
     op->desc = NULL;
     if (op->kind == ENGINE_WRITE &&
@@ -224,6 +231,9 @@ static int prepare_word(struct proxy *p, struct ring_side *ring, struct engine_o
     op->desc = NULL;
     op->bytes = 0;
     op->amo = RING_CODE_AMO(q->code);
+    if (op->amo == NET_AMO_SET && q->local != 0) {
+        op->amo = NET_AMO_SWAP; /* of a SET nobody reads the old word */
+    }
     op->width = width;
     op->value = q->value;
     op->compare = q->compare;
@@ -251,14 +261,14 @@ static int prepare(struct proxy *p, struct ring_side *ring)
         return 0;
     }
     op->syndrome = SYNDROME_NONE;
+    op->is_revoked = 0;
     op->staged = NULL;
     op->amo = op->width = 0;
     op->value = op->compare = 0;
     op->owner = ring;
     op->ticket = ring->consumed + 1;
     if (!(is_word(run) ? prepare_word(p, ring, op) : prepare_move(p, ring, op) && fill_stage(p, ring, op))) {
-        terni_stage_give(&p->stage, op->stage);
-        op->stage = NULL;
+        give_buffer(p, op);
         return 0;
     }
     peer->free = op->next;
@@ -342,6 +352,23 @@ static enum tern_status deliver(struct proxy *p, struct ring_side *ring, const s
     return TERN_OK;
 }
 
+void terni_rings_revoke(struct proxy *p, const struct region *own)
+{
+    for (int i = 0; i < terni_num_rings(p); i++) {
+        struct ring_run *run = &p->rings[i].run;
+        if (run->op != NULL) {
+            give_op(p, run->op);
+            run->op = NULL;
+        }
+    }
+    /* Those that are not out are marked in vain. */
+    for (int i = 0; i < p->num_ranks * ENGINE_WINDOW; i++) {
+        struct engine_op *op = &p->peers[i / ENGINE_WINDOW].ops[i % ENGINE_WINDOW];
+        uint64_t at = (uint64_t)(uintptr_t)(op->staged != NULL ? op->staged : op->local);
+        op->is_revoked |= at != 0 && holds(own, at, 1);
+    }
+}
+
 void terni_rings_lose(struct proxy *p, int peer)
 {
     const struct engine_peer *seen = &p->engine->peers[peer];
@@ -377,7 +404,8 @@ void terni_ring_complete(struct proxy *p, struct engine_op *op)
     ring->left[op->ticket & (ring->view.depth - 1)]--;
     if (ring->syndrome != SYNDROME_NONE) {
         /* Has failed already. */
-    } else if (op->syndrome != SYNDROME_NONE) {
+    } else if (op->syndrome != SYNDROME_NONE || op->is_revoked) {
+        op->syndrome = op->syndrome != SYNDROME_NONE ? op->syndrome : (uint32_t)SYNDROME_LOCAL_PROTECTION;
         fail_op(p, ring, op);
     } else if (deliver(p, ring, op) != TERN_OK) {
         refuse(p, ring, SYNDROME_LOCAL_QP_OPERATION, tern_last_error());

@@ -145,6 +145,9 @@ void terni_serve_begin(struct serve *s, const struct wire_frame *frame, int peer
     }
     served->at = staged ? buffer : memory.host;
     served->staged = staged ? memory.host : NULL;
+    if (q.bytes == 0) {
+        return; /* there is no memory to it */
+    }
     if (q.use == KEY_USE_READ && staged) {
         settle(served, terni_stage_copy(s->stage, served->at, served->staged, q.bytes));
     } else if (frame->kind == WIRE_ATOMIC || frame->kind == WIRE_STORE) {

@@ -23,6 +23,9 @@ struct wire_frame {
 };
 enum { WIRE_HELLO = 0x4e524e45, WIRE_WRITE = 1, WIRE_READ, WIRE_ATOMIC, WIRE_STORE, WIRE_ANSWER, WIRE_BYE };
 
+/* A ring has a byte for it: what a peer says beyond that is nonsense. */
+enum { WIRE_MAX_SYNDROME = 0xff };
+
 enum { SERVE_MAX_REGIONS = 1024, SERVE_PD = 1 };
 
 struct serve {

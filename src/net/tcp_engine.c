@@ -24,7 +24,7 @@ static enum engine_post tcp_post(struct engine *e, struct engine_op *op)
     struct wire *w = tcp_of(e)->wires[op->peer];
     int is_staged_read = op->kind == ENGINE_READ && op->there.is_staged;
     struct wire_frame frame;
-    if (w->state != WIRE_UP || (is_staged_read && w->is_reading)) {
+    if (w->state != WIRE_UP || w->is_deaf || (is_staged_read && w->is_reading)) {
         return ENGINE_AGAIN;
     }
     terni_serve_request(op, &frame);
@@ -40,7 +40,7 @@ static enum engine_post tcp_post(struct engine *e, struct engine_op *op)
 static int list_fds(struct tcp_engine *t)
 {
     int n = 0;
-    t->fds[n].fd = t->num_up < t->base.num_ranks - 1 && t->num_guests < WIRE_MAX_GUESTS ? t->listen_fd : -1;
+    t->fds[n].fd = t->num_guests < WIRE_MAX_GUESTS ? t->listen_fd : -1;
     t->fds[n++].events = POLLIN;
     for (int i = 0; i < t->num_guests; i++) {
         t->fds[n].fd = t->guests[i].fd;
@@ -103,6 +103,9 @@ static struct engine_op *tcp_poll(struct engine *e, int *busy)
     if (t->fds[0].revents != 0) {
         terni_guests_accept(t);
     }
+    if (t->num_up == e->num_ranks - 1) {
+        terni_guests_end(t);
+    }
     *t->last_ended = NULL;
     ended = t->ended;
     t->ended = NULL;
@@ -144,12 +147,6 @@ static enum tern_status tcp_add(struct engine *e, struct own_region *r)
     return TERN_OK;
 }
 
-static void tcp_remove(struct engine *e, struct own_region *r)
-{
-    (void)e;
-    (void)r;
-}
-
 /* What is queued goes out first, so that a peer whose request was served hears so. */
 static void say_farewell(struct tcp_engine *t, int r, uint64_t deadline_ns)
 {
@@ -184,15 +181,11 @@ static void tcp_close(struct engine *e)
             if (t->wires[r]->fd >= 0) {
                 close(t->wires[r]->fd);
             }
+            free(t->wires[r]->kept);
             free(t->wires[r]);
         }
     }
-    for (int i = 0; i < t->num_guests; i++) {
-        close(t->guests[i].fd);
-    }
-    if (t->listen_fd >= 0) {
-        close(t->listen_fd);
-    }
+    terni_guests_end(t);
     terni_engine_fini(e);
     free(t->wires);
     free(t->fds);
@@ -205,7 +198,7 @@ static const struct engine_ops tcp_ops = {
     .connect = terni_tcp_engine_connect,
     .is_connected = tcp_is_connected,
     .add = tcp_add,
-    .remove = tcp_remove,
+    .remove = terni_tcp_engine_remove,
     .post = tcp_post,
     .poll = tcp_poll,
     .rest = tcp_rest,

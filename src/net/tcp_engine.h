@@ -27,10 +27,12 @@ struct wire {
     int fd;
     enum wire_state state;
     int is_blocked; /* the socket takes no more: poll says when */
+    int is_deaf;    /* the peer takes nothing any more: nothing is sent, what it said is still read */
 
     struct wire_out out[WIRE_MAX_OUT]; /* a queue from `first` on */
     int first_out, num_out;
     uint64_t out_done; /* bytes of the first that have gone */
+    char *kept;        /* the bytes of one that had begun when its memory was released; NULL: none was */
 
     char buffer[WIRE_BUFFER_BYTES]; /* [begin, end) is read and not looked at */
     uint32_t begin, end;
@@ -54,7 +56,7 @@ struct wire_guest {
 
 struct tcp_engine {
     struct engine base;
-    int listen_fd;
+    int listen_fd; /* -1: not any more */
     struct address bound;
     unsigned char cookie[16];
     uint32_t timeout_ms;
@@ -62,7 +64,7 @@ struct tcp_engine {
     struct pollfd *fds;  /* the listener, guests, wires */
     struct wire_guest guests[WIRE_MAX_GUESTS];
     int num_guests;
-    int num_up; /* of the peers; guests are heard until all are */
+    int num_up; /* of the peers; this rank listens until all are */
     struct engine_op *ended, **last_ended;
 };
 
@@ -72,7 +74,12 @@ int terni_wire_greets(struct tcp_engine *t, int r, const struct wire_frame *hell
 void terni_wire_called(struct tcp_engine *t, int r); /* the socket of a call is ready, or has failed */
 void terni_guests_accept(struct tcp_engine *t);
 void terni_guest_hear(struct tcp_engine *t, int i);
+/* Nobody is waited for any more: no guest is heard, and nobody can call. */
+void terni_guests_end(struct tcp_engine *t);
 enum tern_status terni_tcp_engine_connect(struct engine *e, const unsigned char *cards);
+
+/* tcp_release.c */
+void terni_tcp_engine_remove(struct engine *e, struct own_region *region);
 
 /* tcp_stream.c */
 /* Queues a frame; 0 if a peer that keeps no window has filled the queue. */

@@ -122,6 +122,18 @@ void terni_guest_hear(struct tcp_engine *t, int i)
     terni_wire_hello(t, (int)r);
 }
 
+void terni_guests_end(struct tcp_engine *t)
+{
+    for (int i = 0; i < t->num_guests; i++) {
+        close(t->guests[i].fd);
+    }
+    t->num_guests = 0;
+    if (t->listen_fd >= 0) {
+        close(t->listen_fd);
+    }
+    t->listen_fd = -1;
+}
+
 static enum tern_status call_peer(struct tcp_engine *t, int r, const struct address *a)
 {
     struct wire *w = t->wires[r];

@@ -47,6 +47,9 @@ void terni_wire_lose(struct tcp_engine *t, int r, enum tern_status status, const
 int terni_wire_put(struct wire *w, const struct wire_frame *frame, const char *data, uint64_t bytes)
 {
     struct wire_out *out = &w->out[(w->first_out + w->num_out) % WIRE_MAX_OUT];
+    if (w->is_deaf) {
+        return 1; /* gone, as what was queued before */
+    }
     if (w->num_out == WIRE_MAX_OUT) {
         return 0;
     }
@@ -103,10 +106,15 @@ void terni_wire_send(struct tcp_engine *t, int r)
             sent(w, (uint64_t)done);
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             w->is_blocked = 1;
-        } else if (errno != EINTR) {
+        } else if (errno == EPIPE || errno == ECONNRESET) {
             /* What the peer said before it left can still be read, and reading will find it gone. */
+            shutdown(w->fd, SHUT_WR);
+            w->is_deaf = 1;
             w->num_out = 0;
-            return;
+        } else if (errno != EINTR) {
+            /* Part of a frame may have gone: whatever followed would be taken for the rest of it. */
+            terni_wire_lose(t, r, TERN_SYSTEM_ERROR, "nothing can be sent to rank %d: %s", r,
+                            strerror(errno));
         }
     }
 }
@@ -134,6 +142,10 @@ static int hear_answer(struct tcp_engine *t, int r)
     uint64_t wanted = op != NULL && op->kind == ENGINE_READ && w->frame.key == SYNDROME_NONE ? op->bytes : 0;
     if (op == NULL || w->frame.bytes != wanted) {
         terni_wire_lose(t, r, TERN_MISMATCH, "rank %d answered a request that was not made", r);
+        return 0;
+    }
+    if (w->frame.key > WIRE_MAX_SYNDROME) {
+        terni_wire_lose(t, r, TERN_MISMATCH, "rank %d answered with syndrome 0x%x", r, w->frame.key);
         return 0;
     }
     w->sink = op->local;

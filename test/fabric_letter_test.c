@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Messages of the libfabric engine among many ranks of which three are engines of this process: rank 0, the last,
+ * and one that stands for all others. That one is polled only when a test says so, so it is a peer that does not
+ * stir. */
+#include "comm/socket.h"
+#include "net/serve.h"
+#include "support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { NUM_RANKS = 80, FIRST = 0, OTHERS = 1, LAST = NUM_RANKS - 1, PIECE = 32 * 1024 };
+
+struct end {
+    struct stage stage;
+    struct serve *serve;
+    struct engine *e;
+    char *area;
+    struct region region;
+};
+
+struct trio {
+    struct executor *x;
+    struct machine *m;
+    struct address own;
+    unsigned char cookie[16];
+    unsigned char cards[NUM_RANKS * ENGINE_CARD_BYTES];
+    struct end ends[3]; /* FIRST, OTHERS, LAST */
+    int ended;          /* operations */
+    uint32_t syndromes; /* of them, any bit */
+};
+
+static const int ranks[3] = {FIRST, OTHERS, LAST};
+
+static enum tern_status open_end(struct trio *s, int i)
+{
+    struct engine_config config = {
+        .rank = ranks[i], .num_ranks = NUM_RANKS, .own = &s->own, .cookie = s->cookie};
+    struct end *end = &s->ends[i];
+    config.provider = "tcp;ofi_rxm";
+    config.timeout_ms = 20000;
+    end->serve = (struct serve *)test_take(1, sizeof *end->serve);
+    end->area = (char *)test_take(1, PIECE);
+    TERN_TRY(terni_stage_open(&end->stage, s->m, 2, NUM_RANKS));
+    TERN_TRY(terni_serve_init(end->serve, &end->stage));
+    end->region.base = (uint64_t)(uintptr_t)end->area;
+    end->region.bytes = PIECE;
+    end->region.access = KEY_LOCAL_WRITE | KEY_REMOTE_WRITE | KEY_REMOTE_READ;
+    end->region.is_staged = 1; /* everything by messages */
+    TERN_TRY(terni_serve_add(end->serve, &end->region));
+    TERN_TRY(terni_fabric_engine_open(&config, &end->e));
+    end->e->serve = end->serve;
+    for (int r = 0; r < NUM_RANKS; r++) {
+        if (i == 1 ? r != FIRST && r != LAST : r == ranks[i]) {
+            TERN_TRY(end->e->ops->card(end->e, s->cards + (size_t)r * ENGINE_CARD_BYTES));
+        }
+    }
+    return TERN_OK;
+}
+
+static void turn(struct trio *s, int i)
+{
+    int busy = 0;
+    struct engine_op *op = s->ends[i].e->ops->poll(s->ends[i].e, &busy);
+    for (; op != NULL; op = op->next) {
+        s->ended++;
+        s->syndromes |= op->syndrome;
+    }
+    if (!busy) {
+        s->ends[i].e->ops->rest(s->ends[i].e, 100000);
+    }
+}
+
+/* Whether two ends have met, the third being polled or not. */
+static int have_met(struct trio *s, int a, int b, int third_too)
+{
+    double end = test_seconds() + 20;
+    struct engine *ea = s->ends[a].e, *eb = s->ends[b].e;
+    while (test_seconds() < end) {
+        for (int i = 0; i < 3; i++) {
+            if (i == a || i == b || third_too) {
+                turn(s, i);
+            }
+        }
+        if (ea->ops->is_connected(ea, ranks[b]) && eb->ops->is_connected(eb, ranks[a])) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void fill_write(struct trio *s, struct engine_op *op, int i, int peer, uint32_t tag, uint64_t bytes)
+{
+    memset(op, 0, sizeof *op);
+    op->kind = ENGINE_WRITE;
+    op->peer = peer;
+    op->tag = tag;
+    op->there = s->ends[i].region;
+    op->remote = s->ends[i].region.base;
+    op->local = bytes != 0 ? s->ends[0].area : NULL;
+    op->bytes = bytes;
+}
+
+/* Posts to LAST, and polls both until it has ended. */
+static int ends_well(struct trio *s, struct engine_op *op)
+{
+    struct engine *e = s->ends[0].e;
+    double end = test_seconds() + 20;
+    enum engine_post posted = ENGINE_AGAIN;
+    int before = s->ended;
+    while ((posted == ENGINE_AGAIN || s->ended == before) && test_seconds() < end) {
+        posted = posted == ENGINE_AGAIN ? e->ops->post(e, op) : posted;
+        turn(s, 0);
+        turn(s, 2);
+    }
+    CHECK(s->ended == before + 1 && op->syndrome == SYNDROME_NONE, "%s, %d ended, syndrome 0x%02x",
+          posted == ENGINE_AGAIN ? "not posted" : "posted", s->ended - before, op->syndrome);
+    return TEST_PASSED;
+}
+
+/* More ranks than letters for greetings, and most of them do not stir: the others meet. */
+static int greetings(struct trio *s)
+{
+    for (int i = 0; i < 3; i++) {
+        OK(s->ends[i].e->ops->connect(s->ends[i].e, s->cards));
+    }
+    CHECK(have_met(s, 0, 2, 0), "ranks %d and %d have not met", FIRST, LAST);
+    CHECK(have_met(s, 0, 1, 1), "ranks %d and %d have not met", FIRST, OTHERS);
+    return TEST_PASSED;
+}
+
+static int no_bytes(struct trio *s)
+{
+    struct engine_op op;
+    for (int is_read = 0; is_read < 2; is_read++) {
+        fill_write(s, &op, 2, LAST, 0, 0);
+        op.kind = is_read ? ENGINE_READ : ENGINE_WRITE;
+        PASS(ends_well(s, &op));
+    }
+    return TEST_PASSED;
+}
+
+/* Peers that take nothing are written to until no letter for them is left: the last rank is reached. */
+static int shares(struct trio *s)
+{
+    struct engine *e = s->ends[0].e;
+    struct engine_op *ops = (struct engine_op *)test_take(NUM_RANKS * ENGINE_WINDOW, sizeof *ops), op;
+    int result, num_posted = 0, num_refused = 0;
+    for (int r = OTHERS; r < LAST; r++) {
+        for (uint32_t tag = 0; tag < ENGINE_WINDOW; tag++) {
+            struct engine_op *mine = &ops[r * ENGINE_WINDOW + (int)tag];
+            fill_write(s, mine, 1, r, tag, PIECE);
+            if (e->ops->post(e, mine) == ENGINE_AGAIN) {
+                num_refused++;
+                break;
+            }
+            num_posted++;
+        }
+        turn(s, 0);
+    }
+    memset(s->ends[0].area, 'w', PIECE);
+    fill_write(s, &op, 2, LAST, 0, PIECE);
+    result = ends_well(s, &op);
+    if (!result && (memcmp(s->ends[2].area, s->ends[0].area, PIECE) != 0 || num_refused == 0)) {
+        test_note(__FILE__, __LINE__, "the bytes; %d posted, %d refused", num_posted, num_refused);
+        result = TEST_FAILED;
+    }
+    for (int i = 0; i < 3 && s->ends[i].e != NULL; i++) {
+        s->ends[i].e->ops->close(s->ends[i].e); /* before the operations go */
+        s->ends[i].e = NULL;
+    }
+    free(ops);
+    return result;
+}
+
+static int with_trio(struct test *t, int (*body)(struct trio *s))
+{
+    struct trio *s = (struct trio *)test_take(1, sizeof *s);
+    enum tern_status status = terni_executor_open(0, &s->x);
+    int result = TEST_PASSED;
+    OK(status);
+    OK(terni_cpu_open(s->x, &s->m));
+    terni_address_loopback(&s->own);
+    memset(s->cookie, 0x5c, sizeof s->cookie);
+    for (int i = 0; i < 3 && status == TERN_OK; i++) {
+        status = open_end(s, i);
+    }
+    if (status == TERN_UNSUPPORTED) {
+        result = test_skip(t, "%s", tern_last_error());
+    } else if (status != TERN_OK) {
+        test_note(__FILE__, __LINE__, "\"%s\"", tern_last_error());
+        result = TEST_FAILED;
+    }
+    result = result ? result : greetings(s);
+    result = result || body == NULL ? result : body(s);
+    for (int i = 0; i < 3; i++) {
+        struct end *end = &s->ends[i];
+        if (end->e != NULL) {
+            end->e->ops->close(end->e);
+        }
+        terni_stage_close(&end->stage);
+        free(end->serve);
+        free(end->area);
+    }
+    s->m->ops->close(s->m);
+    terni_executor_release(s->x);
+    free(s);
+    return result;
+}
+
+static int run_greetings(struct test *t) { return with_trio(t, NULL); }
+static int run_no_bytes(struct test *t) { return with_trio(t, no_bytes); }
+static int run_shares(struct test *t) { return with_trio(t, shares); }
+
+int main(int argc, char **argv)
+{
+    struct test t;
+    test_begin(&t, argc, argv);
+    test_quiet();
+    test_run(&t, "more ranks than letters meet, though most do not stir", run_greetings);
+    test_run(&t, "messages of no bytes", run_no_bytes);
+    test_run(&t, "peers that take nothing hold no other's letters", run_shares);
+    return test_end(&t);
+}
