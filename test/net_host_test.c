@@ -347,6 +347,62 @@ static int places(struct test *t)
     return in_scene(&config, places_body);
 }
 
+/* A barrier on ranks that are given, and how it ends for them. */
+static int barrier_of(struct host_scene *s, struct tern_net_team *views, int r, int status)
+{
+    OK(tern_net_barrier_on_stream(s->rig.networks[r], &views[r], lane_of(s, r)));
+    EXPECT(tern_net_synchronize(s->rig.networks[r], lane_of(s, r)), (enum tern_status)status);
+    return 0;
+}
+
+static int open_part(struct host_scene *s, struct tern_team **world, int start, int stride,
+                     struct tern_team **teams, struct tern_net_team *views)
+{
+    for (int r = 0; r < RANKS; r++) {
+        memset(&views[r], 0, sizeof views[r]);
+        views[r].size = sizeof views[r];
+        teams[r] = NULL;
+    }
+    OK(tern_team_split_all(RANKS, world, start, stride, 2, teams));
+    OK(tern_net_team_open_all(RANKS, s->rig.networks, teams, views));
+    return 0;
+}
+
+/* Rank 1 has given up the first barrier of {1, 3}, which rank 3 then passes; so rank 3 closes the team, and its
+ * place goes to {2, 3}. Rank 1 comes to its barrier again: its signal is not one of rank 2. */
+static int stale_body(struct host_scene *s)
+{
+    struct tern_team *world[RANKS], *first[RANKS], *second[RANKS];
+    struct tern_net_team world_views[RANKS], first_views[RANKS], second_views[RANKS];
+    PASS(open_teams(s, TERN_TEAM_WORLD, world, world_views));
+    PASS(open_part(s, world, 1, 2, first, first_views));
+    PASS(barrier_of(s, first_views, 1, TERN_TIMEOUT));
+    PASS(barrier_of(s, first_views, 3, TERN_OK));
+    uint64_t *words = first_views[3].words;
+    tern_net_team_close(s->rig.networks[3], &first_views[3]);
+    PASS(open_part(s, world, 2, 1, second, second_views));
+    CHECK(second_views[3].words == words, "the second team has another place");
+    PASS(barrier_of(s, first_views, 1, TERN_OK));
+    PASS(barrier_of(s, second_views, 3, TERN_TIMEOUT)); /* rank 2 has not come */
+    PASS(barrier_of(s, second_views, 2, TERN_OK));
+    PASS(barrier_of(s, second_views, 3, TERN_OK));
+    for (int r = 0; r < RANKS; r++) {
+        tern_team_close(first[r]);
+        tern_team_close(second[r]);
+        tern_team_close(world[r]);
+    }
+    return 0;
+}
+
+static int stale(struct test *t)
+{
+    struct tern_net_config config = TERN_NET_CONFIG_INIT;
+    (void)t;
+    config.num_teams = 2;
+    config.timeout_ms = 60;
+    return in_scene(&config, stale_body);
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -358,5 +414,6 @@ int main(int argc, char **argv)
     test_run(&t, "windows that come later", windows);
     test_run(&t, "domains", domains);
     test_run(&t, "places for teams", places);
+    test_run(&t, "a late signal of another team", stale);
     return test_end(&t);
 }

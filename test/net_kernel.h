@@ -39,4 +39,17 @@ struct tour_args {
     uint64_t round;              /* from 1 */
 };
 
+/* Memory that has the types of its users, to whom the calls lie open: one thread writes numbers, gives them to
+ * itself, fetches them back and reads numbers. By as many bytes at a time as the ends allow: 4, 8, 16. */
+enum { TYPES_NUMBERS = 12, TYPES_SHIFTS = 3 };
+
+struct types_args {
+    struct tern_net net;
+    float *box;            /* [TYPES_NUMBERS + 4] in a window, 16-byte aligned, as the following */
+    float *from, *got;     /* [TYPES_NUMBERS + 4] local */
+    float *seen, *fetched; /* [TYPES_SHIFTS][TYPES_NUMBERS] what the thread read from box and got */
+    int32_t *status;
+    float first;
+};
+
 #endif

@@ -111,8 +111,8 @@ struct tern_net_team {
     size_t size;
     int32_t rank, num_ranks; /* in the team */
     const int32_t *members;  /* [num_ranks] numbers in the communicator */
-    uint64_t *words;         /* [num_ranks] in a window: the round that each has come to */
-    uint64_t *round;         /* the last that has ended here */
+    uint64_t *words; /* [ranks of the communicator] in a window: the round that each member has come to */
+    uint64_t *round; /* the last that has ended here */
 };
 #define TERN_NET_TEAM_INIT                                                                                   \
     {                                                                                                        \
