@@ -119,25 +119,22 @@ TERN_KERNEL(net_tour, struct tour_args, p)
     p->status[tid()] |= status;
 }
 
-/* A compiler that took the calls' accesses for other types' would keep what stood there before. */
+/* All in memory of the thread, which the compiler overlooks: if it took the calls' accesses for other types', it
+ * would leave stores out and keep what stood there before. */
 TERN_DEVICE int types_turn(const struct types_args *p, int turn)
 {
     const struct tern_net *net = &p->net;
-    float *box = p->box + (1 << turn), *got = p->got;
+    float from[TYPES_NUMBERS] __attribute__((aligned(16))), got[TYPES_NUMBERS] __attribute__((aligned(16)));
+    float *box = p->box + (1 << turn);
     int status;
     for (int i = 0; i < TYPES_NUMBERS; i++) {
-        box[i] = -1;
         got[i] = -2;
-        p->from[i] = p->first + (float)(turn * TYPES_NUMBERS + i);
+        from[i] = p->first + (float)(turn * TYPES_NUMBERS + i);
     }
-    status = tern_put(net, net->rank, 0, box, p->from, TYPES_NUMBERS * sizeof(float));
-    for (int i = 0; i < TYPES_NUMBERS; i++) {
-        p->seen[turn * TYPES_NUMBERS + i] = box[i];
-        box[i] += 0.5f;
-    }
+    status = tern_put(net, net->rank, 0, box, from, TYPES_NUMBERS * sizeof(float));
     status |= tern_get(net, net->rank, 0, got, box, TYPES_NUMBERS * sizeof(float));
     for (int i = 0; i < TYPES_NUMBERS; i++) {
-        p->fetched[turn * TYPES_NUMBERS + i] = got[i];
+        p->seen[turn * TYPES_NUMBERS + i] = got[i];
     }
     return status;
 }

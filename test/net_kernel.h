@@ -45,9 +45,8 @@ enum { TYPES_NUMBERS = 12, TYPES_SHIFTS = 3 };
 
 struct types_args {
     struct tern_net net;
-    float *box;            /* [TYPES_NUMBERS + 4] in a window, 16-byte aligned, as the following */
-    float *from, *got;     /* [TYPES_NUMBERS + 4] local */
-    float *seen, *fetched; /* [TYPES_SHIFTS][TYPES_NUMBERS] what the thread read from box and got */
+    float *box;  /* [TYPES_NUMBERS + 4] in a window, 16-byte aligned */
+    float *seen; /* [TYPES_SHIFTS][TYPES_NUMBERS] what came back */
     int32_t *status;
     float first;
 };
