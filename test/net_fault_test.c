@@ -148,7 +148,7 @@ static int host_refusals(struct host_scene *s)
     REFUSES(tern_net_put(n, 0, 2, box, local, 8), TERN_INVALID_ARGUMENT, "queue 2, where the network has 2");
     REFUSES(tern_net_put(n, 0, 0, local, box, 8), TERN_INVALID_ARGUMENT, "is in no window");
     REFUSES(tern_net_get(n, 0, 0, box, local, 8), TERN_INVALID_ARGUMENT, "is in no window");
-    REFUSES(tern_net_put(n, 0, 0, box, local, 1ull << 40), TERN_INVALID_ARGUMENT, "is in no window");
+    REFUSES(tern_net_put(n, 0, 0, box, local, 1ull << 40), TERN_INVALID_ARGUMENT, "where its window has");
     REFUSES(tern_net_put(NULL, 0, 0, box, local, 8), TERN_INVALID_ARGUMENT, "network");
     REFUSES(tern_net_put(n, 0, 0, NULL, local, 8), TERN_INVALID_ARGUMENT, "remote");
     REFUSES(tern_net_signal(n, 0, 0, word, 2, 8, 1), TERN_INVALID_ARGUMENT, "signal 2");

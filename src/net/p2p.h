@@ -176,4 +176,9 @@ TERN_DEVICE void p2p_flush(void)
     fence_acqrel_sys();
 }
 
+#undef P2P_STORE_32
+#undef P2P_STORE_64
+#undef P2P_ADD_32
+#undef P2P_ADD_64
+
 #endif
