@@ -54,7 +54,7 @@ TERN_DEVICE int get_all(const struct tour_args *p, int next)
     return status | tern_quiet(net, next, 0) | tern_quiet_all(net);
 }
 
-/* A sheet by a thread, one by a warp, one by the block; then two flags that come after them all. */
+/* Two sheets by a thread, two by a warp, two by the block; then two flags that come after them all. */
 TERN_DEVICE int signal_all(const struct tour_args *p, int next)
 {
     const struct tern_net *net = &p->net;
@@ -62,15 +62,21 @@ TERN_DEVICE int signal_all(const struct tour_args *p, int next)
     const struct tour_box *from = p->from;
     int status = 0;
     if (tid() == 40) {
-        status |= tern_put_signal(net, next, 0, to->signalled[0], from->signalled[0], SHEET, &to->flags[0], 8,
-                                  TERN_SIGNAL_ADD, 1);
+        status |= tern_put_signal(net, next, 0, to->signalled[0][0], from->signalled[0][0], SHEET,
+                                  &to->flags[0], 8, TERN_SIGNAL_ADD, 1);
+        status |= tern_put_signal_nbi(net, next, 0, to->signalled[1][0], from->signalled[1][0], SHEET,
+                                      &to->flags[1], 8, TERN_SIGNAL_ADD, 1);
     }
     if (warp() == 1) {
-        status |= tern_put_signal_warp(net, next, 0, to->signalled[1], from->signalled[1], SHEET,
-                                       &to->flags[1], 8, TERN_SIGNAL_ADD, 1);
+        status |= tern_put_signal_warp(net, next, 0, to->signalled[0][1], from->signalled[0][1], SHEET,
+                                       &to->flags[2], 8, TERN_SIGNAL_ADD, 1);
+        status |= tern_put_signal_nbi_warp(net, next, 0, to->signalled[1][1], from->signalled[1][1], SHEET,
+                                           &to->flags[3], 8, TERN_SIGNAL_ADD, 1);
     }
-    status |= tern_put_signal_block(net, next, 0, to->signalled[2], from->signalled[2], SHEET, &to->flags[2],
-                                    8, TERN_SIGNAL_ADD, 1);
+    status |= tern_put_signal_block(net, next, 0, to->signalled[0][2], from->signalled[0][2], SHEET,
+                                    &to->flags[4], 8, TERN_SIGNAL_ADD, 1);
+    status |= tern_put_signal_nbi_block(net, next, 0, to->signalled[1][2], from->signalled[1][2], SHEET,
+                                        &to->flags[5], 8, TERN_SIGNAL_ADD, 1);
     if (tid() == 3) {
         status |= tern_put_inline(net, next, 0, &to->small[1], from->small[1], 4);
         status |= tern_fence(net, next, 0);
@@ -85,7 +91,7 @@ TERN_DEVICE int wait_all(const struct tour_args *p)
     const struct tour_box *box = p->box;
     int status = 0;
     if (tid() == 70) {
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 6; i++) {
             status |= tern_wait(&p->net, &box->flags[i], TERN_COMPARE_GE, p->round, 8, 0);
         }
         status |= tern_wait(&p->net, &box->narrow_flags[0], TERN_COMPARE_EQ, p->round, 4, 0);

@@ -17,11 +17,11 @@ enum {
 /* Twice for each: by the plain call and by the other. */
 struct tour_box {
     unsigned char cells[2][TOUR_THREADS][CELL], strips[2][TOUR_WARPS][STRIP], sheets[2][SHEET];
-    unsigned char signalled[3][SHEET]; /* by a thread, a warp, the block */
-    unsigned char nothing[3];          /* to the next multiple of 4; nobody gives it */
-    uint32_t stored[TOUR_THREADS];     /* through a pointer */
-    uint32_t small[2];                 /* inline */
-    uint64_t large, sum, tickets, flags[3];
+    unsigned char signalled[2][3][SHEET]; /* by a thread, a warp, the block */
+    unsigned char nothing[2];             /* to the next multiple of 4; nobody gives it */
+    uint32_t stored[TOUR_THREADS];        /* through a pointer */
+    uint32_t small[2];                    /* inline */
+    uint64_t large, sum, tickets, flags[6];
     uint32_t narrow_flags[2];
     uint32_t mark; /* between the last two barriers of each round: its number */
     uint32_t nothing_more;

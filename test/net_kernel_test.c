@@ -81,7 +81,7 @@ static void expect_box(struct tour *g, int r, int round)
     memset(seen->nothing, 0, sizeof seen->nothing);
     seen->sum = rounds * TOUR_THREADS * (TOUR_THREADS + 1) / 2;
     seen->tickets = rounds * TOUR_THREADS;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 6; i++) {
         seen->flags[i] = rounds;
     }
     seen->narrow_flags[0] = seen->narrow_flags[1] = (uint32_t)rounds;
