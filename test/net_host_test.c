@@ -219,8 +219,8 @@ static int is_word(struct host_scene *s, const void *at, uint64_t value)
     return 0;
 }
 
-/* The host's calls know of it by themselves. What rank 0 gives later has the same address, but at rank 1 it is
- * other memory. */
+/* The host's calls know of it by themselves. What rank 0 gives later has the same address, but at rank 1 it
+ * is other memory. */
 static int adopt_unseen(struct host_scene *s, struct tern_comm **comms, void **mine)
 {
     struct tern_network *n = s->rig.networks[0];
@@ -422,8 +422,8 @@ static int open_part(struct host_scene *s, struct tern_team **world, int start, 
     return 0;
 }
 
-/* Rank 1 has given up the first barrier of {1, 3}, which rank 3 then passes; so rank 3 closes the team, and its
- * place goes to {2, 3}. Rank 1 comes to its barrier again: its signal is not one of rank 2. */
+/* Rank 1 has given up the first barrier of {1, 3}, which rank 3 then passes; so rank 3 closes the team, and
+ * its place goes to {2, 3}. Rank 1 comes to its barrier again: its signal is not one of rank 2. */
 static int stale_body(struct host_scene *s)
 {
     struct tern_team *world[RANKS], *first[RANKS], *second[RANKS];

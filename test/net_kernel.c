@@ -125,8 +125,8 @@ TERN_KERNEL(net_tour, struct tour_args, p)
     p->status[tid()] |= status;
 }
 
-/* All in memory of the thread, which the compiler overlooks: if it took the calls' accesses for other types', it
- * would leave stores out and keep what stood there before. */
+/* All in memory of the thread, which the compiler overlooks: if it took the calls' accesses for other
+ * types', it would leave stores out and keep what stood there before. */
 TERN_DEVICE int types_turn(const struct types_args *p, int turn)
 {
     const struct tern_net *net = &p->net;

@@ -39,8 +39,8 @@ struct tour_args {
     uint64_t round;              /* from 1 */
 };
 
-/* Memory that has the types of its users, to whom the calls lie open: one thread writes numbers, gives them to
- * itself, fetches them back and reads numbers. By as many bytes at a time as the ends allow: 4, 8, 16. */
+/* Memory that has the types of its users, to whom the calls lie open: one thread writes numbers, gives them
+ * to itself, fetches them back and reads numbers. By as many bytes at a time as the ends allow: 4, 8, 16. */
 enum { TYPES_NUMBERS = 12, TYPES_SHIFTS = 3 };
 
 struct types_args {

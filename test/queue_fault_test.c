@@ -303,8 +303,8 @@ static int deadline_and_after(struct queue_rig *r, struct script *c)
     return queue_rig_check_idle(r);
 }
 
-/* More waits for an old value are given up than there are words: what the NIC has written since is used again,
- * and what it has not is not. */
+/* More waits for an old value are given up than there are words: what the NIC has written since is used
+ * again, and what it has not is not. */
 static int words_come_back(struct queue_rig *r, struct script *c)
 {
     uint64_t value = 0x5151515151515151;

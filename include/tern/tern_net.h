@@ -218,8 +218,8 @@ TERN_API enum tern_status tern_net_wait(struct tern_network *network, const void
                                         int compare, uint64_t value, uint32_t timeout_ms);
 /* Local. Every wait of this network that is in progress or comes later, on all ranks that this one can
  * address, ends with TERN_DISCONNECTED, unless its word is there: that one still returns TERN_OK. If a rank
- * cannot be told, the others are, and the first failure is returned. Nothing takes it back but another network. Other threads may call it
- * at any time. */
+ * cannot be told, the others are, and the first failure is returned. Nothing takes it back but another
+ * network. Other threads may call it at any time. */
 TERN_API enum tern_status tern_net_abort(struct tern_network *network);
 
 /* ---- Kernels of the program's own -------------------------------------------------------------------- */

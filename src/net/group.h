@@ -31,7 +31,7 @@ TERN_DEVICE void group_sync(struct net_group g)
     } else if (g.kind == GROUP_BLOCK) {
         sync_block();
     } else {
-        __asm__ __volatile__("" : : : "memory"); /* the compiler keeps the order that threads would */
+        fence_compiler();
     }
 }
 
