@@ -56,9 +56,8 @@ TERN_DEVICE void *tern_at_peer(const struct tern_net *net, int peer, const void 
 
 /* ---- Put and get -------------------------------------------------------------------------------------- */
 
-/* `remote` is a symmetric address, `local` memory of this rank; any number of bytes at any addresses, of
- * which
- * none are, for 0 bytes, looked at. Of each call there are three, by who calls, here with _GROUP for
+/* `remote` is a symmetric address, `local` memory of this rank; any number of bytes at any addresses,
+ * which nobody looks at for 0 bytes. Of each call there are three, by who calls, here with _GROUP for
  * nothing, _warp or _block:
  *
  *     int tern_put_GROUP(net, peer, queue, remote, local, bytes)          local may be written to again
