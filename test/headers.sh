@@ -65,6 +65,14 @@ if have gcc; then
         sed -n 's/^#define \([A-Za-z_0-9]*\).*/\1/p' | sort > "$scratch/theirs"
     comm -23 "$scratch/all" "$scratch/theirs" | grep -v '^TERN_' > "$scratch/errors"
     check "every macro of tern.h begins with TERN_" "$scratch/errors"
+    # The dialect's own vocabulary, which is what a kernel of the cpu machine asks for.
+    printf '%s\n' tid bid nthr nblk lane warp nwarps shared_memory > "$scratch/dialect"
+    echo '#include "tern/tern_device.h"' | gcc -std=gnu11 -Iinclude -Isrc -E -dM - |
+        sed -n 's/^#define \([A-Za-z_0-9]*\).*/\1/p' | sort > "$scratch/all"
+    printf '#include <stddef.h>\n#include <stdint.h>\n#include <string.h>\n' | gcc -std=gnu11 -E -dM - |
+        sed -n 's/^#define \([A-Za-z_0-9]*\).*/\1/p' | sort > "$scratch/theirs"
+    comm -23 "$scratch/all" "$scratch/theirs" | grep -v '^TERN_' | grep -vxF -f "$scratch/dialect" > "$scratch/errors"
+    check "and of tern_device.h, but for the dialect's" "$scratch/errors"
 else
     skip "macro names: there is no gcc"
 fi

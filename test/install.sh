@@ -116,6 +116,7 @@ __global__ void own(const __grid_constant__ struct tern_net net, const __grid_co
     struct vec16 v = {tid()};
     int peer = (net.rank + 1) % net.num_ranks;
     int s = tern_put_signal_block(&net, peer, 0, at, from, 1 << 20, flag, 8, TERN_SIGNAL_ADD, 1);
+    s |= tern_put_signal_nbi_warp(&net, peer, 0, at, from, 100, flag, 8, TERN_SIGNAL_SET, 1);
     s |= tern_put_nbi_warp(&net, peer, 0, at, from, 100) | tern_get(&net, peer, 0, at + 200, at, 8);
     s |= tern_put_inline(&net, peer, 0, at, 7, 4) | tern_signal_set(&net, peer, 0, flag + 1, 3, 4);
     s |= tern_atomic(&net, peer, 0, flag + 2, TERN_AMO_ADD, 1, 0, 8) | tern_fence(&net, peer, 0);

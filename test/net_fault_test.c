@@ -114,6 +114,36 @@ static int late_barrier(struct test *t)
     return in_scene(&config, late_barrier_body);
 }
 
+static const struct machine_ops *machine_ops;
+static int num_stores;
+
+/* The first of all fails. */
+static enum tern_status store(struct machine *m, uint64_t *at, uint64_t value, struct tern_stream *stream)
+{
+    return num_stores++ == 0 ? TERN_FAIL(TERN_OUT_OF_MEMORY, "no store")
+                             : machine_ops->store(m, at, value, stream);
+}
+
+/* One that cannot be told is no reason to let the others wait. */
+static int abort_in_part(struct host_scene *s)
+{
+    struct machine *m = s->rig.networks[3]->machine;
+    struct machine_ops ops = *m->ops;
+    enum tern_status status;
+    machine_ops = m->ops;
+    num_stores = 0;
+    ops.store = store;
+    m->ops = &ops;
+    status = tern_net_abort(s->rig.networks[3]);
+    m->ops = machine_ops;
+    EXPECT(status, TERN_OUT_OF_MEMORY);
+    for (int r = 0; r < RANKS; r++) {
+        EXPECT(tern_net_wait(s->rig.networks[r], device(s, s->words[r], 48), 8, TERN_COMPARE_EQ, 1, 20),
+               r == 0 ? TERN_TIMEOUT : TERN_DISCONNECTED);
+    }
+    return 0;
+}
+
 static int abort_body(struct host_scene *s)
 {
     for (int r = 0; r < RANKS; r++) { /* these wait for what never comes */
@@ -134,10 +164,53 @@ static int abort_body(struct host_scene *s)
 static int aborts(struct test *t)
 {
     (void)t;
+    PASS(in_scene(NULL, abort_in_part));
     return in_scene(NULL, abort_body);
 }
 
 /* ---- Refusals ---- */
+
+/* Words of 0, 3 and 16 bytes. */
+static int width_refusals(struct host_scene *s)
+{
+    static const uint32_t widths[] = {0, 3, 16};
+    struct tern_network *n = s->rig.networks[0];
+    struct tern_stream *stream = lane_of(s, 0);
+    void *word = device(s, s->words[0], 0), *local = device(s, s->local[0], 0);
+    for (int i = 0; i < 3; i++) {
+        uint32_t width = widths[i];
+        REFUSES(tern_net_signal_on_stream(n, 0, 0, word, TERN_SIGNAL_SET, width, 1, stream),
+                TERN_INVALID_ARGUMENT, "a word has 4 or 8 bytes");
+        REFUSES(tern_net_atomic_on_stream(n, 0, 0, word, TERN_AMO_ADD, width, 1, 0, local, stream),
+                TERN_INVALID_ARGUMENT, "a word has 4 or 8 bytes");
+        REFUSES(tern_net_wait_on_stream(n, word, width, TERN_COMPARE_EQ, 1, 1, stream), TERN_INVALID_ARGUMENT,
+                "a word has 4 or 8 bytes");
+        REFUSES(tern_net_atomic(n, 0, 0, word, TERN_AMO_ADD, width, 1, 0, NULL), TERN_INVALID_ARGUMENT,
+                "a word has 4 or 8 bytes");
+    }
+    REFUSES(tern_net_atomic_on_stream(n, 0, 0, word, TERN_AMO_ADD, 8, 1, 0, (char *)local + 4, stream),
+            TERN_INVALID_ARGUMENT, "old is at");
+    return 0;
+}
+
+/* Of no bytes nobody asks where they lie, but whose they are. */
+static int no_bytes(struct host_scene *s)
+{
+    struct tern_network *n = s->rig.networks[0];
+    struct net_shape shape = {GROUP_WARP, 1, 64, 1};
+    net_rig_clear(&s->rig);
+    OK(tern_net_put(n, 1, 0, NULL, NULL, 0));
+    OK(tern_net_get(n, 1, 0, NULL, device(s, s->local[0], 0), 0));
+    REFUSES(tern_net_put(n, RANKS, 0, NULL, NULL, 0), TERN_INVALID_ARGUMENT, "peer 4");
+    for (int i = 0; i < 2; i++) {
+        struct net_request *q = net_rig_add(&s->rig, 0);
+        q->kind = i == 0 ? NET_REQUEST_PUT : NET_REQUEST_GET;
+        q->peer = 1;
+    }
+    PASS(net_rig_launch(&s->rig, 0, &shape, NULL));
+    PASS(net_rig_collect(&s->rig));
+    return net_rig_all(&s->rig, TERN_OK);
+}
 
 static int host_refusals(struct host_scene *s)
 {
@@ -148,7 +221,9 @@ static int host_refusals(struct host_scene *s)
     REFUSES(tern_net_put(n, 0, 2, box, local, 8), TERN_INVALID_ARGUMENT, "queue 2, where the network has 2");
     REFUSES(tern_net_put(n, 0, 0, local, box, 8), TERN_INVALID_ARGUMENT, "is in no window");
     REFUSES(tern_net_get(n, 0, 0, box, local, 8), TERN_INVALID_ARGUMENT, "is in no window");
-    REFUSES(tern_net_put(n, 0, 0, box, local, 1ull << 40), TERN_INVALID_ARGUMENT, "is in no window");
+    REFUSES(tern_net_put(n, 0, 0, box, local, 1ull << 40), TERN_INVALID_ARGUMENT, "where its window has");
+    REFUSES(tern_net_put(n, 0, 0, box, local, SIZE_MAX), TERN_INVALID_ARGUMENT, "where its window has");
+    REFUSES(tern_net_get(n, 0, 0, local, box, SIZE_MAX - 7), TERN_INVALID_ARGUMENT, "where its window has");
     REFUSES(tern_net_put(NULL, 0, 0, box, local, 8), TERN_INVALID_ARGUMENT, "network");
     REFUSES(tern_net_put(n, 0, 0, NULL, local, 8), TERN_INVALID_ARGUMENT, "remote");
     REFUSES(tern_net_signal(n, 0, 0, word, 2, 8, 1), TERN_INVALID_ARGUMENT, "signal 2");
@@ -160,6 +235,25 @@ static int host_refusals(struct host_scene *s)
     REFUSES(tern_net_quiet(n, -2, -1), TERN_INVALID_ARGUMENT, "peer -2");
     REFUSES(tern_net_quiet(n, 0, 2), TERN_INVALID_ARGUMENT, "queue 2");
     return world_verify(&s->rig.world, "refusals move nothing");
+}
+
+/* What is no width, no operation, no signal, no comparison; and a word that is misaligned, waited for. */
+static int word_refusals(struct host_scene *s, const struct net_request *good)
+{
+    static const uint32_t widths[] = {0, 3, 16};
+    struct net_request q = *good;
+    for (int i = 0; i < 3; i++) {
+        q.width = widths[i];
+        PASS(kernel_refuses(s, &q, TERN_INVALID_ARGUMENT, "of which one does not exist"));
+    }
+    q = *good;
+    q.op = q.kind == NET_REQUEST_ATOMIC ? TERN_AMO_FETCH + 1
+           : q.kind == NET_REQUEST_WAIT ? TERN_COMPARE_LT + 1
+                                        : TERN_SIGNAL_SET + 1;
+    if (q.kind != NET_REQUEST_PUT_INLINE) {
+        PASS(kernel_refuses(s, &q, TERN_INVALID_ARGUMENT, "of which one does not exist"));
+    }
+    return 0;
 }
 
 static int device_refusals(struct host_scene *s)
@@ -184,6 +278,17 @@ static int device_refusals(struct host_scene *s)
         q.remote = device(s, s->local[0], 0);
         PASS(kernel_refuses(s, &q, TERN_INVALID_ARGUMENT, "in no window"));
         q = good;
+        q = good;
+        if (all[i] != NET_REQUEST_PUT && all[i] != NET_REQUEST_GET) {
+            PASS(word_refusals(s, &good));
+        }
+        if (all[i] <= NET_REQUEST_PUT_SIGNAL && all[i] != NET_REQUEST_PUT_INLINE) {
+            q.bytes = 1ull << 40;
+            PASS(kernel_refuses(s, &q, TERN_INVALID_ARGUMENT, "in no window"));
+            q.bytes = ~0ull;
+            PASS(kernel_refuses(s, &q, TERN_INVALID_ARGUMENT, "in no window"));
+            q = good;
+        }
         if (all[i] == NET_REQUEST_PUT_SIGNAL) {
             q.word = (char *)q.word + 4;
             PASS(kernel_refuses(s, &q, TERN_INVALID_ARGUMENT, "misaligned"));
@@ -192,12 +297,18 @@ static int device_refusals(struct host_scene *s)
             PASS(kernel_refuses(s, &q, TERN_INVALID_ARGUMENT, "misaligned"));
         }
     }
+    struct net_request wait = {
+        NET_REQUEST_WAIT, 8, TERN_COMPARE_EQ, 0, 0, 0, NULL, NULL, 0, NULL, 1, 0, 1, NULL};
+    wait.remote = device(s, s->words[0], 0);
+    PASS(word_refusals(s, &wait));
     return world_verify(&s->rig.world, "refusals in kernels move nothing");
 }
 
 static int refusal_body(struct host_scene *s)
 {
     PASS(host_refusals(s));
+    PASS(width_refusals(s));
+    PASS(no_bytes(s));
     return device_refusals(s);
 }
 

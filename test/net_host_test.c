@@ -211,10 +211,50 @@ static int adopt_later(struct host_scene *s, struct tern_comm **comms, void **mi
     return 0;
 }
 
+/* 8 bytes of rank 1. */
+static int is_word(struct host_scene *s, const void *at, uint64_t value)
+{
+    const uint64_t *seen = (const uint64_t *)world_peek(&s->rig.world, 1, at, 8);
+    CHECK(seen != NULL && *seen == value, "the word is not %llu", (unsigned long long)value);
+    return 0;
+}
+
+/* The host's calls know of it by themselves. What rank 0 gives later has the same address, but at rank 1 it
+ * is other memory. */
+static int adopt_unseen(struct host_scene *s, struct tern_comm **comms, void **mine)
+{
+    struct tern_network *n = s->rig.networks[0];
+    void *first[RANKS], *word;
+    uint64_t old = 0;
+    for (int r = 0; r < RANKS; r++) {
+        OK(tern_alloc(comms[r], TERN_MEMORY_DEVICE, 8192, &mine[r]));
+        first[r] = (char *)mine[r] + (r == 1 ? 4096 : 0);
+    }
+    word = (char *)mine[0] + 16;
+    OK(tern_window_adopt_all(RANKS, comms, first, 4096));
+    OK(tern_net_signal(n, 1, 0, word, TERN_SIGNAL_SET, 8, 77));
+    PASS(is_word(s, (char *)first[1] + 16, 77));
+    for (int r = 0; r < RANKS; r++) {
+        tern_window_release(comms[r], first[r]);
+    }
+    OK(tern_window_adopt_all(RANKS, comms, mine, 4096));
+    OK(tern_net_signal(n, 1, 0, word, TERN_SIGNAL_SET, 8, 78));
+    PASS(is_word(s, (char *)first[1] + 16, 77));
+    PASS(is_word(s, (char *)mine[1] + 16, 78));
+    OK(tern_net_atomic(n, 1, 0, word, TERN_AMO_ADD, 8, 1, 0, &old));
+    PASS(is_word(s, (char *)mine[1] + 16, 79));
+    CHECK(old == 78, "78 was %llu", (unsigned long long)old);
+    for (int r = 0; r < RANKS; r++) {
+        tern_window_release(comms[r], mine[r]);
+    }
+    REFUSES(tern_net_signal(n, 1, 0, word, TERN_SIGNAL_SET, 8, 78), TERN_INVALID_ARGUMENT, "in no window");
+    return 0;
+}
+
 static int windows_body(struct host_scene *s)
 {
     struct tern_comm *comms[RANKS];
-    void *later[RANKS], *mine[RANKS] = {NULL};
+    void *later[RANKS], *mine[RANKS] = {NULL}, *unseen[RANKS] = {NULL};
     int result;
     for (int r = 0; r < RANKS; r++) {
         comms[r] = s->rig.world.members[r].comm;
@@ -225,8 +265,12 @@ static int windows_body(struct host_scene *s)
     }
     PASS(kernel_puts(s, (char *)later[0] + 800000, TERN_OK)); /* by a view that is older */
     PASS(has_come(s, (char *)later[1] + 800000));
-    result = adopt_later(s, comms, mine);
+    result = adopt_unseen(s, comms, unseen);
+    result = result ? result : adopt_later(s, comms, mine);
     for (int r = 0; r < RANKS; r++) {
+        if (unseen[r] != NULL) {
+            tern_free(comms[r], unseen[r]);
+        }
         if (mine[r] != NULL) {
             tern_free(comms[r], mine[r]);
         }
@@ -274,6 +318,16 @@ static int domain_body(struct host_scene *s)
     OK(tern_net_put(s->rig.networks[0], 1, 0, device(s, s->box[0], 0), device(s, s->local[0], 0), 8));
     config.transport = TERN_TRANSPORT_P2P;
     REFUSES(tern_net_open_all(RANKS, comms, &config, more), TERN_UNSUPPORTED, "TERN_TRANSPORT_P2P");
+    OK(tern_team_open_all(RANKS, comms, TERN_TEAM_WORLD, teams));
+    for (int r = 0; r < RANKS; r++) {
+        memset(&views[r], 0, sizeof views[r]);
+        views[r].size = sizeof views[r];
+    }
+    REFUSES(tern_net_team_open_all(RANKS, s->rig.networks, teams, views), TERN_UNSUPPORTED,
+            "nothing leads from rank 0 to rank 2");
+    for (int r = 0; r < RANKS; r++) {
+        tern_team_close(teams[r]);
+    }
     PASS(open_teams(s, TERN_TEAM_DOMAIN, teams, views));
     for (int r = 0; r < RANKS; r++) {
         CHECK(views[r].num_ranks == 2 && views[r].rank == r % 2, "rank %d is %d of %d", r, views[r].rank,
@@ -347,6 +401,62 @@ static int places(struct test *t)
     return in_scene(&config, places_body);
 }
 
+/* A barrier on ranks that are given, and how it ends for them. */
+static int barrier_of(struct host_scene *s, struct tern_net_team *views, int r, int status)
+{
+    OK(tern_net_barrier_on_stream(s->rig.networks[r], &views[r], lane_of(s, r)));
+    EXPECT(tern_net_synchronize(s->rig.networks[r], lane_of(s, r)), (enum tern_status)status);
+    return 0;
+}
+
+static int open_part(struct host_scene *s, struct tern_team **world, int start, int stride,
+                     struct tern_team **teams, struct tern_net_team *views)
+{
+    for (int r = 0; r < RANKS; r++) {
+        memset(&views[r], 0, sizeof views[r]);
+        views[r].size = sizeof views[r];
+        teams[r] = NULL;
+    }
+    OK(tern_team_split_all(RANKS, world, start, stride, 2, teams));
+    OK(tern_net_team_open_all(RANKS, s->rig.networks, teams, views));
+    return 0;
+}
+
+/* Rank 1 has given up the first barrier of {1, 3}, which rank 3 then passes; so rank 3 closes the team, and
+ * its place goes to {2, 3}. Rank 1 comes to its barrier again: its signal is not one of rank 2. */
+static int stale_body(struct host_scene *s)
+{
+    struct tern_team *world[RANKS], *first[RANKS], *second[RANKS];
+    struct tern_net_team world_views[RANKS], first_views[RANKS], second_views[RANKS];
+    PASS(open_teams(s, TERN_TEAM_WORLD, world, world_views));
+    PASS(open_part(s, world, 1, 2, first, first_views));
+    PASS(barrier_of(s, first_views, 1, TERN_TIMEOUT));
+    PASS(barrier_of(s, first_views, 3, TERN_OK));
+    uint64_t *words = first_views[3].words;
+    tern_net_team_close(s->rig.networks[3], &first_views[3]);
+    PASS(open_part(s, world, 2, 1, second, second_views));
+    CHECK(second_views[3].words == words, "the second team has another place");
+    PASS(barrier_of(s, first_views, 1, TERN_OK));
+    PASS(barrier_of(s, second_views, 3, TERN_TIMEOUT)); /* rank 2 has not come */
+    PASS(barrier_of(s, second_views, 2, TERN_OK));
+    PASS(barrier_of(s, second_views, 3, TERN_OK));
+    for (int r = 0; r < RANKS; r++) {
+        tern_team_close(first[r]);
+        tern_team_close(second[r]);
+        tern_team_close(world[r]);
+    }
+    return 0;
+}
+
+static int stale(struct test *t)
+{
+    struct tern_net_config config = TERN_NET_CONFIG_INIT;
+    (void)t;
+    config.num_teams = 2;
+    config.timeout_ms = 60;
+    return in_scene(&config, stale_body);
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -358,5 +468,6 @@ int main(int argc, char **argv)
     test_run(&t, "windows that come later", windows);
     test_run(&t, "domains", domains);
     test_run(&t, "places for teams", places);
+    test_run(&t, "a late signal of another team", stale);
     return test_end(&t);
 }

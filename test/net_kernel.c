@@ -8,7 +8,7 @@
 
 #include "net_kernel.h"
 
-enum { TERN_THREADS_net_tour = TOUR_THREADS };
+enum { TERN_THREADS_net_tour = TOUR_THREADS, TERN_THREADS_net_types = 32 };
 
 TERN_DEVICE void copy_seen(struct tour_box *to, const struct tour_box *from)
 {
@@ -58,7 +58,7 @@ TERN_DEVICE int get_all(const struct tour_args *p, struct tern_bulk *bulk, int n
     return status | tern_quiet(net, next, 0) | tern_quiet_all(net);
 }
 
-/* A sheet by a thread, one by a warp, one by the block; then two flags that come after them all. */
+/* Two sheets by a thread, two by a warp, two by the block; then two flags that come after them all. */
 TERN_DEVICE int signal_all(const struct tour_args *p, int next)
 {
     const struct tern_net *net = &p->net;
@@ -66,15 +66,21 @@ TERN_DEVICE int signal_all(const struct tour_args *p, int next)
     const struct tour_box *from = p->from;
     int status = 0;
     if (tid() == 40) {
-        status |= tern_put_signal(net, next, 0, to->signalled[0], from->signalled[0], SHEET, &to->flags[0], 8,
-                                  TERN_SIGNAL_ADD, 1);
+        status |= tern_put_signal(net, next, 0, to->signalled[0][0], from->signalled[0][0], SHEET,
+                                  &to->flags[0], 8, TERN_SIGNAL_ADD, 1);
+        status |= tern_put_signal_nbi(net, next, 0, to->signalled[1][0], from->signalled[1][0], SHEET,
+                                      &to->flags[1], 8, TERN_SIGNAL_ADD, 1);
     }
     if (warp() == 1) {
-        status |= tern_put_signal_warp(net, next, 0, to->signalled[1], from->signalled[1], SHEET,
-                                       &to->flags[1], 8, TERN_SIGNAL_ADD, 1);
+        status |= tern_put_signal_warp(net, next, 0, to->signalled[0][1], from->signalled[0][1], SHEET,
+                                       &to->flags[2], 8, TERN_SIGNAL_ADD, 1);
+        status |= tern_put_signal_nbi_warp(net, next, 0, to->signalled[1][1], from->signalled[1][1], SHEET,
+                                           &to->flags[3], 8, TERN_SIGNAL_ADD, 1);
     }
-    status |= tern_put_signal_block(net, next, 0, to->signalled[2], from->signalled[2], SHEET, &to->flags[2],
-                                    8, TERN_SIGNAL_ADD, 1);
+    status |= tern_put_signal_block(net, next, 0, to->signalled[0][2], from->signalled[0][2], SHEET,
+                                    &to->flags[4], 8, TERN_SIGNAL_ADD, 1);
+    status |= tern_put_signal_nbi_block(net, next, 0, to->signalled[1][2], from->signalled[1][2], SHEET,
+                                        &to->flags[5], 8, TERN_SIGNAL_ADD, 1);
     if (tid() == 3) {
         status |= tern_put_inline(net, next, 0, &to->small[1], from->small[1], 4);
         status |= tern_fence(net, next, 0);
@@ -89,7 +95,7 @@ TERN_DEVICE int wait_all(const struct tour_args *p)
     const struct tour_box *box = p->box;
     int status = 0;
     if (tid() == 70) {
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 6; i++) {
             status |= tern_wait(&p->net, &box->flags[i], TERN_COMPARE_GE, p->round, 8, 0);
         }
         status |= tern_wait(&p->net, &box->narrow_flags[0], TERN_COMPARE_EQ, p->round, 4, 0);
@@ -124,4 +130,31 @@ TERN_KERNEL(net_tour, struct tour_args, p)
         status |= p->box->mark == (uint32_t)p->round ? TERN_OK : TERN_MISMATCH;
     }
     p->status[tid()] |= status;
+}
+
+/* All in memory of the thread, which the compiler overlooks: if it took the calls' accesses for other
+ * types', it would leave stores out and keep what stood there before. */
+TERN_DEVICE int types_turn(const struct types_args *p, int turn)
+{
+    const struct tern_net *net = &p->net;
+    float from[TYPES_NUMBERS] __attribute__((aligned(16))), got[TYPES_NUMBERS] __attribute__((aligned(16)));
+    float *box = p->box + (1 << turn);
+    int status;
+    for (int i = 0; i < TYPES_NUMBERS; i++) {
+        got[i] = -2;
+        from[i] = p->first + (float)(turn * TYPES_NUMBERS + i);
+    }
+    status = tern_put(net, net->rank, 0, box, from, TYPES_NUMBERS * sizeof(float));
+    status |= tern_get(net, net->rank, 0, got, box, TYPES_NUMBERS * sizeof(float));
+    for (int i = 0; i < TYPES_NUMBERS; i++) {
+        p->seen[turn * TYPES_NUMBERS + i] = got[i];
+    }
+    return status;
+}
+
+TERN_KERNEL(net_types, struct types_args, p)
+{
+    if (tid() == 0) {
+        *p->status = types_turn(p, 0) | types_turn(p, 1) | types_turn(p, 2);
+    }
 }

@@ -18,11 +18,11 @@ enum {
 /* Twice for each: by the plain call and by the other; for a warp and the block once more, by bulk copies. */
 struct tour_box {
     unsigned char cells[2][TOUR_THREADS][CELL], strips[3][TOUR_WARPS][STRIP], sheets[3][SHEET];
-    unsigned char signalled[3][SHEET]; /* by a thread, a warp, the block */
-    unsigned char nothing[1];          /* to the next multiple of 4; nobody gives it */
-    uint32_t stored[TOUR_THREADS];     /* through a pointer */
-    uint32_t small[2];                 /* inline */
-    uint64_t large, sum, tickets, flags[3];
+    unsigned char signalled[2][3][SHEET]; /* by a thread, a warp, the block */
+    unsigned char nothing[1];             /* to the next multiple of 4; nobody gives it */
+    uint32_t stored[TOUR_THREADS];        /* through a pointer */
+    uint32_t small[2];                    /* inline */
+    uint64_t large, sum, tickets, flags[6];
     uint32_t narrow_flags[2];
     uint32_t mark; /* between the last two barriers of each round: its number */
     uint32_t nothing_more;
@@ -38,6 +38,18 @@ struct tour_args {
     uint64_t *olds;              /* [TOUR_THREADS] */
     int32_t *status;             /* [TOUR_THREADS] all statuses together */
     uint64_t round;              /* from 1 */
+};
+
+/* Memory that has the types of its users, to whom the calls lie open: one thread writes numbers, gives them
+ * to itself, fetches them back and reads numbers. By as many bytes at a time as the ends allow: 4, 8, 16. */
+enum { TYPES_NUMBERS = 12, TYPES_SHIFTS = 3 };
+
+struct types_args {
+    struct tern_net net;
+    float *box;  /* [TYPES_NUMBERS + 4] in a window, 16-byte aligned */
+    float *seen; /* [TYPES_SHIFTS][TYPES_NUMBERS] what came back */
+    int32_t *status;
+    float first;
 };
 
 #endif

@@ -82,7 +82,7 @@ static void expect_box(struct tour *g, int r, int round)
     memset(seen->nothing, 0, sizeof seen->nothing);
     seen->sum = rounds * TOUR_THREADS * (TOUR_THREADS + 1) / 2;
     seen->tickets = rounds * TOUR_THREADS;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 6; i++) {
         seen->flags[i] = rounds;
     }
     seen->narrow_flags[0] = seen->narrow_flags[1] = (uint32_t)rounds;
@@ -166,10 +166,58 @@ static int tours(struct test *t)
     return 0;
 }
 
+/* ---- Users' types ---- */
+
+TERN_KERNEL_DECLARE(net_types);
+
+static int run_types(struct net_rig *rig, const struct place *at)
+{
+    const struct tern_kernel kernel = TERN_KERNEL_INIT(net_types);
+    struct tern_launch_args args = TERN_LAUNCH_ARGS_INIT;
+    struct world *w = &rig->world;
+    struct types_args p;
+    memset(&p, 0, sizeof p);
+    p.net = rig->views[0];
+    p.box = (float *)world_device(w, at[0]);
+    p.seen = (float *)world_device(w, at[1]);
+    p.status = (int32_t *)world_device(w, at[2]);
+    p.first = 1000;
+    args.num_blocks = 1;
+    args.num_threads = 32;
+    args.args = &p;
+    args.args_bytes = sizeof p;
+    OK(tern_launch(w->members[0].comm, &kernel, &args, w->members[0].lanes[0]));
+    PASS(world_synchronize(w));
+    const float *seen = (const float *)world_peek(w, 0, p.seen, TYPES_SHIFTS * TYPES_NUMBERS * sizeof(float));
+    for (int i = 0; i < TYPES_SHIFTS * TYPES_NUMBERS; i++) {
+        CHECK(seen != NULL && seen[i] == 1000 + (float)i, "number %d is %g", i, (double)seen[i]);
+    }
+    return 0;
+}
+
+static int types(struct test *t)
+{
+    static struct net_rig rig;
+    struct place at[3];
+    int result;
+    (void)t;
+    net_rig_init(&rig, 1);
+    for (int i = 0; i < 3; i++) {
+        at[i] = world_take(&rig.world, 0, i == 0 ? ARENA_WINDOW : ARENA_DEVICE, 256, "numbers");
+        memset(world_image(&rig.world, at[i]), 0, 256);
+    }
+    result = net_rig_open(&rig, NULL, 9);
+    result = result ? result : world_upload(&rig.world);
+    result = result ? result : run_types(&rig, at);
+    net_rig_close(&rig);
+    return result;
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
     test_begin(&t, argc, argv);
     test_run(&t, "every call of the device header", tours);
+    test_run(&t, "memory of users' types", types);
     return test_end(&t);
 }

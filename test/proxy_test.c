@@ -276,6 +276,74 @@ static int no_such_engine(struct test *t)
     return TEST_PASSED;
 }
 
+/* ---- Old values that nobody waits for ---- */
+
+/* A ring that no proxy serves: this test is the host. */
+struct bare_ring {
+    struct ring_slot slots[128];
+    struct ring_words words;
+    struct ring_state state;
+};
+
+/* One thread asks for old values, one after the other. */
+static int fetch_some(struct proxy_rig *rig, int count, uint64_t *old)
+{
+    struct ring_step *steps = proxy_rig_steps(rig, 0, 1, count);
+    for (int i = 0; i < count; i++) {
+        steps[i].kind = STEP_FETCH;
+        steps[i].ring = proxy_rig_ring(1, 0);
+        steps[i].amo = NET_AMO_FETCH;
+        steps[i].width = 8;
+        steps[i].local = (char *)old;
+    }
+    OK(proxy_rig_launch(rig, 0, 1, count, 100000));
+    OK(proxy_rig_wait(rig, 0));
+    for (int i = 0; i < count; i++) {
+        CHECK(rig->members[0].steps[i].end == NET_TIMED_OUT, "fetch %d ends with 0x%x", i,
+              (unsigned)rig->members[0].steps[i].end);
+    }
+    return TEST_PASSED;
+}
+
+/* All words are given up, and no other is to be had before the host has done with one. */
+static int give_up(struct proxy_rig *rig, struct bare_ring *bare)
+{
+    uint64_t *old = (uint64_t *)(void *)rig->members[0].window;
+    PASS(fetch_some(rig, RING_NUM_RESULTS + 1, old));
+    CHECK(bare->state.reserved == RING_NUM_RESULTS, "%llu requests",
+          (unsigned long long)bare->state.reserved);
+    bare->words.done = 2; /* words 0 and 1 are written */
+    PASS(fetch_some(rig, 3, old));
+    CHECK(bare->state.reserved == RING_NUM_RESULTS + 2, "%llu requests with two words back",
+          (unsigned long long)bare->state.reserved);
+    for (uint64_t i = 0; i < 2; i++) {
+        CHECK(bare->slots[RING_NUM_RESULTS + i].local == 1 + i, "word %llu is used again",
+              (unsigned long long)bare->slots[RING_NUM_RESULTS + i].local - 1);
+    }
+    return TEST_PASSED;
+}
+
+static int words_back(struct test *t)
+{
+    static struct bare_ring bare;
+    struct proxy_rig rig;
+    int result;
+    proxy_rig_init(&rig, 2, "tcp");
+    result = proxy_rig_open(t, &rig, 11);
+    if (result == TEST_PASSED) {
+        struct net_ring *ring = &rig.members[0].rings[proxy_rig_ring(1, 0)], served = *ring;
+        memset(&bare, 0, sizeof bare);
+        ring->slots = bare.slots;
+        ring->words = &bare.words;
+        ring->state = &bare.state;
+        ring->depth = 128;
+        result = give_up(&rig, &bare);
+        *ring = served;
+    }
+    proxy_rig_close(&rig);
+    return result;
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -294,5 +362,6 @@ int main(int argc, char **argv)
     test_run(&t, "staged memory over libfabric's tcp;ofi_rxm", rxm_staged);
     test_run(&t, "every operation over libfabric's shm", shm_direct);
     test_run(&t, "staged memory over libfabric's shm", shm_staged);
+    test_run(&t, "old values that nobody waits for", words_back);
     return test_end(&t);
 }

@@ -316,6 +316,38 @@ static int deadline_and_after(struct queue_rig *r, struct script *c)
     return queue_rig_check_idle(r);
 }
 
+/* More waits for an old value are given up than there are words: what the NIC has written since is used
+ * again, and what it has not is not. */
+static int words_come_back(struct queue_rig *r, struct script *c)
+{
+    uint64_t value = 0x5151515151515151;
+    memcpy(r->remote, &value, 8);
+    for (int i = 0; i < NET_QUEUE_NUM_RESULTS + 3; i++) {
+        memset(c, 0, sizeof(*c));
+        add(c, STEP_FETCH, 0, queue_rig_remote(0), 0, 0)->amo = NET_AMO_FETCH;
+        PASS(run(r, c, SHORT_NS));
+        CHECK(c->steps[0].status == NET_TIMED_OUT, "fetch %d: status 0x%x", i, c->steps[0].status);
+        if (i < NET_QUEUE_NUM_RESULTS) {
+            uint64_t until = r->s->states[0].result_until[i];
+            CHECK(until > r->s->states[0].consumed, "word %d is given away until %llu, of %llu", i,
+                  (unsigned long long)until, (unsigned long long)r->s->states[0].consumed);
+        }
+        c->num = 0;
+        add(c, STEP_FLUSH_ALL, 0, 0, 0, 0);
+        PASS(queue_rig_nic(r));
+        PASS(run(r, c, RIG_PATIENCE_NS));
+        PASS(queue_rig_nic_end(r));
+    }
+    c->num = 0;
+    add(c, STEP_FETCH, 0, queue_rig_remote(0), 0, 0)->amo = NET_AMO_FETCH;
+    PASS(queue_rig_nic(r));
+    PASS(run(r, c, RIG_PATIENCE_NS));
+    PASS(queue_rig_nic_end(r));
+    CHECK(c->steps[0].status == NET_OK && c->steps[0].old == value, "status 0x%x, 0x%llx", c->steps[0].status,
+          (unsigned long long)c->steps[0].old);
+    return TEST_PASSED;
+}
+
 /* Nobody answers and there is no deadline, but somebody raises the word. */
 static int aborted(struct queue_rig *r, struct script *c)
 {
@@ -389,6 +421,12 @@ static int deadlines(struct test *t)
 {
     (void)t;
     return with_rig(deadline_and_after, SHORT_NS);
+}
+
+static int words_back(struct test *t)
+{
+    (void)t;
+    return with_rig(words_come_back, SHORT_NS);
 }
 
 static int abort_word(struct test *t)
@@ -468,6 +506,7 @@ int main(int argc, char **argv)
     test_run(&t, "entries behind an error are flushed", entries_behind);
     test_run(&t, "many threads, one syndrome", one_syndrome);
     test_run(&t, "deadlines leave a queue as it was", deadlines);
+    test_run(&t, "old values that nobody waits for", words_back);
     test_run(&t, "the abort word ends every wait", abort_word);
     test_run(&t, "requests that name no memory", refusals);
     test_run(&t, "the software NIC sees what is wrong", nic_sees);

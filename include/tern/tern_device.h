@@ -25,7 +25,8 @@
  * group, issued is complete: visible to everybody there.
  *
  * A status is TERN_OK or a negative enum tern_status: TERN_TIMEOUT (a deadline), TERN_DISCONNECTED
- * (tern_net_abort), TERN_INVALID_ARGUMENT (an address in no window, misaligned, or no such peer or queue),
+ * (tern_net_abort), TERN_INVALID_ARGUMENT (bytes in no window, a word that is misaligned or of another width,
+ * or no such peer, queue, operation, signal or comparison),
  * TERN_UNSUPPORTED (nothing reaches the peer). The first failure is told to the host, too
  * (tern_net_synchronize), unless net->record is NULL. Words have 4 or 8 bytes (`width`) and are aligned. */
 #ifndef TERN_TERN_DEVICE_H
@@ -51,20 +52,22 @@ namespace tern_dialect
 /* Where this rank's device reaches the place of `memory` in the peer's window; NULL if it cannot. */
 TERN_DEVICE void *tern_at_peer(const struct tern_net *net, int peer, const void *memory)
 {
-    return (uint32_t)peer < (uint32_t)net->num_ranks ? net_address(net, peer, memory) : 0;
+    return (uint32_t)peer < (uint32_t)net->num_ranks ? net_address(net, peer, memory, 1) : 0;
 }
 
 /* ---- Put and get -------------------------------------------------------------------------------------- */
 
-/* `remote` is a symmetric address, `local` memory of this rank; any number of bytes at any addresses. Of each
- * there are three, by who calls, here with _GROUP for nothing, _warp or _block:
+/* `remote` is a symmetric address, `local` memory of this rank; any number of bytes at any addresses,
+ * which nobody looks at for 0 bytes. Of each call there are three, by who calls, here with _GROUP for
+ * nothing, _warp or _block:
  *
  *     int tern_put_GROUP(net, peer, queue, remote, local, bytes)          local may be written to again
  *     int tern_put_nbi_GROUP(...)                                         after a quiet
  *     int tern_get_GROUP(net, peer, queue, local, remote, bytes)          local is here
  *     int tern_get_nbi_GROUP(...)                                         after a quiet
  *     int tern_put_signal_GROUP(net, peer, queue, remote, local, bytes, word, width, signal, value)
- *                                          as tern_put_nbi, then one enum tern_signal; refused, neither
+ *                                          as tern_put, and one enum tern_signal after it; refused, neither
+ *     int tern_put_signal_nbi_GROUP(...)   as tern_put_nbi, and likewise
  *
  * Over loads and stores nothing is outstanding when any of them returns, so there the forms are one. */
 #define TERN_DEVICE_COPIES(suffix, group)                                                                    \
@@ -91,6 +94,13 @@ TERN_DEVICE void *tern_at_peer(const struct tern_net *net, int peer, const void 
     TERN_DEVICE int tern_put_signal##suffix(const struct tern_net *net, int peer, uint32_t queue,            \
                                             void *remote, const void *local, uint64_t bytes, void *word,     \
                                             uint32_t width, uint32_t signal, uint64_t value)                 \
+    {                                                                                                        \
+        return route_put_signal(net, group_of(group), peer, queue, remote, local, bytes, word, width,        \
+                                signal, value);                                                              \
+    }                                                                                                        \
+    TERN_DEVICE int tern_put_signal_nbi##suffix(const struct tern_net *net, int peer, uint32_t queue,        \
+                                                void *remote, const void *local, uint64_t bytes, void *word, \
+                                                uint32_t width, uint32_t signal, uint64_t value)             \
     {                                                                                                        \
         return route_put_signal(net, group_of(group), peer, queue, remote, local, bytes, word, width,        \
                                 signal, value);                                                              \
@@ -193,10 +203,10 @@ TERN_DEVICE int tern_wait(const struct tern_net *net, const void *word, uint32_t
     return net_wait(net, word, width, compare, value, timeout_ns, &seen);
 }
 
-/* One look: 1 or 0. A 1 brings what a wait brings. */
+/* One look: 1 or 0, or TERN_INVALID_ARGUMENT. A 1 brings what a wait brings. */
 TERN_DEVICE int tern_test(const void *word, uint32_t compare, uint64_t value, uint32_t width)
 {
-    return net_compares(net_look(word, width), width, compare, value);
+    return net_test(word, width, compare, value);
 }
 
 /* ---- Barriers ----------------------------------------------------------------------------------------- */
@@ -230,6 +240,7 @@ TERN_DEVICE_GROUPS(tern_put_nbi)
 TERN_DEVICE_GROUPS(tern_get)
 TERN_DEVICE_GROUPS(tern_get_nbi)
 TERN_DEVICE_GROUPS(tern_put_signal)
+TERN_DEVICE_GROUPS(tern_put_signal_nbi)
 TERN_DEVICE_GROUPS(tern_barrier)
 #undef TERN_DEVICE_GROUPS
 using tern_dialect::tern_at_peer;

@@ -10,7 +10,11 @@
  * Order. Nothing is ordered but what goes to one peer by one queue: there, a signal comes after all puts that
  * were issued before it by the same thread, or in the same stream. Atomics order nothing. A wait that has
  * seen a signal has all that came before it. Quiet makes puts and signals complete at the peer, and gets
- * here. */
+ * here.
+ *
+ * Kernels are compiled with the library that they run with. The calls of tern_device.h are inline: what one
+ * version's kernels do with a view, a record or a team is that version's, and after an update of the library
+ * kernels that use them must be recompiled. */
 #ifndef TERN_TERN_NET_H
 #define TERN_TERN_NET_H
 
@@ -28,7 +32,9 @@ enum tern_transport {
     TERN_TRANSPORT_P2P = 1   /* loads and stores; refused at open if that does not reach every rank */
 };
 
-/* What atomics do to a word. All give its old value to who asks for it. */
+/* What atomics do to a word. All give its old value to who asks for it. Between GPUs of one domain they are
+ * atomic with each other where the link has native atomics (cudaDevP2PAttrNativeAtomicSupported): NVLink has,
+ * PCIe has not in general. Tern does not look; there use signals that are set, each by one rank. */
 enum tern_amo {
     TERN_AMO_ADD = 0,
     TERN_AMO_AND = 1,
@@ -111,8 +117,8 @@ struct tern_net_team {
     size_t size;
     int32_t rank, num_ranks; /* in the team */
     const int32_t *members;  /* [num_ranks] numbers in the communicator */
-    uint64_t *words;         /* [num_ranks] in a window: the round that each has come to */
-    uint64_t *round;         /* the last that has ended here */
+    uint64_t *words; /* [ranks of the communicator] in a window: the round that each member has come to */
+    uint64_t *round; /* the last that has ended here */
 };
 #define TERN_NET_TEAM_INIT                                                                                   \
     {                                                                                                        \
@@ -135,11 +141,14 @@ TERN_API void tern_net_close(struct tern_network *network);
 
 /* Local. What a kernel needs, good until the network closes. tern_heap_grow changes nothing in it: memory
  * that comes later is reached by an older view as well. A window adopted later is known only to views that
- * are taken after tern_window_adopt, and one that is released must not be used by any view. */
+ * are taken after tern_window_adopt, and one that is released must not be used by any view. Calls of the
+ * host below know the windows as they are; the first one after a change, or this, prepares a table in device
+ * memory, which cannot be done while the calling thread captures a stream. */
 TERN_API enum tern_status tern_net_view(struct tern_network *network, struct tern_net *view);
 
 /* COLLECTIVE over `team`, blocking: what kernels need for barriers of the team. Judged together.
- * TERN_NO_SPACE if num_teams are open; the team itself may close before. */
+ * TERN_NO_SPACE if num_teams are open; TERN_UNSUPPORTED, on all members, if nothing leads from one of them to
+ * another. The team itself may close before. */
 TERN_API enum tern_status tern_net_team_open(struct tern_network *network, struct tern_team *team,
                                              struct tern_net_team *view);
 /* The same by one thread for all members: networks[i], teams[i] and views[i] are one rank's. A NULL team is
@@ -153,7 +162,8 @@ TERN_API void tern_net_team_close(struct tern_network *network, struct tern_net_
 
 /* They run in the order of the stream; each is small, but for the copies of put and get. `remote` is a
  * symmetric address, `local` this rank's memory that its device reaches. `queue` is below num_queues. A
- * `width` is 4 or 8 bytes, of an address that is a multiple of it. All can be captured in a graph. */
+ * `width` is 4 or 8 bytes, of an address that is a multiple of it. Put and get of 0 bytes look at no address.
+ * All can be captured in a graph. */
 TERN_API enum tern_status tern_net_put_on_stream(struct tern_network *network, int peer, uint32_t queue,
                                                  void *remote, const void *local, size_t bytes,
                                                  struct tern_stream *stream);
@@ -207,8 +217,9 @@ TERN_API enum tern_status tern_net_quiet(struct tern_network *network, int peer,
 TERN_API enum tern_status tern_net_wait(struct tern_network *network, const void *word, uint32_t width,
                                         int compare, uint64_t value, uint32_t timeout_ms);
 /* Local. Every wait of this network that is in progress or comes later, on all ranks that this one can
- * address, ends with TERN_DISCONNECTED. Nothing takes it back but another network. Other threads may call it
- * at any time. */
+ * address, ends with TERN_DISCONNECTED, unless its word is there: that one still returns TERN_OK. If a rank
+ * cannot be told, the others are, and the first failure is returned. Nothing takes it back but another
+ * network. Other threads may call it at any time. */
 TERN_API enum tern_status tern_net_abort(struct tern_network *network);
 
 /* ---- Kernels of the program's own -------------------------------------------------------------------- */

@@ -130,16 +130,16 @@ static struct pgas_call blocking(struct tern_network *network, int peer, uint32_
 static enum tern_status put(const struct pgas_call *c, void *remote, const void *local, size_t bytes)
 {
     TERN_TRY(terni_check_pointer("network", c->network));
-    TERN_TRY(terni_check_pointer("remote", remote));
-    TERN_TRY(terni_check_pointer("local", local));
+    TERN_TRY(bytes == 0 ? TERN_OK : terni_check_pointer("remote", remote));
+    TERN_TRY(bytes == 0 ? TERN_OK : terni_check_pointer("local", local));
     return terni_pgas_put(c, remote, local, bytes);
 }
 
 static enum tern_status get(const struct pgas_call *c, void *local, const void *remote, size_t bytes)
 {
     TERN_TRY(terni_check_pointer("network", c->network));
-    TERN_TRY(terni_check_pointer("local", local));
-    TERN_TRY(terni_check_pointer("remote", remote));
+    TERN_TRY(bytes == 0 ? TERN_OK : terni_check_pointer("local", local));
+    TERN_TRY(bytes == 0 ? TERN_OK : terni_check_pointer("remote", remote));
     return terni_pgas_get(c, local, remote, bytes);
 }
 
@@ -201,7 +201,6 @@ enum tern_status tern_net_atomic_on_stream(struct tern_network *network, int pee
     struct pgas_call c = on_stream(network, peer, queue, stream);
     struct pgas_atomic a = {amo, width, value, compare};
     TERN_TRY(check_word(&c, remote));
-    TERN_TRY(old != NULL ? terni_check_aligned("old", old, width) : TERN_OK);
     return terni_pgas_atomic(&c, remote, &a, old);
 }
 

@@ -238,6 +238,8 @@ struct window_place {
 };
 /* The first `max` of them; returns how many there are. */
 int terni_windows_list(const struct tern_comm *comm, struct window_place *places, int max);
+/* Bytes from `memory` to the end of the window that has it; 0: none has. */
+uint64_t terni_window_left(const struct tern_comm *comm, const void *memory);
 enum tern_status terni_peer_pointer(const struct tern_comm *comm, const void *memory, int peer,
                                     void **pointer);
 

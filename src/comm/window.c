@@ -194,6 +194,21 @@ void terni_windows_close(struct tern_comm *comm)
     }
 }
 
+uint64_t terni_window_left(const struct tern_comm *comm, const void *memory)
+{
+    int64_t offset = terni_heap_offset(comm->heap, memory, 1);
+    if (offset >= 0) {
+        return terni_heap_bytes(comm->heap) - (uint64_t)offset;
+    }
+    for (const struct window *w = comm->windows; w != NULL; w = w->next) {
+        uintptr_t from_begin = (uintptr_t)memory - (uintptr_t)w->memory; /* wraps below it */
+        if (from_begin < w->bytes) {
+            return w->bytes - from_begin;
+        }
+    }
+    return 0;
+}
+
 enum tern_status terni_peer_pointer(const struct tern_comm *comm, const void *memory, int peer,
                                     void **pointer)
 {

@@ -30,10 +30,10 @@ TERN_DEVICE void perform_single(const struct tern_net *net, const struct net_req
         r->status = net_wait(net, q->remote, q->width, q->op, q->value, q->timeout_ns, &r->value);
         break;
     case NET_REQUEST_TEST:
-        r->value = (uint64_t)net_compares(net_look(q->remote, q->width), q->width, q->op, q->value);
+        r->value = (uint64_t)net_test(q->remote, q->width, q->op, q->value);
         break;
     case NET_REQUEST_AT_PEER:
-        r->value = (uint64_t)(uintptr_t)net_address(net, q->peer, q->remote);
+        r->value = (uint64_t)(uintptr_t)net_address(net, q->peer, q->remote, 1);
         break;
     default:
         break;

@@ -103,7 +103,7 @@ TERN_DEVICE void bulk_copy(struct net_group g, struct tern_bulk *b, char *dst, c
 TERN_DEVICE int route_put_bulk(const struct tern_net *net, struct net_group g, struct tern_bulk *b, int peer,
                                uint32_t queue, void *dst, const void *src, uint64_t bytes)
 {
-    struct net_target t = net_find(net, g, peer, queue, dst, 0);
+    struct net_target t = net_find(net, g, peer, queue, dst, bytes, 0);
     if (t.status == TERN_OK && t.route != NET_ROUTE_P2P) {
         return route_put(net, g, peer, queue, dst, src, bytes);
     }
@@ -118,7 +118,7 @@ TERN_DEVICE int route_put_bulk(const struct tern_net *net, struct net_group g, s
 TERN_DEVICE int route_get_bulk(const struct tern_net *net, struct net_group g, struct tern_bulk *b, int peer,
                                uint32_t queue, void *dst, const void *src, uint64_t bytes)
 {
-    struct net_target t = net_find(net, g, peer, queue, src, 0);
+    struct net_target t = net_find(net, g, peer, queue, src, bytes, 0);
     if (t.status == TERN_OK && t.route != NET_ROUTE_P2P) {
         return route_get(net, g, peer, queue, dst, src, bytes);
     }

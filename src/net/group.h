@@ -30,6 +30,8 @@ TERN_DEVICE void group_sync(struct net_group g)
         sync_warp();
     } else if (g.kind == GROUP_BLOCK) {
         sync_block();
+    } else {
+        fence_compiler();
     }
 }
 

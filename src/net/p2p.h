@@ -52,18 +52,29 @@ TERN_DEVICE void p2p_copy_16(struct net_group g, char *dst, const char *src, uin
     }
 }
 
+/* One unit. Memory that users give has types of their own, of which their compiler may conclude that no
+ * uint64_t lies there: so it is read and written as bytes of known alignment, which is one load and store. */
+TERN_DEVICE void p2p_move(char *dst, const char *src, uint32_t unit)
+{
+    if (unit == 8) {
+        uint64_t v;
+        memcpy(&v, __builtin_assume_aligned(src, 8), 8);
+        memcpy(__builtin_assume_aligned(dst, 8), &v, 8);
+    } else if (unit == 4) {
+        uint32_t v;
+        memcpy(&v, __builtin_assume_aligned(src, 4), 4);
+        memcpy(__builtin_assume_aligned(dst, 4), &v, 4);
+    } else {
+        *dst = *src;
+    }
+}
+
 /* `count` units of 1, 4 or 8 bytes, both ends aligned. */
 TERN_DEVICE void p2p_copy_narrow(struct net_group g, char *dst, const char *src, uint64_t count,
                                  uint32_t unit)
 {
     for (uint64_t i = g.index; i < count; i += g.count) {
-        if (unit == 8) {
-            ((uint64_t *)(void *)dst)[i] = ((const uint64_t *)(const void *)src)[i];
-        } else if (unit == 4) {
-            ((uint32_t *)(void *)dst)[i] = ((const uint32_t *)(const void *)src)[i];
-        } else {
-            dst[i] = src[i];
-        }
+        p2p_move(dst + i * unit, src + i * unit, unit);
     }
 }
 
@@ -166,5 +177,10 @@ TERN_DEVICE void p2p_flush(void)
     /* Pairs with what tells them: a store of this thread, or the end of the kernel. */
     fence_acqrel_sys();
 }
+
+#undef P2P_STORE_32
+#undef P2P_STORE_64
+#undef P2P_ADD_32
+#undef P2P_ADD_64
 
 #endif

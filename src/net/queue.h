@@ -66,6 +66,8 @@ struct net_queue_state {
     uint64_t results_busy; /* bit i: result word i is in use */
     uint32_t lock;         /* 1: a thread writes record and doorbell */
     uint32_t reserved_word;
+    /* Of a result word whose wait was given up: the ticket after which the NIC writes it no more; else 0. */
+    uint64_t result_until[NET_QUEUE_NUM_RESULTS];
 };
 
 /* net_queue_state.error: who looks after the fact finds syndrome, vendor syndrome, index and opcode. */

@@ -150,6 +150,30 @@ TERN_DEVICE uint64_t queue_atomic(const struct net_queue *q, uint64_t remote, ui
     return first + queue_amo_blocks(&a);
 }
 
+/* One whose wait was given up, and which the NIC has written since; 0: none. */
+TERN_DEVICE int queue_reclaim_result(const struct net_queue *q, uint32_t *word)
+{
+    struct net_queue_state *s = q->state;
+    for (uint32_t i = 0; i < NET_QUEUE_NUM_RESULTS; i++) {
+        uint64_t until = ld_relaxed_sys_u64(&s->result_until[i]);
+        /* Pairs with the polls' max: the NIC is done with the word. */
+        if (until != 0 && ld_acquire_sys_u64(&s->consumed) >= until &&
+            /* Pairs with itself, in queue_leave_result and in others who look for a word: one gets it. */
+            atom_cas_acqrel_gpu_u64(&s->result_until[i], until, 0) == until) {
+            *word = i;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* The word stays taken, as the NIC may write it yet, until it is needed and `until` is consumed. */
+TERN_DEVICE void queue_leave_result(const struct net_queue *q, uint32_t word, uint64_t until)
+{
+    (void)atom_cas_acqrel_gpu_u64(&q->state->result_until[word], 0,
+                                  until); /* pairs with queue_reclaim_result */
+}
+
 /* A result word, in *word. */
 TERN_DEVICE uint32_t queue_take_result(const struct net_queue *q, uint64_t deadline_ns, uint32_t *word)
 {
@@ -169,7 +193,11 @@ TERN_DEVICE uint32_t queue_take_result(const struct net_queue *q, uint64_t deadl
             busy = seen;
             continue;
         }
-        status = net_patient(&w);
+        if (queue_reclaim_result(q, word)) {
+            return NET_OK;
+        }
+        status = queue_poll(q); /* nobody else may be waiting for a completion */
+        status = status == NET_OK ? net_patient(&w) : status;
         if (status != NET_OK) {
             return status;
         }
@@ -190,7 +218,7 @@ TERN_DEVICE void queue_give_result(const struct net_queue *q, uint32_t word)
     }
 }
 
-/* Waits for the old value. A word whose wait was given up stays taken: the NIC may write it yet. */
+/* Waits for the old value. */
 TERN_DEVICE uint32_t queue_fetch(const struct net_queue *q, uint64_t remote, uint32_t amo, uint32_t width,
                                  uint64_t value, uint64_t compare, uint64_t deadline_ns, uint64_t *old)
 {
@@ -213,6 +241,7 @@ TERN_DEVICE uint32_t queue_fetch(const struct net_queue *q, uint64_t remote, uin
     queue_submit(q, first, queue_amo_blocks(&a));
     status = queue_flush(q, first + queue_amo_blocks(&a), deadline_ns);
     if (status != NET_OK) {
+        queue_leave_result(q, word, first + queue_amo_blocks(&a));
         return status;
     }
     raw = ld_relaxed_sys_u64(q->results + word); /* queue_flush acquired it */

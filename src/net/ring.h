@@ -56,6 +56,8 @@ struct ring_state {
     uint64_t room;         /* tickets up to here have a free slot, as somebody saw */
     uint64_t results_busy; /* bit i: result word i is in use */
     uint64_t pad;
+    /* Of a result word whose wait was given up: the ticket after which the host writes it no more; else 0. */
+    uint64_t result_until[RING_NUM_RESULTS];
 };
 
 /* The view of a ring that kernels get. Plain data. After an error it takes requests and drops them: nothing
@@ -210,6 +212,30 @@ TERN_DEVICE uint32_t ring_flush_all(const struct net_ring *r, uint64_t deadline_
     return ring_flush(r, ld_relaxed_sys_u64(&r->state->reserved), deadline_ns);
 }
 
+/* One whose wait was given up, and which the host has written since; 0: none. */
+TERN_DEVICE int ring_reclaim_result(const struct net_ring *r, uint32_t *word)
+{
+    /* Pairs with the host's release in raise_done (proxy_ring.c): it is done with the words. */
+    uint64_t done = RING_DONE_COUNT(ld_acquire_sys_u64(&r->words->done));
+    for (uint32_t i = 0; i < RING_NUM_RESULTS; i++) {
+        uint64_t until = ld_relaxed_sys_u64(&r->state->result_until[i]);
+        /* Pairs with itself, in ring_leave_result and in others who look for a word: one gets it. */
+        if (until != 0 && done >= until &&
+            atom_cas_acqrel_gpu_u64(&r->state->result_until[i], until, 0) == until) {
+            *word = i;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* The word stays taken, as the host may write it yet, until it is needed and `until` is done. */
+TERN_DEVICE void ring_leave_result(const struct net_ring *r, uint32_t word, uint64_t until)
+{
+    (void)atom_cas_acqrel_gpu_u64(&r->state->result_until[word], 0,
+                                  until); /* pairs with ring_reclaim_result */
+}
+
 TERN_DEVICE uint32_t ring_take_result(const struct net_ring *r, uint64_t deadline_ns, uint32_t *word)
 {
     struct net_patience w = net_patience_of(r->abort, deadline_ns);
@@ -220,6 +246,9 @@ TERN_DEVICE uint32_t ring_take_result(const struct net_ring *r, uint64_t deadlin
         /* Pairs with itself in ring_give_result: what was in the word has been read. */
         if (free != 0 &&
             atom_cas_acqrel_gpu_u64(&r->state->results_busy, busy, busy | 1ull << *word) == busy) {
+            return NET_OK;
+        }
+        if (free == 0 && ring_reclaim_result(r, word)) {
             return NET_OK;
         }
         status = free != 0 ? (uint32_t)NET_OK : net_patient(&w);
@@ -239,8 +268,7 @@ TERN_DEVICE void ring_give_result(const struct net_ring *r, uint32_t word)
     } while (seen != busy);
 }
 
-/* As ring_atomic, and waits for the old value. A word whose wait was given up stays taken: the host may write
- * it yet. */
+/* As ring_atomic, and waits for the old value. */
 TERN_DEVICE uint32_t ring_fetch(const struct net_ring *r, uint64_t remote, uint32_t amo, uint32_t width,
                                 uint64_t value, uint64_t compare, uint64_t deadline_ns, uint64_t *old)
 {
@@ -258,6 +286,8 @@ TERN_DEVICE uint32_t ring_fetch(const struct net_ring *r, uint64_t remote, uint3
     if (status == NET_OK) {
         *old = ld_relaxed_sys_u64(&r->words->results[word]); /* ring_flush acquired it */
         ring_give_result(r, word);
+    } else {
+        ring_leave_result(r, word, ticket);
     }
     return status;
 }

@@ -12,6 +12,9 @@
 #include "net/p2p.h"
 #include "net/wait.h"
 
+/* How many there are of each enum. */
+enum { NET_NUM_SIGNALS = TERN_SIGNAL_SET + 1, NET_NUM_AMOS = TERN_AMO_FETCH + 1 };
+
 enum net_route { NET_ROUTE_NONE = 0, NET_ROUTE_P2P = 1 };
 
 /* Where an operation goes. */
@@ -21,19 +24,26 @@ struct net_target {
     char *address; /* at the peer; p2p: as this rank reaches it */
 };
 
-/* Where `p` of this rank lies in the window of `peer`; 0 if it is in no window, or not addressable. */
-TERN_DEVICE char *net_address(const struct tern_net *net, int peer, const void *p)
+/* Whether `bytes` from there on are in the window. */
+TERN_DEVICE int net_holds(uint64_t window_bytes, uint64_t offset, uint64_t bytes)
+{
+    return offset < window_bytes && bytes <= window_bytes - offset;
+}
+
+/* Where `bytes` at `p` of this rank lie in the window of `peer`; 0 if they are in no window, or not
+ * addressable. */
+TERN_DEVICE char *net_address(const struct tern_net *net, int peer, const void *p, uint64_t bytes)
 {
     const struct tern_net_window *w = &net->heap;
     uint64_t offset = (uint64_t)(uintptr_t)p - (uint64_t)(uintptr_t)w->own; /* wraps below it */
     char *const *bases = w->bases;
-    int found = offset < w->bytes;
+    int found = net_holds(w->bytes, offset, bytes);
     char *base;
     for (uint32_t i = 0; !found && i < net->num_windows; i++) {
         w = &net->windows[i];
         offset = (uint64_t)(uintptr_t)p - (uint64_t)(uintptr_t)w->own;
         bases = w->bases;
-        found = offset < w->bytes;
+        found = net_holds(w->bytes, offset, bytes);
     }
     base = found ? bases[peer] : 0;
     return base ? base + offset : 0;
@@ -50,9 +60,9 @@ TERN_DEVICE int net_refuse(const struct tern_net *net, struct net_group g, int f
     return status;
 }
 
-/* width: 0, or what the address must be a multiple of. */
+/* `bytes` at p, or none: then nobody looks at p. width: 0, or what p must be a multiple of. */
 TERN_DEVICE struct net_target net_find(const struct tern_net *net, struct net_group g, int peer,
-                                       uint32_t queue, const void *p, uint32_t width)
+                                       uint32_t queue, const void *p, uint64_t bytes, uint32_t width)
 {
     struct net_target t = {TERN_OK, NET_ROUTE_NONE, 0};
     if ((uint32_t)peer >= (uint32_t)net->num_ranks || queue >= net->num_queues) {
@@ -61,9 +71,12 @@ TERN_DEVICE struct net_target net_find(const struct tern_net *net, struct net_gr
     }
     /* Both loads before either is looked at: after an acquire each comes from L2, 150 ns away. */
     t.route = net->routes[peer];
-    t.address = net_address(net, peer, p);
+    t.address = bytes ? net_address(net, peer, p, bytes) : 0;
     if (TERN_RARE(t.route == NET_ROUTE_NONE)) {
         t.status = net_refuse(net, g, NET_FAULT_ROUTE, TERN_UNSUPPORTED, peer, p);
+        return t;
+    }
+    if (bytes == 0) {
         return t;
     }
     if (t.address == 0 || (width != 0 && ((uintptr_t)p & (width - 1)) != 0)) {
@@ -72,12 +85,28 @@ TERN_DEVICE struct net_target net_find(const struct tern_net *net, struct net_gr
     return t;
 }
 
+/* A word. op: an enumerator, which is to be below num_ops. */
+TERN_DEVICE struct net_target net_find_word(const struct tern_net *net, struct net_group g, int peer,
+                                            uint32_t queue, const void *p, uint32_t width, uint32_t op,
+                                            uint32_t num_ops)
+{
+    if ((width != 4 && width != 8) || op >= num_ops) {
+        struct net_target t = {TERN_INVALID_ARGUMENT, NET_ROUTE_NONE, 0};
+        if (g.index == 0) {
+            struct net_note n = {NET_FAULT_WORD, TERN_INVALID_ARGUMENT, peer, width, op, 0, p, 0, 0, 0, 0, 0};
+            net_record(net, &n);
+        }
+        return t;
+    }
+    return net_find(net, g, peer, queue, p, width, width);
+}
+
 /* All threads of the group; what any of them wrote to the source before is what goes out, and any of them
  * may signal or quiet afterwards. */
 TERN_DEVICE int route_put(const struct tern_net *net, struct net_group g, int peer, uint32_t queue, void *dst,
                           const void *src, uint64_t bytes)
 {
-    struct net_target t = net_find(net, g, peer, queue, dst, 0);
+    struct net_target t = net_find(net, g, peer, queue, dst, bytes, 0);
     if (t.status == TERN_OK) {
         group_sync(g);
         switch (t.route) {
@@ -93,7 +122,7 @@ TERN_DEVICE int route_put(const struct tern_net *net, struct net_group g, int pe
 TERN_DEVICE int route_get(const struct tern_net *net, struct net_group g, int peer, uint32_t queue, void *dst,
                           const void *src, uint64_t bytes)
 {
-    struct net_target t = net_find(net, g, peer, queue, src, 0);
+    struct net_target t = net_find(net, g, peer, queue, src, bytes, 0);
     if (t.status == TERN_OK) {
         group_sync(g); /* nobody reads the destination any more */
         switch (t.route) {
@@ -110,7 +139,7 @@ TERN_DEVICE int route_get(const struct tern_net *net, struct net_group g, int pe
 TERN_DEVICE int route_put_inline(const struct tern_net *net, int peer, uint32_t queue, void *dst,
                                  uint64_t value, uint32_t width)
 {
-    struct net_target t = net_find(net, group_of(GROUP_THREAD), peer, queue, dst, width);
+    struct net_target t = net_find_word(net, group_of(GROUP_THREAD), peer, queue, dst, width, 0, 1);
     if (t.status == TERN_OK) {
         switch (t.route) {
         case NET_ROUTE_P2P:
@@ -125,7 +154,8 @@ TERN_DEVICE int route_put_inline(const struct tern_net *net, int peer, uint32_t 
 TERN_DEVICE int route_signal(const struct tern_net *net, int peer, uint32_t queue, void *word, uint32_t width,
                              uint32_t signal, uint64_t value)
 {
-    struct net_target t = net_find(net, group_of(GROUP_THREAD), peer, queue, word, width);
+    struct net_target t =
+        net_find_word(net, group_of(GROUP_THREAD), peer, queue, word, width, signal, NET_NUM_SIGNALS);
     if (t.status == TERN_OK) {
         switch (t.route) {
         case NET_ROUTE_P2P:
@@ -140,7 +170,8 @@ TERN_DEVICE int route_signal(const struct tern_net *net, int peer, uint32_t queu
 TERN_DEVICE int route_atomic(const struct tern_net *net, int peer, uint32_t queue, void *word, uint32_t width,
                              uint32_t amo, uint64_t value, uint64_t compare, uint64_t *old)
 {
-    struct net_target t = net_find(net, group_of(GROUP_THREAD), peer, queue, word, width);
+    struct net_target t =
+        net_find_word(net, group_of(GROUP_THREAD), peer, queue, word, width, amo, NET_NUM_AMOS);
     if (t.status == TERN_OK) {
         uint64_t seen = 0;
         switch (t.route) {
@@ -160,11 +191,11 @@ TERN_DEVICE int route_put_signal(const struct tern_net *net, struct net_group g,
                                  void *dst, const void *src, uint64_t bytes, void *word, uint32_t width,
                                  uint32_t signal, uint64_t value)
 {
-    struct net_target t = net_find(net, g, peer, queue, dst, 0), s;
+    struct net_target t = net_find(net, g, peer, queue, dst, bytes, 0), s;
     if (t.status != TERN_OK) {
         return t.status;
     }
-    s = net_find(net, g, peer, queue, word, width);
+    s = net_find_word(net, g, peer, queue, word, width, signal, NET_NUM_SIGNALS);
     if (s.status == TERN_OK) {
         group_sync(g);
         switch (t.route) {

@@ -20,7 +20,13 @@
 #endif
 
 /* What failed. */
-enum { NET_FAULT_WAIT = 1, NET_FAULT_BARRIER = 2, NET_FAULT_ADDRESS = 3, NET_FAULT_ROUTE = 4 };
+enum {
+    NET_FAULT_WAIT = 1,
+    NET_FAULT_BARRIER = 2,
+    NET_FAULT_ADDRESS = 3,
+    NET_FAULT_ROUTE = 4,
+    NET_FAULT_WORD = 5 /* `compare` says what was to be done, `width` with how many bytes */
+};
 
 /* What a record says beside where it was written. */
 struct net_note {
@@ -81,6 +87,21 @@ TERN_DEVICE int net_compares(uint64_t seen, uint32_t width, uint32_t compare, ui
     }
 }
 
+/* Whether a word can be looked at so; a status. */
+TERN_DEVICE int net_check_word(const void *word, uint32_t width, int is_known)
+{
+    return is_known && (width == 4 || width == 8) && ((uintptr_t)word & (width - 1)) == 0
+               ? TERN_OK
+               : TERN_INVALID_ARGUMENT;
+}
+
+/* One look: 1 or 0, or TERN_INVALID_ARGUMENT. */
+TERN_DEVICE int net_test(const void *word, uint32_t width, uint32_t compare, uint64_t value)
+{
+    int status = net_check_word(word, width, compare <= TERN_COMPARE_LT);
+    return status == TERN_OK ? net_compares(net_look(word, width), width, compare, value) : status;
+}
+
 /* One wait. Begins as {0, 0}; net_patient is asked after every look that found nothing. */
 struct net_patience {
     uint64_t begin;
@@ -132,14 +153,22 @@ TERN_DEVICE int net_await(const struct tern_net *net, const void *word, uint32_t
 TERN_DEVICE int net_wait(const struct tern_net *net, const void *word, uint32_t width, uint32_t compare,
                          uint64_t value, uint64_t timeout_ns, uint64_t *seen)
 {
-    uint64_t elapsed_ns;
-    int status = net_await(net, word, width, compare, value, timeout_ns, seen, &elapsed_ns);
+    uint64_t elapsed_ns = 0;
+    int fault = NET_FAULT_WORD, status = net_check_word(word, width, compare <= TERN_COMPARE_LT);
+    *seen = 0;
+    if (status == TERN_OK) {
+        fault = NET_FAULT_WAIT;
+        status = net_await(net, word, width, compare, value, timeout_ns, seen, &elapsed_ns);
+    }
     if (status != TERN_OK) {
-        struct net_note n = {NET_FAULT_WAIT, status, net->rank, width,      compare, 0,
-                             word,           value,  *seen,     elapsed_ns, 0,       0};
+        struct net_note n = {fault, status, net->rank, width,      compare, 0,
+                             word,  value,  *seen,     elapsed_ns, 0,       0};
         net_record(net, &n);
     }
     return status;
 }
+
+#undef WAIT_LOAD_32
+#undef WAIT_LOAD_64
 
 #endif

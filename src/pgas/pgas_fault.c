@@ -77,6 +77,11 @@ enum tern_status terni_pgas_state(const struct tern_network *n, const struct ter
             "rank %d: a kernel operated on rank %d at %#llx, which is in no window that its view "
             "knows, or misaligned (block %d, warp %d)",
             n->comm->rank, r->peer, (unsigned long long)r->word, r->block, r->warp);
+    case NET_FAULT_WORD:
+        return TERN_FAIL((enum tern_status)r->status,
+                         "rank %d: a kernel gave a word of rank %d width %u and operation or comparison %u, "
+                         "of which one does not exist (block %d, warp %d)",
+                         n->comm->rank, r->peer, r->width, r->compare, r->block, r->warp);
     default:
         return TERN_FAIL(
             (enum tern_status)r->status,

@@ -32,11 +32,21 @@ static enum tern_status check_queue(const struct pgas_call *c)
                            c->network->num_queues);
 }
 
+/* Of an operation on no bytes, whose addresses nobody looks at. */
+static enum tern_status check_peer(const struct pgas_call *c)
+{
+    TERN_TRY(check_queue(c));
+    return c->peer >= 0 && c->peer < c->network->comm->num_ranks
+               ? TERN_OK
+               : TERN_FAIL(TERN_INVALID_ARGUMENT, "peer %d is none of %d ranks", c->peer,
+                           c->network->comm->num_ranks);
+}
+
 /* Where this rank reaches `bytes` at a symmetric address of the peer. */
 static enum tern_status find(const struct pgas_call *c, const void *remote, size_t bytes, void **at)
 {
     const struct tern_comm *comm = c->network->comm;
-    void *last = NULL;
+    uint64_t left = 0;
     TERN_TRY(check_queue(c));
     TERN_TRY(terni_peer_pointer(comm, remote, c->peer, at));
     if (*at == NULL) {
@@ -44,9 +54,10 @@ static enum tern_status find(const struct pgas_call *c, const void *remote, size
                          "nothing leads from rank %d to rank %d, which is in another domain", comm->rank,
                          c->peer);
     }
-    TERN_TRY(terni_peer_pointer(comm, (const char *)remote + (bytes > 0 ? bytes - 1 : 0), c->peer, &last));
-    if (last != (char *)*at + (bytes > 0 ? bytes - 1 : 0)) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%zu bytes at %p do not lie in one window", bytes, remote);
+    left = terni_window_left(comm, remote);
+    if (bytes > left) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%zu bytes at %p, where its window has %llu", bytes, remote,
+                         (unsigned long long)left);
     }
     return TERN_OK;
 }
@@ -59,7 +70,7 @@ static enum tern_status check_word(const void *word, uint32_t width)
     return terni_check_aligned("the word", word, width);
 }
 
-/* One request, by `threads` threads that are one group. */
+/* One request, by `threads` threads that are one group. One that blocks has its result on return. */
 static enum tern_status request(const struct pgas_call *c, const struct net_args *args, int threads)
 {
     struct machine *m = c->network->machine;
@@ -68,20 +79,40 @@ static enum tern_status request(const struct pgas_call *c, const struct net_args
     return end(c);
 }
 
-static void prepare(const struct pgas_call *c, struct net_args *args)
+/* The same, and what the kernel says of it is the status. */
+static enum tern_status perform(const struct pgas_call *c, const struct net_args *args, int threads)
+{
+    enum tern_status status;
+    TERN_TRY(request(c, args, threads));
+    status = c->is_blocking ? (enum tern_status)c->network->host->result.status : TERN_OK;
+    return status == TERN_OK ? TERN_OK
+                             : TERN_FAIL(status, "rank %d: the device refused the operation on rank %d at %p",
+                                         c->network->comm->rank, c->peer, args->one.remote);
+}
+
+/* A request that blocks tells its status by its result, not by the record, which is for kernels. */
+static enum tern_status prepare(const struct pgas_call *c, struct net_args *args)
 {
     memset(args, 0, sizeof *args);
-    args->net = c->network->view;
+    TERN_TRY(terni_network_view(c->network, &args->net)); /* windows may have come or gone */
     args->num_requests = args->num_each = 1;
     args->group = GROUP_WARP;
     args->one.peer = c->peer;
     args->one.queue = c->queue;
+    if (c->is_blocking) {
+        args->one.result = &c->network->host_device->result;
+        args->net.record = NULL;
+    }
+    return TERN_OK;
 }
 
 enum tern_status terni_pgas_put(const struct pgas_call *c, void *remote, const void *local, size_t bytes)
 {
     struct machine *m = c->network->machine;
     void *at = NULL;
+    if (bytes == 0) {
+        return check_peer(c);
+    }
     TERN_TRY(find(c, remote, bytes, &at));
     TERN_TRY(m->ops->copy(m, at, local, bytes, stream_of(c)));
     return end(c);
@@ -91,6 +122,9 @@ enum tern_status terni_pgas_get(const struct pgas_call *c, void *local, const vo
 {
     struct machine *m = c->network->machine;
     void *at = NULL;
+    if (bytes == 0) {
+        return check_peer(c);
+    }
     TERN_TRY(find(c, remote, bytes, &at));
     TERN_TRY(m->ops->copy(m, local, at, bytes, stream_of(c)));
     return end(c);
@@ -106,13 +140,13 @@ enum tern_status terni_pgas_signal(const struct pgas_call *c, void *remote, int 
     }
     TERN_TRY(check_word(remote, width));
     TERN_TRY(find(c, remote, width, &at));
-    prepare(c, &args);
+    TERN_TRY(prepare(c, &args));
     args.one.kind = NET_REQUEST_SIGNAL;
     args.one.op = (uint32_t)signal;
     args.one.width = width;
     args.one.remote = remote;
     args.one.value = value;
-    return request(c, &args, 32);
+    return perform(c, &args, 32);
 }
 
 enum tern_status terni_pgas_atomic(const struct pgas_call *c, void *remote, const struct pgas_atomic *a,
@@ -124,21 +158,20 @@ enum tern_status terni_pgas_atomic(const struct pgas_call *c, void *remote, cons
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "amo %d is no enum tern_amo", a->amo);
     }
     TERN_TRY(check_word(remote, a->width));
+    TERN_TRY(c->is_blocking || old == NULL ? TERN_OK : terni_check_aligned("old", old, a->width));
     TERN_TRY(find(c, remote, a->width, &at));
-    prepare(c, &args);
+    TERN_TRY(prepare(c, &args));
     args.one.kind = NET_REQUEST_ATOMIC;
     args.one.op = (uint32_t)a->amo;
     args.one.width = a->width;
     args.one.remote = remote;
     args.one.value = a->value;
     args.one.compare = a->compare;
-    if (c->is_blocking) {
-        args.one.result = &c->network->host_device->result;
-    } else if (old != NULL) {
+    if (!c->is_blocking && old != NULL) {
         args.one.local = old;
         args.one.num_old_bytes = a->width;
     }
-    TERN_TRY(request(c, &args, 32));
+    TERN_TRY(perform(c, &args, 32));
     if (c->is_blocking && old != NULL) {
         *(uint64_t *)old = c->network->host->result.value;
     }
@@ -155,9 +188,9 @@ enum tern_status terni_pgas_quiet(const struct pgas_call *c, int queue)
                          c->peer, queue, c->network->comm->num_ranks);
     }
     TERN_TRY(check_queue(&call));
-    prepare(&call, &args);
+    TERN_TRY(prepare(&call, &args));
     args.one.kind = NET_REQUEST_QUIET;
-    return request(&call, &args, 32);
+    return perform(&call, &args, 32);
 }
 
 static void fill_wait(struct net_request *q, const struct pgas_wait *w)
@@ -191,10 +224,8 @@ static enum tern_status wait_here(const struct pgas_call *c, const struct pgas_w
     struct tern_network *n = c->network;
     uint64_t begin = terni_clock_ns(), elapsed = 0;
     struct net_args args;
-    prepare(c, &args);
+    TERN_TRY(prepare(c, &args));
     fill_wait(&args.one, w);
-    args.one.result = &n->host_device->result;
-    args.net.record = NULL; /* that a slice is over is no failure */
     do {
         uint64_t left = timeout_ns - elapsed;
         args.one.timeout_ns = left < SLICE_NS ? left : SLICE_NS;
@@ -215,7 +246,7 @@ enum tern_status terni_pgas_wait(const struct pgas_call *c, const struct pgas_wa
     if (c->is_blocking) {
         return wait_here(c, w, timeout_ns);
     }
-    prepare(c, &args);
+    TERN_TRY(prepare(c, &args));
     fill_wait(&args.one, w);
     args.one.timeout_ns = timeout_ns;
     return request(c, &args, 32);
@@ -224,7 +255,7 @@ enum tern_status terni_pgas_wait(const struct pgas_call *c, const struct pgas_wa
 enum tern_status terni_pgas_barrier(const struct pgas_call *c, const struct tern_net_team *team)
 {
     struct net_args args;
-    prepare(c, &args);
+    TERN_TRY(prepare(c, &args));
     args.one.kind = NET_REQUEST_BARRIER;
     args.team = *team;
     args.group = team->num_ranks <= 32 ? GROUP_WARP : GROUP_BLOCK;
@@ -235,12 +266,15 @@ enum tern_status terni_pgas_abort(struct tern_network *n)
 {
     struct machine *m = n->machine;
     struct tern_stream *stream = m->ops->own_stream(m);
+    enum tern_status status = TERN_OK, one;
     for (int r = 0; r < n->comm->num_ranks; r++) {
         char *base = n->heap->bases[r];
-        if (base != NULL) {
-            TERN_TRY(m->ops->store(m, (uint64_t *)(void *)(base + PGAS_ABORT), 1 + (uint64_t)n->comm->rank,
-                                   stream));
+        if (base != NULL) { /* that one cannot be told is no reason to let the others wait */
+            one = m->ops->store(m, (uint64_t *)(void *)(base + PGAS_ABORT), 1 + (uint64_t)n->comm->rank,
+                                stream);
+            status = status == TERN_OK ? one : status;
         }
     }
-    return m->ops->stream_synchronize(m, stream);
+    one = m->ops->stream_synchronize(m, stream);
+    return status == TERN_OK ? one : status;
 }

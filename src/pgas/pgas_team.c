@@ -2,7 +2,8 @@
  *
  * Device teams. Members signal each other in words of the network's own window, and a word's address must be
  * symmetric: so all members take the same place, the first that is free on all of them. Opening is a
- * collective over the team, in steps:
+ * collective over the team, in steps. Refused unless every member reaches every other: else a group would get
+ * different statuses from one barrier.
  *
  *     0   post which places are free here       1   choose; make the words zero; post how that went
  *     2   all have: nobody signals into words that are not ready */
@@ -22,6 +23,14 @@ static enum tern_status offer(const struct pgas_joining *j, uint64_t *free_place
 {
     if (terni_team_comm(j->team) != j->network->comm) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "the team and the network are not of one communicator");
+    }
+    for (int i = 0; i < terni_team_size(j->team); i++) {
+        int r = terni_team_translate(j->team, i, NULL);
+        if (j->network->heap->bases[r] == NULL) {
+            return TERN_FAIL(TERN_UNSUPPORTED,
+                             "no barrier of a team in which nothing leads from rank %d to rank %d",
+                             j->network->comm->rank, r);
+        }
     }
     for (uint32_t i = 0; i < j->network->num_teams; i++) {
         *free_places |= j->network->places[i].is_taken ? 0 : 1ull << i;

@@ -275,6 +275,8 @@ TERN_DEVICE void fence_sc_sys(void)
     (void)__atomic_exchange_n(&word, 1, __ATOMIC_SEQ_CST);
 }
 
+TERN_DEVICE void fence_compiler(void) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
+
 TERN_DEVICE struct vec16 ld_vec16(const void *p)
 {
     struct vec16 v;

@@ -268,6 +268,8 @@ TERN_DEVICE uint64_t clock_ns(void)
 
 TERN_DEVICE void spin(void) {}
 
+TERN_DEVICE void fence_compiler(void) { asm volatile("" : : : "memory"); }
+
 TERN_DEVICE struct vec16 ld_vec16(const void *p)
 {
     struct vec16 r;

@@ -32,6 +32,7 @@
  *   void     st_release_sys_u64(p, v)  st_relaxed_sys_u64(p, v)
  *            and the same four for uint32_t, as st_fenced_sys_u64
  *   void     fence_acqrel_gpu() fence_acqrel_sys()
+ *   void     fence_compiler()         of this thread's accesses; no instruction
  *   void     fence_sc_sys()           also orders earlier stores before later loads
  *   void     st_fenced_sys_u64(p, v)                  after fence_acqrel_sys() in this thread: a release
  *   void     fence_proxy_async()      earlier ordinary accesses of this thread, and those it has synchronised
