@@ -19,7 +19,6 @@ enum {
 struct tour_box {
     unsigned char cells[2][TOUR_THREADS][CELL], strips[3][TOUR_WARPS][STRIP], sheets[3][SHEET];
     unsigned char signalled[2][3][SHEET]; /* by a thread, a warp, the block */
-    unsigned char nothing[1];             /* to the next multiple of 4; nobody gives it */
     uint32_t stored[TOUR_THREADS];        /* through a pointer */
     uint32_t small[2];                    /* inline */
     uint64_t large, sum, tickets, flags[6];

@@ -79,7 +79,6 @@ static void expect_box(struct tour *g, int r, int round)
     struct tour_box *got = (struct tour_box *)world_image(w, g->got[r]) + round;
     uint64_t rounds = (uint64_t)round + 1;
     *seen = ((struct tour_box *)world_image(w, g->from[before]))[round];
-    memset(seen->nothing, 0, sizeof seen->nothing);
     seen->sum = rounds * TOUR_THREADS * (TOUR_THREADS + 1) / 2;
     seen->tickets = rounds * TOUR_THREADS;
     for (int i = 0; i < 6; i++) {
