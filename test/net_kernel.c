@@ -132,12 +132,12 @@ TERN_KERNEL(net_tour, struct tour_args, p)
     p->status[tid()] |= status;
 }
 
-/* All in memory of the thread, which the compiler overlooks: if it took the calls' accesses for other
- * types', it would leave stores out and keep what stood there before. */
+/* If the compiler took the calls' accesses for other types', it might leave stores out and keep what stood
+ * there before. */
 TERN_DEVICE int types_turn(const struct types_args *p, int turn)
 {
     const struct tern_net *net = &p->net;
-    float from[TYPES_NUMBERS] __attribute__((aligned(16))), got[TYPES_NUMBERS] __attribute__((aligned(16)));
+    float *from = p->from, *got = p->got;
     float *box = p->box + (1 << turn);
     int status;
     for (int i = 0; i < TYPES_NUMBERS; i++) {

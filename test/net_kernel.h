@@ -45,8 +45,9 @@ enum { TYPES_NUMBERS = 12, TYPES_SHIFTS = 3 };
 
 struct types_args {
     struct tern_net net;
-    float *box;  /* [TYPES_NUMBERS + 4] in a window, 16-byte aligned */
-    float *seen; /* [TYPES_SHIFTS][TYPES_NUMBERS] what came back */
+    float *box;        /* [TYPES_NUMBERS + 4] in a window, 16-byte aligned */
+    float *from, *got; /* [TYPES_NUMBERS] local, likewise aligned */
+    float *seen;       /* [TYPES_SHIFTS][TYPES_NUMBERS] what came back */
     int32_t *status;
     float first;
 };

@@ -180,6 +180,8 @@ static int run_types(struct net_rig *rig, const struct place *at)
     p.box = (float *)world_device(w, at[0]);
     p.seen = (float *)world_device(w, at[1]);
     p.status = (int32_t *)world_device(w, at[2]);
+    p.from = (float *)world_device(w, at[3]);
+    p.got = (float *)world_device(w, at[4]);
     p.first = 1000;
     args.num_blocks = 1;
     args.num_threads = 32;
@@ -197,11 +199,11 @@ static int run_types(struct net_rig *rig, const struct place *at)
 static int types(struct test *t)
 {
     static struct net_rig rig;
-    struct place at[3];
+    struct place at[5];
     int result;
     (void)t;
     net_rig_init(&rig, 1);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
         at[i] = world_take(&rig.world, 0, i == 0 ? ARENA_WINDOW : ARENA_DEVICE, 256, "numbers");
         memset(world_image(&rig.world, at[i]), 0, 256);
     }
