@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages of the libfabric engine among many ranks of which three are engines of this process: rank 0, the last,
- * and one that stands for all others. That one is polled only when a test says so, so it is a peer that does not
- * stir. */
+ * Messages of the libfabric engine among many ranks of which three are engines of this process: rank 0, the
+ * last, and one that stands for all others. That one is polled only when a test says so, so it is a peer that
+ * does not stir. */
 #include "comm/socket.h"
 #include "net/serve.h"
 #include "support.h"

@@ -12,8 +12,8 @@
 uint64_t *ll_words_arrivals(const struct tern_ep *ep, uint32_t lane, uint64_t epoch);
 /* Likewise the entry words of rank `from`. */
 uint64_t *ll_words_entry(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int from);
-/* As if an operation of another shape had left there what is no row of this one's: fills what a lane remembers
- * of rows received with the bytes of 0.5f. */
+/* As if an operation of another shape had left there what is no row of this one's: fills what a lane
+ * remembers of rows received with the bytes of 0.5f. */
 void ll_words_spoil(const struct tern_ep *ep, uint32_t lane);
 
 #endif

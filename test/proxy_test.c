@@ -183,8 +183,8 @@ static enum tern_status fail_late(struct proxy_rig *rig, const struct courier_pi
     return ends[0] == TERN_OUT_OF_MEMORY && ends[1] == TERN_OUT_OF_MEMORY ? TERN_OK : TERN_INTERNAL_ERROR;
 }
 
-/* Both ranks release and register again at the same addresses, or fail to and try again: requests find the keys
- * of now. */
+/* Both ranks release and register again at the same addresses, or fail to and try again: requests find the
+ * keys of now. */
 static int again_body(struct proxy_rig *rig, struct courier_piece *pieces)
 {
     struct rng rng = {13};

@@ -7,8 +7,9 @@
  * rows leave is in ll_pipe.h and ll_make.h. At home warps take pieces of tokens, wait for the words of the
  * rows that a token awaits, add them in the order of choices and round once.
  *
- * After ll_enter no thread waits at a barrier of its block, unless times are to be noted. Entry words say that a rank's earlier kernels are
- * over, which the rows' own words do not; one warp of the rank sends and awaits them, beside all rows. */
+ * After ll_enter no thread waits at a barrier of its block, unless times are to be noted. Entry words say
+ * that a rank's earlier kernels are over, which the rows' own words do not; one warp of the rank sends and
+ * awaits them, beside all rows. */
 #ifndef TERN_LL_COMBINE_BODY_H
 #define TERN_LL_COMBINE_BODY_H
 

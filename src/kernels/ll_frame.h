@@ -138,8 +138,8 @@ TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint
     struct ll_patience patience = {{0, 0}, 0, 0, 0};
     int end = LL_HERE;
     for (;;) {
-        /* Pairs with the fence and store in ll_announce_counts, ll_announce_combine, or of a row's word: the row is here; and what the peer's
-         * earlier kernels read has been read. */
+        /* Pairs with the fence and store in ll_announce_counts, ll_announce_combine, or of a row's word: the
+         * row is here; and what the peer's earlier kernels read has been read. */
         uint64_t seen = ld_acquire_sys_u64(word);
         *data = (uint32_t)seen;
         if (awaited == OP_AWAIT_READY ? op_has_tag(seen, epoch) : seen == ll_arrived(epoch)) {

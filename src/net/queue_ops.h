@@ -170,8 +170,8 @@ TERN_DEVICE int queue_reclaim_result(const struct net_queue *q, uint32_t *word)
 /* The word stays taken, as the NIC may write it yet, until it is needed and `until` is consumed. */
 TERN_DEVICE void queue_leave_result(const struct net_queue *q, uint32_t word, uint64_t until)
 {
-    (void)atom_cas_acqrel_gpu_u64(&q->state->result_until[word], 0,
-                                  until); /* pairs with queue_reclaim_result */
+    /* Pairs with queue_reclaim_result. */
+    (void)atom_cas_acqrel_gpu_u64(&q->state->result_until[word], 0, until);
 }
 
 /* A result word, in *word. */

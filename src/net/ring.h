@@ -232,8 +232,8 @@ TERN_DEVICE int ring_reclaim_result(const struct net_ring *r, uint32_t *word)
 /* The word stays taken, as the host may write it yet, until it is needed and `until` is done. */
 TERN_DEVICE void ring_leave_result(const struct net_ring *r, uint32_t word, uint64_t until)
 {
-    (void)atom_cas_acqrel_gpu_u64(&r->state->result_until[word], 0,
-                                  until); /* pairs with ring_reclaim_result */
+    /* Pairs with ring_reclaim_result. */
+    (void)atom_cas_acqrel_gpu_u64(&r->state->result_until[word], 0, until);
 }
 
 TERN_DEVICE uint32_t ring_take_result(const struct net_ring *r, uint64_t deadline_ns, uint32_t *word)

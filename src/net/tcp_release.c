@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that is released while connections still move bytes from and to it. Afterwards nothing reads or writes
- * it. Streams stay whole: a frame whose header is out keeps its length.
+ * Memory that is released while connections still move bytes from and to it. Afterwards nothing reads or
+ * writes it. Streams stay whole: a frame whose header is out keeps its length.
  *
  *     arriving, a peer's write      the rest is thrown away, the answer is a refusal
  *     arriving, an answer           the rest is thrown away; the proxy fails the request
