@@ -113,8 +113,10 @@ endif
 # ---- Sources -----------------------------------------------------------------------------------------------
 
 # What tern_device.h includes, installed below tern/dialect.
-DIALECT     := $(addprefix src/simt/,simt.h ptx.h fiber.h) \
-    $(addprefix src/net/,amo.h group.h p2p.h wait.h route.h barrier.h bulk.h)
+DIALECT     := $(addprefix src/simt/,simt.h ptx.h fiber.h thread.h) \
+    $(addprefix src/net/,amo.h group.h p2p.h net_wait.h wait.h target.h ring.h ring_route.h mlx5_format.h \
+    mlx5_atomic.h mlx5_wqe.h mlx5_cqe.h queue.h queue_core.h queue_build.h queue_ops.h queue_route.h route.h \
+    barrier.h bulk.h)
 
 ALL_SRC     := $(filter-out src/ref/%,$(wildcard src/*/*.c))
 CUDA_SRC    := $(wildcard src/machine/cuda*.c) src/kernels/table_cuda.c
@@ -200,7 +202,7 @@ link = $(CC) $(CFLAGS) $(SANITIZE) $(LDFLAGS)
 # ---- Rules -------------------------------------------------------------------------------------------------
 
 .PHONY: all lib report check check-programs check-asan check-tsan check-gpu check-memcheck fuzz demo bench install uninstall \
-    clean help format-check FORCE
+    python wheel clean help format-check FORCE
 
 all: report $(if $(SANITIZE),,lib) $(STATIC) $(TOOLS) $(BENCH) $(EXAMPLES)
 lib: $(SHARED) $(B)/libtern.so.$(MAJOR) $(B)/libtern.so $(STATIC)
@@ -276,7 +278,8 @@ $(B)/examples/%: $(OBJ)/examples/%.o $(STATIC)
 	$(call program,$(filter %.o,$^))
 
 # Referred to weakly, which brings no member out of an archive.
-$(B)/test/net_kernel_test: $(call c_obj,test/net_kernel.c) $(call cu_obj,test/net_kernel.c)
+$(B)/test/net_kernel_test $(B)/test/hosts_test: $(call c_obj,test/net_kernel.c) $(call cu_obj,test/net_kernel.c)
+$(B)/test/rail_test: $(call c_obj,test/rail_kernel.c) $(call cu_obj,test/rail_kernel.c)
 $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
 	$(call program,$(filter %.o,$^) $(HELP_LIB))
 
@@ -285,10 +288,10 @@ $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
 # Programs that are wrong on purpose, for test/tsan_awake.sh: real kernels in which all release stores, or one of
 # them alone (ready, done), are relaxed, or the fences before them missing, or in one of them (dispatch, combine of
 # low latency) the fence between a stage and its bulk copy; and kernels of simt_test likewise. net_ops has relaxed
-# signals, or looks at words without acquiring.
+# signals, or looks at words without acquiring; rail_kernel likewise, or lacks the fence before bulk copies.
 ifeq ($(VARIANT),tsan)
 AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done ep_no_fence ll_ready ll_done ll_no_fence \
-    ll_dispatch_proxy ll_combine_proxy simt_relaxed simt_no_fence net_signal net_acquire)
+    ll_dispatch_proxy ll_combine_proxy simt_relaxed simt_no_fence net_signal net_acquire rail_signal rail_acquire rail_proxy)
 SIMT_OBJ := $(call c_obj,$(wildcard test/simt_test.c))
 
 $(OBJ)/relaxed/%.o: EXTRA = -DTERN_WEAKEN_RELEASE
@@ -296,6 +299,8 @@ $(OBJ)/ready/%.o: EXTRA = -DTERN_WEAKEN_READY
 $(OBJ)/done/%.o: EXTRA = -DTERN_WEAKEN_DONE
 $(OBJ)/signal/%.o: EXTRA = -DTERN_WEAKEN_SIGNAL
 $(OBJ)/acquire/%.o: EXTRA = -DTERN_WEAKEN_ACQUIRE
+$(OBJ)/rail/%.o: EXTRA = -DTERN_WEAKEN_RAIL
+$(OBJ)/rail_proxy/%.o: EXTRA = -DTERN_TEST_NO_RAIL_PROXY
 $(OBJ)/dispatch_proxy/%.o: EXTRA = -DTERN_TEST_NO_LL_DISPATCH_PROXY
 $(OBJ)/combine_proxy/%.o: EXTRA = -DTERN_TEST_NO_LL_COMBINE_PROXY
 $(OBJ)/no_fence/%.o: EXTRA = -DTERN_TEST_NO_PROXY_FENCE -DTERN_TEST_NO_SYSTEM_FENCE
@@ -318,7 +323,15 @@ define wrong_net
 $(B)/awake/net_$(1): $(call c_obj,$(wildcard test/net_order_test.c)) $(OBJ)/$(1)/src/kernels/net_ops.o $(HELP_LIB) $(STATIC)
 	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
 endef
-$(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy signal acquire,$(eval $(call wrong,$(name))))
+# $(call wrong_rail,program,objects of that name)
+define wrong_rail
+$(B)/awake/rail_$(1): $(call c_obj,$(wildcard test/rail_test.c)) $(OBJ)/$(2)/test/rail_kernel.o $(HELP_LIB) $(STATIC)
+	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
+endef
+$(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy signal acquire rail rail_proxy,$(eval $(call wrong,$(name))))
+$(eval $(call wrong_rail,signal,signal))
+$(eval $(call wrong_rail,acquire,rail))
+$(eval $(call wrong_rail,proxy,rail_proxy))
 $(foreach name,signal acquire,$(eval $(call wrong_net,$(name))))
 $(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy,$(eval $(call wrong_ep,$(name))))
 $(B)/awake/simt_relaxed: $(SIMT_OBJ) $(OBJ)/relaxed/test/simt_kernels.o $(HELP_LIB) $(STATIC)
@@ -439,12 +452,24 @@ uninstall:
 	    $(addprefix $(DESTDIR)$(BINDIR)/,$(notdir $(TOOLS) $(BENCH))) $(DESTDIR)$(PCDIR)/tern.pc
 	$(Q)rm -rf $(addprefix $(DESTDIR),$(INCLUDEDIR)/tern $(CMAKEDIR) $(DOCDIR) $(PREFIX)/share/tern)
 
+# ---- Python ------------------------------------------------------------------------------------------------
+
+PYTHON ?= python3
+
+# For use in-tree: PYTHONPATH=build/release/python. The wheel is for every Python from 3.9 on.
+python: lib
+	$(Q)TERN_LIBRARY=$(SHARED) $(PYTHON) setup.py -q build --build-base $(B)/python.tmp --build-lib $(B)/python
+
+wheel: lib
+	$(Q)TERN_LIBRARY=$(SHARED) $(PYTHON) -m pip wheel -q --no-deps --no-build-isolation -w $(B)/wheel .
+	@ls $(B)/wheel/*.whl
+
 clean:
 	$(Q)rm -rf build
 
 format-check:
 	@if command -v clang-format > /dev/null; then \
-	    clang-format --dry-run --Werror $$(find include src test bench tools examples -name '*.[ch]'); \
+	    clang-format --dry-run --Werror $$(find include src test bench tools examples python -name '*.[ch]'); \
 	else echo 'skip format-check: there is no clang-format'; fi
 
 help:
@@ -459,6 +484,8 @@ help:
 	'make fuzz           the decoder of work queue entries under libFuzzer, for SECONDS=60' \
 	'make bench          limits of the machine, then both modes of dispatch and combine beside them' \
 	'make install        into $$(DESTDIR)$$(PREFIX); make uninstall removes it' \
+	'make python         the Python package, into build/release/python, for use from there' \
+	'make wheel          the same as a wheel, into build/release/wheel' \
 	'make format-check   what clang-format would change' \
 	'make clean' \
 	'' \
@@ -468,6 +495,7 @@ help:
 	'NVCC=PATH           the CUDA compiler; default: nvcc on PATH, then /usr/local/cuda/bin/nvcc' \
 	'NVCC_ARCH=FLAGS     -gencode options; default: sm_80, sm_90 and PTX' \
 	'CC, CXX, CFLAGS, CPPFLAGS, LDFLAGS, PREFIX, DESTDIR, LIBDIR as usual' \
+	'PYTHON=PATH         the Python of make python and make wheel; default: python3' \
 	'V=1                 print commands; WERROR=0: warnings do not fail the build' \
 	'TEST_JOBS=N         test programs at once; TEST_TIMEOUT=SECONDS for one; TERN_TEST_SCALE=PER CENT'
 

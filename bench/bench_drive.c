@@ -23,6 +23,7 @@ enum {
     COL_RATE,
     COL_LIMIT,
     COL_WIRE,
+    COL_BARE,
     COL_FLAG,
     COL_OVER,
     COL_RANKS,
@@ -37,14 +38,14 @@ enum {
 };
 
 static const struct column columns[NUM_COLS] = {
-    {"op", "", 12, -1},      {"bytes", "an op", 8, 0}, {"ops", "a time", 8, 0}, {"p10", "us", 10, 3},
-    {"p50", "us", 10, 3},    {"p90", "us", 10, 3},     {"rate", "GB/s", 8, 3},  {"limit", "GB/s", 8, 3},
-    {"wire", "%", 6, 1},     {"flag", "us", 7, 3},     {"over", "us", 7, 3},    {"ranks", "", 0, 0},
-    {"sms", "", 0, 0},       {"warps", "", 0, 0},      {"queues", "", 0, 0},    {"scope", "", 0, -1},
-    {"transfer", "", 0, -1}, {"transport", "", 0, -1}, {"#wrong", "", 7, 0},
+    {"op", "", 12, -1},   {"bytes", "an op", 8, 0}, {"ops", "a time", 8, 0},  {"p10", "us", 10, 3},
+    {"p50", "us", 10, 3}, {"p90", "us", 10, 3},     {"rate", "GB/s", 8, 3},   {"limit", "GB/s", 8, 3},
+    {"wire", "%", 6, 1},  {"bare", "us", 7, 3},     {"flag", "us", 7, 3},     {"over", "us", 7, 3},
+    {"ranks", "", 0, 0},  {"sms", "", 0, 0},        {"warps", "", 0, 0},      {"queues", "", 0, 0},
+    {"scope", "", 0, -1}, {"transfer", "", 0, -1},  {"transport", "", 0, -1}, {"#wrong", "", 7, 0},
 };
 enum {
-    NO_LATENCY = 1u << COL_FLAG | 1u << COL_OVER,
+    NO_LATENCY = 1u << COL_BARE | 1u << COL_FLAG | 1u << COL_OVER,
     NO_BANDWIDTH = 1u << COL_RATE | 1u << COL_LIMIT | 1u << COL_WIRE
 };
 
@@ -58,7 +59,7 @@ struct run {
     struct progress progress;
     struct drive *drive;
     uint32_t rounds; /* of latencies */
-    double flag_us, limit_gb_s;
+    double flag_us[FLAG_KINDS], limit_gb_s;
     struct tally tally;
     uint32_t done; /* rows */
 };
@@ -73,6 +74,15 @@ static const char *word_of(const char *option, uint32_t value)
 }
 
 /* ---- Rows ---- */
+
+/* What an operation is like: signals and barriers release what came before them, others order nothing. */
+static int flag_of(const struct run *r, const struct shot *shot)
+{
+    int is_ordered = r->o.command == COMMAND_BARRIER ||
+                     (shot->kernel == TERN_KERNEL_drive_ping && shot->args.kind != DRIVE_INLINE &&
+                      shot->args.kind != DRIVE_ATOMIC);
+    return is_ordered ? FLAG_RELEASED : FLAG_BARE;
+}
 
 /* hops: of the flag. */
 static enum tern_status add_row(struct run *r, const char *op, const struct shot *shot, double *us, int hops,
@@ -95,8 +105,9 @@ static enum tern_status add_row(struct run *r, const char *op, const struct shot
     row[COL_LIMIT].number = r->limit_gb_s;
     row[COL_WIRE].number = 100 * row[COL_RATE].number / r->limit_gb_s;
     if (r->party.num_ranks > 1) {
-        row[COL_FLAG].number = hops * r->flag_us;
-        row[COL_OVER].number = s.p50 - hops * r->flag_us;
+        row[COL_BARE].number = hops * r->flag_us[FLAG_BARE];
+        row[COL_FLAG].number = hops * r->flag_us[FLAG_RELEASED];
+        row[COL_OVER].number = s.p50 - hops * r->flag_us[flag_of(r, shot)];
     }
     row[COL_RANKS].number = r->party.num_ranks;
     row[COL_SMS].number = shot->blocks;
@@ -150,6 +161,7 @@ static enum tern_status run_move(struct run *r, uint64_t bytes, double *us)
         uint32_t wanted = r->o.net.warps * BULK_STAGES * (BULK_PIECE + 8);
         s.shared_bytes = wanted < fit ? wanted : fit / 16 * 16;
     }
+    TERN_TRY(drive_fit(r->drive, &s, 0));
     TERN_TRY(drive_by_events(r->drive, &s, us));
     if (r->o.check) {
         TERN_TRY(drive_check_blocks(r->drive, &s, s.args.ops * bytes, &tally));
@@ -158,9 +170,10 @@ static enum tern_status run_move(struct run *r, uint64_t bytes, double *us)
 }
 
 /* One way between ranks 0 and 1. */
-static enum tern_status run_ping(struct run *r, const char *name, const struct shot *shot, double *us)
+static enum tern_status run_ping(struct run *r, const char *name, struct shot *shot, double *us)
 {
     struct tally tally = {0, 0}, blocks = {0, 0};
+    TERN_TRY(drive_fit(r->drive, shot, 1));
     TERN_TRY(drive_by_clock(r->drive, shot, us));
     for (uint32_t k = 0; k < r->o.iters; k++) {
         us[k] /= 2;
@@ -234,6 +247,7 @@ static enum tern_status run_fetch(struct run *r, const char *name, uint32_t amo,
     s.args.amo = amo;
     s.args.width = width;
     s.args.scope = GROUP_THREAD;
+    TERN_TRY(drive_fit(r->drive, &s, 1));
     TERN_TRY(drive_by_clock(r->drive, &s, us));
     if (r->o.check) {
         TERN_TRY(drive_check_log(r->drive, &s, &tally));
@@ -264,6 +278,7 @@ static enum tern_status run_barrier(struct run *r, double *us)
     s.warps = (int)r->o.net.warps;
     s.num_ranks = r->party.num_ranks;
     s.args.scope = (int32_t)r->o.net.scope;
+    TERN_TRY(drive_fit(r->drive, &s, 1));
     TERN_TRY(drive_by_clock(r->drive, &s, us));
     if (r->o.check) {
         TERN_TRY(drive_check_log(r->drive, &s, &tally));
@@ -307,15 +322,17 @@ static enum tern_status note_times(struct run *r)
             r->o.iters, r->o.warmup);
     }
     TERN_TRY(report_note(r->report, "time",
-                         "of one operation by the device's clock: %u in one kernel, without its launch; %u "
-                         "samples after %u",
+                         "of one operation by the device's clock: up to %u in one kernel, without its "
+                         "launch; %u samples after %u",
                          r->rounds, r->o.iters, r->o.warmup));
     if (r->o.command == COMMAND_ATOMIC) {
-        TERN_TRY(report_note(r->report, "fetch", "the old value is brought home: beside twice the flag"));
+        TERN_TRY(report_note(r->report, "fetch", "the old value is brought home: beside twice the flags"));
     }
     if (r->o.command != COMMAND_BARRIER) {
-        return report_note(r->report, "over",
-                           "p50 less the flag; one way, ranks 0 and 1 in turn, as the flag is measured");
+        return report_note(
+            r->report, "over",
+            "p50 less the flag, of inline puts and atomics less the bare flag; one way, ranks 0 "
+            "and 1 in turn, as the flags are measured");
     }
     return report_note(r->report, "over",
                        "p50 less the flag: each rank raises a word at every other at once");
@@ -323,8 +340,7 @@ static enum tern_status note_times(struct run *r)
 
 static enum tern_status note_settings(struct run *r)
 {
-    TERN_TRY(report_note(r->report, "transport", "%s, %u queues to a peer",
-                         word_of("--transport", r->o.net.transport), r->o.net.queues));
+    TERN_TRY(transport_note(r->report, &r->o));
     if (moves(r)) {
         TERN_TRY(report_note(r->report, "scope",
                              "%s, %s; %u blocks of %u warps; at most %llu bytes to a peer",
@@ -344,10 +360,11 @@ static enum tern_status run_all(struct run *r, double *us)
         TERN_TRY(measure_limit(r));
     }
     if (!moves(r) && r->party.num_ranks > 1) {
-        TERN_TRY(wire_ping(&r->drive->wire, on_cpu(r) ? 200 : 10000, &r->flag_us));
+        TERN_TRY(wire_ping(&r->drive->wire, on_cpu(r) ? 200 : 10000, r->flag_us));
         TERN_TRY(report_note(r->report, "flag",
-                             "%.3f us one way: store-release there, load-acquire here, as in tern-bench wire",
-                             r->flag_us));
+                             "%.3f us one way: store-release there, load-acquire here, as in tern-bench "
+                             "wire; bare, by a relaxed store, %.3f us",
+                             r->flag_us[FLAG_RELEASED], r->flag_us[FLAG_BARE]));
     }
     report_head(r->report);
     TERN_TRY(moves(r)                           ? run_moves(r, us)

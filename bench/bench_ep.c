@@ -7,10 +7,17 @@
  * rank layout and for every choice in expert layout, and combine moves the same rows back, in BF16. `logical`
  * is these bytes divided by the ranks and by p50; `remote` leaves out rows that stay on their rank; `wire` is
  * remote in per cent of the best all-to-all bulk push measured just before in the same process, on the same
- * memory. */
+ * memory.
+ *
+ * With several domains a token crosses the network once for each other domain that it goes to, and so
+ * does what that domain adds on its way home: `network` is the rows that do so. `floor` is the time that
+ * a modelled wire needs for those of the rank that sends or receives most, and one latency, and
+ * `of-floor` that time in per cent of p50: 100 would be a wire that is never idle. */
 #include "bench_ep.h"
 #include "about.h"
+#include "faults.h"
 #include "report.h"
+#include "transport.h"
 #include "wire.h"
 
 #include <math.h>
@@ -36,23 +43,50 @@ enum {
     COL_LOGICAL,
     COL_REMOTE,
     COL_WIRE,
+    COL_NETWORK,
+    COL_FLOOR,
+    COL_OF_FLOOR,
+    COL_DOMAINS,
+    COL_LOGICAL_BYTES,
+    COL_NETWORK_BYTES,
     COL_SKEW,
     COL_WRONG,
     NUM_COLS
 };
 
 static const struct column columns[NUM_COLS] = {
-    {"tokens", "", 6, 0},       {"hidden", "", 6, 0},      {"topk", "", 4, 0},       {"experts", "", 7, 0},
-    {"ranks", "", 5, 0},        {"sms", "", 3, 0},         {"dtype", "", 5, -1},     {"layout", "", 6, -1},
-    {"routing", "", 9, -1},     {"op", "", 8, -1},         {"p50", "us", 10, 1},     {"p99", "us", 10, 1},
-    {"in-a-row", "us", 10, 1},  {"logical", "GB/s", 7, 3}, {"remote", "GB/s", 7, 3}, {"wire", "%", 5, 1},
-    {"skew", "max/mean", 8, 2}, {"#wrong", "", 6, 0},
+    {"tokens", "", 6, 0},
+    {"hidden", "", 6, 0},
+    {"topk", "", 4, 0},
+    {"experts", "", 7, 0},
+    {"ranks", "", 5, 0},
+    {"sms", "", 3, 0},
+    {"dtype", "", 5, -1},
+    {"layout", "", 6, -1},
+    {"routing", "", 9, -1},
+    {"op", "", 8, -1},
+    {"p50", "us", 10, 1},
+    {"p99", "us", 10, 1},
+    {"in-a-row", "us", 10, 1},
+    {"logical", "GB/s", 7, 3},
+    {"remote", "GB/s", 7, 3},
+    {"wire", "%", 5, 1},
+    {"network", "GB/s", 7, 3},
+    {"floor", "us", 8, 1},
+    {"of-floor", "%", 8, 1},
+    {"domains", "", 0, 0},
+    {"logical-bytes", "a rank", 0, 0},
+    {"network-bytes", "a rank", 0, 0},
+    {"skew", "max/mean", 8, 2},
+    {"#wrong", "", 6, 0},
 };
+enum { OF_DOMAINS = 1u << COL_NETWORK | 1u << COL_FLOOR | 1u << COL_OF_FLOOR };
 
 void ep_columns(struct report *report)
 {
     report->columns = columns;
     report->num_columns = NUM_COLS;
+    report->left_out = OF_DOMAINS;
 }
 
 enum tern_status ep_settle(struct options *o, const struct party *party)
@@ -68,9 +102,14 @@ enum tern_status ep_settle(struct options *o, const struct party *party)
     if (o->align > 1 && o->layout != TERN_LAYOUT_EXPERT) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--align %u needs --layout expert", o->align);
     }
+    if (o->net.domain_size != 0 && (uint32_t)party->num_ranks % o->net.domain_size != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--domain-size %u: %d ranks are no whole number of domains",
+                         o->net.domain_size, party->num_ranks);
+    }
     if (o->combine && o->layout != TERN_LAYOUT_RANK) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--combine engine needs --layout rank");
     }
+    TERN_TRY(faults_check(o, party));
     return routing_settle(o, party->num_ranks);
 }
 
@@ -127,11 +166,25 @@ static void name_row(const struct shape *s, struct cell *row, int op)
     row[COL_TOPK].number = s->routing.topk;
     row[COL_EXPERTS].number = s->routing.experts;
     row[COL_RANKS].number = s->routing.num_ranks;
+    row[COL_DOMAINS].number = s->routing.num_ranks / (int)s->domain_ranks;
     row[COL_SMS].number = s->sms;
     snprintf(row[COL_DTYPE].text, REPORT_TEXT, "%s", options_word(COMMAND_EP, "--dtype", o->dtype));
     snprintf(row[COL_LAYOUT].text, REPORT_TEXT, "%s", options_word(COMMAND_EP, "--layout", o->layout));
     routing_name(o, row[COL_ROUTING].text, REPORT_TEXT);
     snprintf(row[COL_OP].text, REPORT_TEXT, "%s", names[op]);
+}
+
+/* `bytes`: of a row; us: p50. */
+static void add_crossing(const struct shape *s, struct cell *row, double bytes, double us)
+{
+    const struct options *o = s->options;
+    struct routing_crossing c = routing_cross(&s->routing, s->domain_ranks);
+    row[COL_NETWORK_BYTES].number = bytes * (double)c.all / s->routing.num_ranks;
+    row[COL_NETWORK].number = row[COL_NETWORK_BYTES].number / us / 1e3;
+    if (o->nic.gbps != 0) {
+        row[COL_FLOOR].number = bytes * (double)c.most / (125.0 * o->nic.gbps) + o->nic.latency_us;
+        row[COL_OF_FLOOR].number = 100 * row[COL_FLOOR].number / us;
+    }
 }
 
 static enum tern_status add_row(struct report *report, const struct shape *s, int op,
@@ -157,6 +210,10 @@ static enum tern_status add_row(struct report *report, const struct shape *s, in
         row[COL_REMOTE].number = t.remote * each;
         row[COL_WIRE].number = wire_gb_s > 0 ? 100 * t.remote * each / wire_gb_s : NAN;
         row[COL_SKEW].number = t.skew;
+        row[COL_LOGICAL_BYTES].number = t.rows * bytes / s->routing.num_ranks;
+        if ((int)s->domain_ranks < s->routing.num_ranks) {
+            add_crossing(s, row, bytes, us);
+        }
     }
     report_print_row(report);
     return TERN_OK;
@@ -181,6 +238,9 @@ static enum tern_status run_shape(struct bench *b, struct report *report, double
             tally->compared += tallies[op].compared;
         }
     }
+    for (int i = 0; status == TERN_OK && i < b->party->num_local; i++) {
+        status = faults_count(&b->packets, b->seats[i].ep);
+    }
     bench_close(b);
     return status;
 }
@@ -188,6 +248,7 @@ static enum tern_status run_shape(struct bench *b, struct report *report, double
 enum tern_status ep_rows(const struct options *o, struct report *report, struct party *party,
                          double wire_gb_s, struct tally *tally)
 {
+    struct carriage carriage;
     struct progress progress;
     struct bench *b = (struct bench *)calloc(1, sizeof(*b));
     enum tern_status status = TERN_OK;
@@ -198,14 +259,20 @@ enum tern_status ep_rows(const struct options *o, struct report *report, struct 
     progress_init(&progress, report->quiet);
     b->party = party;
     b->progress = &progress;
+    status = transport_choose(o, party, &carriage);
     for (k = 0; status == TERN_OK && k < o->tokens.num; k++) {
         status = shape_open(&b->shape, o, party->num_ranks, o->tokens.values[k]);
+        b->shape.transport = carriage.transport;
         if (status == TERN_OK) {
             status = run_shape(b, report, wire_gb_s, tally);
             shape_close(&b->shape);
         }
     }
+    transport_drop(&carriage);
     progress_clear(&progress);
+    if (status == TERN_OK) {
+        status = faults_note(report, o, party, &b->packets);
+    }
     free(b);
     return status;
 }
@@ -228,6 +295,13 @@ static enum tern_status note_shape(struct report *report, const struct options *
         report_note(report, "in-a-row", "many of one operation between two events, divided by their number"));
     TERN_TRY(report_note(report, "GB/s",
                          "bytes of rows over p50, mean of the ranks; remote: without rows that stay"));
+    if (report->left_out == 0) {
+        TERN_TRY(transport_note(report, o));
+        TERN_TRY(
+            report_note(report, "network",
+                        "rows between domains, a token once to each; floor: the model's time for those of "
+                        "the busiest rank, and a latency; of-floor: floor over p50"));
+    }
     return wire_note(report, party, wire);
 }
 
@@ -235,8 +309,10 @@ static enum tern_status run_open(const struct options *o, struct report *report,
                                  struct tally *tally)
 {
     double wire = 0;
-    uint32_t sms;
+    uint32_t sms, domain_ranks;
     TERN_TRY(ep_sms(o, party, &sms)); /* refused before anything is measured or printed */
+    TERN_TRY(shape_domains(o, party, &domain_ranks));
+    report->left_out = (int)domain_ranks < party->num_ranks ? 0 : OF_DOMAINS;
     TERN_TRY(about_note(report, party));
     TERN_TRY(wire_measure(party, o->seed, &wire));
     TERN_TRY(note_shape(report, o, party, wire));

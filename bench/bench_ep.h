@@ -5,6 +5,7 @@
 #ifndef TERN_BENCH_EP_H
 #define TERN_BENCH_EP_H
 
+#include "net/softnic_provider.h"
 #include "pieces.h"
 #include "report.h"
 #include "rounds.h"
@@ -33,9 +34,11 @@ struct shape {
     const struct options *options;
     struct routing routing;
     uint32_t hidden;
-    uint32_t row_bytes;   /* of one dispatched row without its scales */
-    uint32_t scale_bytes; /* 0 for bf16 */
-    uint32_t sms;         /* that an operation takes */
+    uint32_t row_bytes;    /* of one dispatched row without its scales */
+    uint32_t scale_bytes;  /* 0 for bf16 */
+    uint32_t sms;          /* that an operation takes */
+    uint32_t domain_ranks; /* ranks of a domain; all, if there is one */
+    uint32_t transport;    /* enum tern_transport, of several domains */
 };
 
 struct seat {
@@ -56,6 +59,7 @@ struct bench {
     struct party *party;
     struct progress *progress;
     struct shape shape;
+    struct softnic_traffic packets;    /* of NICs that speak some */
     struct seat seats[TERN_MAX_RANKS]; /* [num_local] */
 };
 
@@ -70,6 +74,8 @@ struct timing {
 /* The host's part: routing and sizes. */
 enum tern_status shape_open(struct shape *shape, const struct options *options, int num_ranks,
                             uint32_t tokens);
+/* Ranks of a domain, of a party that is open. TERN_INVALID_ARGUMENT: they do not fit the options. */
+enum tern_status shape_domains(const struct options *options, const struct party *party, uint32_t *ranks);
 void shape_close(struct shape *shape);
 /* Window memory the shape takes on the rank that needs most. */
 uint64_t shape_heap_bytes(const struct shape *shape);

@@ -8,6 +8,8 @@
  * all-to-all speed that this run measured just before, in the same process. */
 #include "bench_ll.h"
 #include "about.h"
+#include "faults.h"
+#include "transport.h"
 #include "wire.h"
 
 #include <math.h>
@@ -26,6 +28,7 @@ enum {
     COL_FLOOR,
     COL_WIRE,
     COL_REMOTE,
+    COL_NETWORK,
     COL_LOGICAL,
     COL_SKEW,
     COL_WAITED,
@@ -42,6 +45,8 @@ enum {
     COL_LAYOUT,
     COL_COMPRESSION,
     COL_MASK,
+    COL_DOMAIN,
+    COL_TRANSPORT,
     COL_ROUTING,
     COL_WRONG,
     NUM_COLS
@@ -49,13 +54,16 @@ enum {
 
 /* Settings, which are the same in every row, stand in the notes and in the rows of the JSON. */
 static const struct column columns[NUM_COLS] = {
-    {"tokens", "", 6, 0},   {"op", "", 13, -1},       {"p10", "us", 9, 1},        {"p50", "us", 9, 1},
-    {"p90", "us", 9, 1},    {"in-a-row", "us", 9, 1}, {"floor", "us", 8, 2},      {"wire", "%", 5, 1},
-    {"remote", "kB", 9, 1}, {"logical", "kB", 9, 1},  {"skew", "max/mean", 8, 2}, {"waited", "us", 8, 1},
-    {"hidden", "", 0, 0},   {"topk", "", 0, 0},       {"experts", "", 0, 0},      {"ranks", "", 0, 0},
-    {"sms", "", 0, 0},      {"lanes", "", 0, 0},      {"hook", "", 0, 0},         {"graph", "", 0, 0},
-    {"cast", "", 0, -1},    {"weights", "", 0, -1},   {"layout", "", 0, -1},      {"compression", "", 0, -1},
-    {"mask", "", 0, 0},     {"routing", "", 0, -1},   {"#wrong", "", 6, 0},
+    {"tokens", "", 6, 0},       {"op", "", 13, -1},      {"p10", "us", 9, 1},
+    {"p50", "us", 9, 1},        {"p90", "us", 9, 1},     {"in-a-row", "us", 9, 1},
+    {"floor", "us", 8, 2},      {"wire", "%", 5, 1},     {"remote", "kB", 9, 1},
+    {"network", "kB", 9, 1},    {"logical", "kB", 9, 1}, {"skew", "max/mean", 8, 2},
+    {"waited", "us", 8, 1},     {"hidden", "", 0, 0},    {"topk", "", 0, 0},
+    {"experts", "", 0, 0},      {"ranks", "", 0, 0},     {"sms", "", 0, 0},
+    {"lanes", "", 0, 0},        {"hook", "", 0, 0},      {"graph", "", 0, 0},
+    {"cast", "", 0, -1},        {"weights", "", 0, -1},  {"layout", "", 0, -1},
+    {"compression", "", 0, -1}, {"mask", "", 0, 0},      {"domain-size", "", 0, 0},
+    {"transport", "", 0, -1},   {"routing", "", 0, -1},  {"#wrong", "", 6, 0},
 };
 
 static const char *const unit_names[NUM_UNITS] = {
@@ -83,6 +91,7 @@ static enum tern_status settle(struct options *o, const struct party *party)
     if (!o->routing && o->experts == 0) {
         o->experts = DEFAULT_EXPERTS;
     }
+    TERN_TRY(faults_check(o, party));
     return routing_settle(o, party->num_ranks);
 }
 
@@ -107,14 +116,29 @@ static void name_row(const struct ll_shape *s, struct cell *row, int unit)
     snprintf(row[COL_COMPRESSION].text, REPORT_TEXT, "%s",
              options_word(COMMAND_LL, "--compression", o->ll.compression));
     row[COL_MASK].number = o->ll.mask != NO_MASK ? (double)o->ll.mask : NAN;
+    row[COL_DOMAIN].number = o->net.domain_size != 0 ? (double)o->net.domain_size : NAN;
+    snprintf(row[COL_TRANSPORT].text, REPORT_TEXT, "%s",
+             o->net.domain_size != 0 ? options_word(COMMAND_LL, "--transport", o->net.transport) : "");
     routing_name(o, row[COL_ROUTING].text, REPORT_TEXT);
 }
 
 static struct ll_traffic traffic_of(const struct ll_shape *s, int unit)
 {
     struct ll_traffic d = ll_traffic(s, LL_OP_DISPATCH), c = ll_traffic(s, LL_OP_COMBINE);
-    struct ll_traffic pair = {d.remote + c.remote, d.logical + c.logical};
+    struct ll_traffic pair = {d.remote + c.remote, d.network + c.network, d.logical + c.logical};
     return unit == UNIT_DISPATCH ? d : unit == UNIT_COMBINE ? c : pair;
+}
+
+/* Microseconds that the bytes take at the speed of the wire or, modelled, of a NIC, whichever is longer. */
+static double floor_of(const struct options *o, const struct ll_traffic *t, int unit, double wire_gb_s)
+{
+    double wire = (t->remote - t->network) / wire_gb_s / 1e3, trips = unit == UNIT_PAIR ? 2 : 1;
+    double network = t->network / (o->nic.gbps != 0 ? o->nic.gbps / 8.0 : wire_gb_s) / 1e3;
+    if (o->nic.gbps == 0) {
+        return wire + network; /* by the same wire */
+    }
+    network += t->network > 0 ? trips * o->nic.latency_us : 0;
+    return network > wire ? network : wire;
 }
 
 static enum tern_status add_row(struct report *report, const struct ll_shape *s, int unit,
@@ -132,9 +156,10 @@ static enum tern_status add_row(struct report *report, const struct ll_shape *s,
     if (unit <= UNIT_PAIR) {
         struct ll_traffic t = traffic_of(s, unit);
         row[COL_REMOTE].number = t.remote / 1e3;
+        row[COL_NETWORK].number = t.network / 1e3;
         row[COL_LOGICAL].number = t.logical / 1e3;
         if (wire_gb_s > 0) {
-            row[COL_FLOOR].number = t.remote / wire_gb_s / 1e3;
+            row[COL_FLOOR].number = floor_of(s->options, &t, unit, wire_gb_s);
             row[COL_WIRE].number = 100 * row[COL_FLOOR].number / row[COL_P50].number;
         }
     }
@@ -166,12 +191,15 @@ static enum tern_status run_shape(struct ll_bench *b, struct report *report, dou
         tally->wrong += tallies[op].wrong;
         tally->compared += tallies[op].compared;
     }
+    for (int i = 0; status == TERN_OK && i < b->party->num_local; i++) {
+        status = faults_count(&b->packets, b->seats[i].ep);
+    }
     ll_close(b);
     return status;
 }
 
 static enum tern_status run_shapes(const struct options *o, struct report *report, struct party *party,
-                                   double wire_gb_s, struct tally *tally)
+                                   uint32_t transport, double wire_gb_s, struct tally *tally)
 {
     struct progress progress;
     struct ll_bench *b = (struct ll_bench *)calloc(1, sizeof(*b));
@@ -182,6 +210,7 @@ static enum tern_status run_shapes(const struct options *o, struct report *repor
     progress_init(&progress, report->quiet);
     b->party = party;
     b->progress = &progress;
+    b->transport = transport;
     for (uint32_t k = 0; status == TERN_OK && k < o->tokens.num; k++) {
         status = ll_shape_open(&b->shape, o, party->num_ranks, o->tokens.values[k]);
         if (status == TERN_OK) {
@@ -190,6 +219,9 @@ static enum tern_status run_shapes(const struct options *o, struct report *repor
         }
     }
     progress_clear(&progress);
+    if (status == TERN_OK) {
+        status = faults_note(report, o, party, &b->packets);
+    }
     free(b);
     return status;
 }
@@ -211,6 +243,19 @@ static enum tern_status note_settings(struct report *report, const struct option
     TERN_TRY(report_note(report, "issued", "lanes %u, %s, %s%s", o->ll.lanes,
                          o->ll.hook ? "two phases" : "whole operations", o->ll.graph ? "graphs" : "calls",
                          o->ll.statistics ? ", with statistics" : ""));
+    if (o->net.domain_size != 0) {
+        TERN_TRY(report_note(report, "domains", "of %u ranks, between them %s", o->net.domain_size,
+                             options_word(COMMAND_LL, "--transport", o->net.transport)));
+    }
+    if (o->nic.gbps != 0 || o->nic.latency_us != 0 || o->nic.mops != 0) {
+        TERN_TRY(
+            report_note(report, "model",
+                        "NICs of %u Gb/s and %u million messages a second, %u us one way; 0: not modelled",
+                        o->nic.gbps, o->nic.mops, o->nic.latency_us));
+    }
+    if (o->nic.faults != NULL) {
+        TERN_TRY(report_note(report, "faults", "%s", o->nic.faults));
+    }
     if (o->ll.mask != NO_MASK) {
         TERN_TRY(report_note(report, "mask", "rank %u takes no part", o->ll.mask));
     }
@@ -221,10 +266,11 @@ static enum tern_status note_settings(struct report *report, const struct option
     TERN_TRY(
         report_note(report, "in-a-row", "many of one operation between two events, divided by their number"));
     TERN_TRY(report_note(report, "kB",
-                         "of the busiest rank; remote: rows on the wire with headers; logical: rows of "
-                         "slabs"));
+                         "of the busiest rank; remote: rows on the wire with headers; network: those of them "
+                         "between domains; logical: rows of slabs"));
     TERN_TRY(report_note(report, "floor",
-                         "what the remote kB would take at the wire's speed, if nothing else took time"));
+                         "what the remote kB would take at the wire's speed, if nothing else took time; with "
+                         "a model of NICs those of the network at its rate, and its latency"));
     TERN_TRY(report_note(report, "wire %", "floor over p50: 100 would be an operation that only moves rows"));
     TERN_TRY(report_note(
         report, "skew",
@@ -238,7 +284,7 @@ static enum tern_status note_settings(struct report *report, const struct option
 }
 
 static enum tern_status run_open(const struct options *o, struct report *report, struct party *party,
-                                 struct tally *tally)
+                                 uint32_t transport, struct tally *tally)
 {
     double wire = 0;
     uint32_t sms;
@@ -247,8 +293,18 @@ static enum tern_status run_open(const struct options *o, struct report *report,
     TERN_TRY(wire_measure(party, o->seed, &wire));
     TERN_TRY(note_settings(report, o, party, sms, wire));
     report_head(report);
-    TERN_TRY(run_shapes(o, report, party, wire, tally));
+    TERN_TRY(run_shapes(o, report, party, transport, wire, tally));
     return report_result(report, "elements", tally);
+}
+
+/* One domain needs no network. */
+static enum tern_status choose(struct carriage *carriage, const struct options *o, const struct party *party)
+{
+    if (o->net.domain_size == 0 && o->net.transport != NOT_CHOSEN) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--transport %s needs --domain-size",
+                         options_word(COMMAND_LL, "--transport", o->net.transport));
+    }
+    return transport_choose(o, party, carriage);
 }
 
 /* Every shape of the options, opened and closed: what is refused is refused before a rank is open. */
@@ -266,17 +322,21 @@ enum tern_status ll_run_command(const struct options *options, struct report *re
 {
     struct options o = *options;
     struct party party;
+    struct carriage carriage;
     report->kind = "ll";
     report->columns = columns;
     report->num_columns = NUM_COLS;
-    report->left_out = options->ll.statistics ? 0 : 1u << COL_WAITED;
+    report->left_out = (options->ll.statistics ? 0 : 1u << COL_WAITED) |
+                       (options->net.domain_size != 0 ? 0 : 1u << COL_NETWORK);
     TERN_TRY(party_init(&party, &o));
     TERN_TRY(report_begin(report, party.first != 0, o.json));
     TERN_TRY(settle(&o, &party));
     TERN_TRY(try_shapes(&o, &party));
+    TERN_TRY(choose(&carriage, &o, &party));
     TERN_TRY(party_open(
         &party, wire_heap_bytes(party.num_ranks, wire_default_bytes(party.machine, party.num_ranks, 1))));
-    enum tern_status status = run_open(&o, report, &party, tally);
+    enum tern_status status = run_open(&o, report, &party, carriage.transport, tally);
+    transport_drop(&carriage);
     party_close(&party);
     return status;
 }

@@ -6,6 +6,7 @@
 #ifndef TERN_BENCH_LL_H
 #define TERN_BENCH_LL_H
 
+#include "net/softnic_provider.h"
 #include "pieces.h"
 #include "report.h"
 #include "rounds.h"
@@ -88,6 +89,8 @@ struct ll_bench {
     struct party *party;
     struct progress *progress;
     struct ll_shape shape;
+    uint32_t transport;                   /* enum tern_transport: to other domains */
+    struct softnic_traffic packets;       /* of NICs that speak some */
     struct ll_seat seats[TERN_MAX_RANKS]; /* [num_local] */
 };
 
@@ -101,6 +104,7 @@ struct ll_timing {
 /* Bytes of the busiest rank, which sends or receives most. */
 struct ll_traffic {
     double remote;  /* on the wire */
+    double network; /* of that, between domains */
     double logical; /* that the model gives or gets: all rows of slabs, its own rank's included */
 };
 

@@ -79,6 +79,7 @@ static enum tern_status settle_parts(struct demo *d, const struct options *optio
         o->align = o->layout == TERN_LAYOUT_RANK ? 1 : cpu ? 8 : 128;
         o->meta = 1;
         o->check = 1;
+        o->net.transport = NOT_CHOSEN;
         TERN_TRY(ep_settle(o, &d->party));
     }
     return TERN_OK;
@@ -93,7 +94,7 @@ static enum tern_status run_parts(struct demo *d, struct report *report, struct 
     TERN_TRY(about_note(report, &d->party));
     TERN_TRY(report_note(report, "routing", "%s, layers 0 and 1", d->ids));
     TERN_TRY(wire_measure(&d->party, d->options[0].seed, &wire));
-    TERN_TRY(report_note(report, "wire", "%.3f GB/s a rank, best all-to-all of this run", wire));
+    TERN_TRY(wire_note(report, &d->party, wire));
     TERN_TRY(report_note(report, "#wrong", "elements that differ from the reference, bit for bit"));
     report_head(report);
     for (i = 0; i < (int)NUM_PARTS; i++) {

@@ -8,6 +8,7 @@
 
 #include "drive_args.h"
 #include "stats.h"
+#include "transport.h"
 #include "wire.h"
 
 /* One measurement. Fields of args that a rank decides are filled in when it is launched. */
@@ -35,6 +36,7 @@ enum { DRIVE_LOG = 1 << 13 };
 struct drive {
     const struct options *options;
     struct party *party;
+    struct carriage carriage;
     struct wire wire;
     struct drive_seat seats[TERN_MAX_RANKS]; /* [num_local] */
 };
@@ -56,6 +58,9 @@ enum tern_status drive_by_events(struct drive *d, const struct shot *shot, doubl
 /* COLLECTIVE. us[k]: of one round in sample k by the device's clock, of the slowest rank that has taken part;
  * words begin as drive_value says. */
 enum tern_status drive_by_clock(struct drive *d, const struct shot *shot, double *us);
+/* COLLECTIVE. Cuts the operations and launches of a sample, or by_clock its rounds, so that all samples take
+ * no more than --row-ms, as far as a few of each allow. */
+enum tern_status drive_fit(struct drive *d, struct shot *shot, int by_clock);
 /* Local. Words become what they are before round 0. */
 enum tern_status drive_reset(struct drive *d);
 /* COLLECTIVE. Once: of all ranks that take part, waits for them and passes their failures on. */

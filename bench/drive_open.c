@@ -4,6 +4,8 @@
  * on all ranks, so that their addresses are symmetric. */
 #include "drive.h"
 
+#include "core/core.h"
+
 #include <string.h>
 
 enum { DEADLINE_MS = 10000 };
@@ -28,7 +30,8 @@ static enum tern_status open_networks(struct drive *d)
     config.num_queues = d->options->net.queues;
     config.num_teams = 1;
     config.timeout_ms = DEADLINE_MS;
-    config.transport = TERN_TRANSPORT_P2P;
+    TERN_TRY(transport_choose(d->options, p, &d->carriage));
+    config.transport = d->carriage.transport;
     TERN_TRY(p->in_process ? tern_net_open_all(p->num_ranks, p->comms, &config, networks)
                            : tern_net_open(p->comms[0], &config, &networks[0]));
     for (int i = 0; i < p->num_local; i++) {
@@ -59,9 +62,8 @@ static enum tern_status open_teams(struct drive *d)
     return TERN_OK;
 }
 
-static enum tern_status open_seat(struct drive *d, int i)
+static enum tern_status open_memory(struct drive *d, int i)
 {
-    static const struct tern_net none = TERN_NET_INIT;
     struct drive_seat *seat = &d->seats[i];
     void *memory = NULL;
     TERN_TRY(tern_alloc(d->party->comms[i], TERN_MEMORY_WINDOW, DRIVE_WORDS * 8, &memory));
@@ -69,19 +71,24 @@ static enum tern_status open_seat(struct drive *d, int i)
     TERN_TRY(tern_fill(d->party->comms[i], seat->words, 0, DRIVE_WORDS * 8, d->party->streams[i]));
     TERN_TRY(tern_alloc(d->party->comms[i], TERN_MEMORY_DEVICE, DRIVE_LOG * 8, &memory));
     seat->log = (uint64_t *)memory;
-    seat->view = none;
-    return tern_net_view(seat->network, &seat->view);
+    return TERN_OK;
 }
 
 static enum tern_status open_all(struct drive *d)
 {
+    static const struct tern_net none = TERN_NET_INIT;
     TERN_TRY(wire_open(&d->wire, d->party, drive_area(d->party), d->options->seed));
+    for (int i = 0; i < d->party->num_local; i++) { /* before a NIC that is a kernel stays on the device */
+        TERN_TRY(open_memory(d, i));
+    }
+    TERN_TRY(party_synchronize(d->party));
     TERN_TRY(open_networks(d));
     TERN_TRY(open_teams(d));
     for (int i = 0; i < d->party->num_local; i++) {
-        TERN_TRY(open_seat(d, i));
+        d->seats[i].view = none;
+        TERN_TRY(tern_net_view(d->seats[i].network, &d->seats[i].view));
     }
-    return party_synchronize(d->party);
+    return TERN_OK;
 }
 
 enum tern_status drive_open(struct drive *d, struct party *party, const struct options *options)
@@ -100,8 +107,10 @@ enum tern_status drive_open(struct drive *d, struct party *party, const struct o
 void drive_close(struct drive *d)
 {
     for (int i = 0; i < d->party->num_local; i++) {
+        tern_net_close(d->seats[i].network); /* all, before memory that NICs of peers may name goes */
+    }
+    for (int i = 0; i < d->party->num_local; i++) {
         struct drive_seat *seat = &d->seats[i];
-        tern_net_close(seat->network);
         if (seat->team) {
             tern_team_close(seat->team);
         }
@@ -113,5 +122,6 @@ void drive_close(struct drive *d)
         }
     }
     memset(d->seats, 0, sizeof(d->seats));
+    transport_drop(&d->carriage);
     wire_close(&d->wire);
 }

@@ -2,7 +2,11 @@
  *
  * Launches the drive kernels on all ranks and times them: bandwidth by events around launches in a row, as
  * `tern-bench wire` does, latency by the device's clock inside one launch. Samples before the first are for
- * warming up. */
+ * warming up.
+ *
+ * What a sample holds is enough for a fast way; a slow one would take minutes for a row. So a part of it is
+ * tried before, longer and longer until the clock can be believed, and the sample is cut to what is left of
+ * --row-ms. */
 #include "drive.h"
 #include "kernels/kernels.h"
 
@@ -120,5 +124,68 @@ enum tern_status drive_by_clock(struct drive *d, const struct shot *shot, double
             us[k] = slowest;
         }
     }
+    return TERN_OK;
+}
+
+/* ---- Cutting a sample ---- */
+
+enum { FIRST_TRY = 64, LONGER = 8, BELIEVED_US = 2000, FEWEST_OPS = 16, FEWEST_ROUNDS = 10 };
+
+/* The slowest rank's microseconds of one launch. */
+static enum tern_status try_once(struct drive *d, const struct shot *shot, int by_clock, double *us)
+{
+    double local[TERN_MAX_RANKS] = {0};
+    TERN_TRY(drive_reset(d));
+    TERN_TRY(drive_once(d, shot));
+    for (int i = 0; i < d->party->num_local; i++) {
+        float ms = 0;
+        if (by_clock) {
+            local[i] = (double)d->wire.seats[i].result[1] / 1e3;
+        } else {
+            TERN_TRY(
+                tern_event_elapsed(d->party->comms[i], d->wire.seats[i].begin, d->wire.seats[i].end, &ms));
+            local[i] = 1e3 * (double)ms;
+        }
+    }
+    return greatest(d, shot, local, us);
+}
+
+/* What one of `num`, as many as a launch may have, takes. */
+static enum tern_status measure_one(struct drive *d, const struct shot *shot, int by_clock, uint32_t num,
+                                    double *us)
+{
+    struct shot s = *shot;
+    uint32_t *tried = by_clock ? &s.args.rounds : &s.args.ops, part = num < FIRST_TRY ? num : FIRST_TRY;
+    s.repeats = 1;
+    *tried = part;
+    TERN_TRY(try_once(d, &s, by_clock, us)); /* for warming up */
+    for (;;) {
+        *tried = part;
+        TERN_TRY(try_once(d, &s, by_clock, us));
+        if (part == num || *us >= BELIEVED_US) {
+            *us /= part;
+            return TERN_OK;
+        }
+        part = num / LONGER < part ? num : part * LONGER;
+    }
+}
+
+static uint32_t cut(uint32_t num, uint32_t fewest, double most)
+{
+    return most >= num ? num : most > fewest ? (uint32_t)most : fewest < num ? fewest : num;
+}
+
+enum tern_status drive_fit(struct drive *d, struct shot *shot, int by_clock)
+{
+    const struct options *o = d->options;
+    double one, most = 1e3 * o->net.row_ms / (o->iters + o->warmup);
+    if (by_clock) {
+        TERN_TRY(measure_one(d, shot, 1, shot->args.rounds, &one));
+        shot->args.rounds = cut(shot->args.rounds, FEWEST_ROUNDS, most / one);
+        return TERN_OK;
+    }
+    TERN_TRY(measure_one(d, shot, 0, shot->args.ops, &one));
+    shot->args.ops = cut(shot->args.ops, FEWEST_OPS, most / one / shot->repeats);
+    shot->repeats = (int)cut((uint32_t)shot->repeats, 1, most / one / shot->args.ops);
     return TERN_OK;
 }

@@ -3,7 +3,8 @@
  * The #wrong column. Outputs are poisoned, dispatch and combine run once more with what was timed, and every
  * element is compared bit for bit with what it should be. The reference (src/ref) says which row lies where
  * and what the casts are; the contents of a row come from their formula, so that nobody's input is needed.
- * Combine is a plain FP32 loop in the documented order. One thread a local rank. */
+ * Combine is a plain FP32 loop in the documented order, with several domains one for each and one over what
+ * they send home. One thread a local rank. */
 #include "bench_ep.h"
 #include "fill.h"
 
@@ -24,7 +25,7 @@ struct scratch {
     int rank;
     enum buffer buffer; /* whose rows are made */
     uint16_t *expert;   /* one row of BUF_EXPERTS */
-    float *sum;         /* [hidden] */
+    float *sum, *part;  /* [hidden] of the token; of what one of several domains adds */
 };
 
 /* ---- What should be there ---- */
@@ -83,37 +84,54 @@ static void make_meta(const struct shape *s, int rank, enum buffer b, const stru
     }
 }
 
-static void add_row(const struct shape *s, struct scratch *x, int holder, int64_t row)
+/* Returns whether there is such a row. */
+static int add_row(const struct shape *s, struct scratch *x, float *sum, int holder, int64_t row)
 {
     uint32_t i;
     if (row < 0) {
-        return;
+        return 0;
     }
     shape_fill_row(s, holder, BUF_EXPERTS, (uint64_t)row, x->expert);
     for (i = 0; i < s->hidden; i++) {
-        uint32_t bits = (uint32_t)x->expert[i] << 16;
-        float v;
-        memcpy(&v, &bits, 4);
-        x->sum[i] += v;
+        sum[i] += terni_ref_bf16_value(x->expert[i]);
     }
+    return 1;
 }
 
-static void make_sum(const struct shape *s, struct scratch *x, int rank, uint32_t token, uint16_t *at)
+/* The rows that ranks from `first` on, as many as a domain has, hold of a token; how many there are. */
+static int add_domain(const struct shape *s, struct scratch *x, float *sum, int first, uint32_t token)
 {
     const struct routing *g = &s->routing;
-    const int64_t *ids = g->ids + ((uint64_t)rank * g->tokens + token) * g->topk;
+    const int64_t *ids = g->ids + ((uint64_t)x->rank * g->tokens + token) * g->topk;
     int64_t share = g->experts / (uint32_t)g->num_ranks;
+    int num = 0, end = first + (int)s->domain_ranks, r;
+    uint32_t i;
+    for (r = first; s->options->layout == TERN_LAYOUT_RANK && r < end; r++) {
+        num += add_row(s, x, sum, r, terni_ref_route_row(&g->routes[r], &g->world, x->rank, token, 0));
+    }
+    for (i = 0; s->options->layout != TERN_LAYOUT_RANK && i < g->topk; i++) {
+        int holder = ids[i] < 0 ? -1 : (int)(ids[i] / share);
+        if (holder >= first && holder < end) {
+            int64_t row = terni_ref_route_row(&g->routes[holder], &g->world, x->rank, token, i);
+            num += add_row(s, x, sum, holder, row);
+        }
+    }
+    return num;
+}
+
+/* With several domains each rounds what it adds, and only those that have a row send something. */
+static void make_sum(const struct shape *s, struct scratch *x, uint32_t token, uint16_t *at)
+{
+    int all = s->routing.num_ranks, d;
     uint32_t i;
     memset(x->sum, 0, s->hidden * sizeof(float));
-    if (s->options->layout == TERN_LAYOUT_RANK) {
-        int r;
-        for (r = 0; r < g->num_ranks; r++) {
-            add_row(s, x, r, terni_ref_route_row(&g->routes[r], &g->world, rank, token, 0));
-        }
-    } else {
-        for (i = 0; i < g->topk; i++) {
-            int holder = ids[i] < 0 ? 0 : (int)(ids[i] / share);
-            add_row(s, x, holder, terni_ref_route_row(&g->routes[holder], &g->world, rank, token, i));
+    for (d = 0; d < all; d += (int)s->domain_ranks) {
+        float *sum = (int)s->domain_ranks == all ? x->sum : x->part;
+        memset(sum, 0, s->hidden * sizeof(float));
+        if (add_domain(s, x, sum, d, token) != 0 && sum == x->part) {
+            for (i = 0; i < s->hidden; i++) {
+                x->sum[i] += terni_ref_bf16_value(terni_ref_bf16(sum[i]));
+            }
         }
     }
     for (i = 0; i < s->hidden; i++) {
@@ -138,7 +156,7 @@ static void make_row(void *user, uint64_t row, void *at)
     enum buffer b = x->buffer;
     const struct ref_row *from = b <= BUF_EXPERTS ? &s->routing.routes[x->rank].rows[row] : NULL;
     if (b == BUF_SUMS) {
-        make_sum(s, x, x->rank, (uint32_t)row, (uint16_t *)at);
+        make_sum(s, x, (uint32_t)row, (uint16_t *)at);
     } else if (b == BUF_SUM_WEIGHTS) {
         make_sum_weights(s, x->rank, (uint32_t)row, (float *)at);
     } else if (b == BUF_SOURCES) {
@@ -193,12 +211,13 @@ static enum tern_status compare_rank(void *user, int i)
     struct check *c = (struct check *)user;
     struct seat *seat = &c->b->seats[i];
     uint32_t hidden = c->b->shape.hidden;
-    struct scratch x = {c, seat->rank, BUF_ROWS, NULL, NULL};
+    struct scratch x = {c, seat->rank, BUF_ROWS, NULL, NULL, NULL};
     struct pieces p;
     enum tern_status status;
     TERN_TRY(pieces_open(&p, seat->comm, seat->stream));
     x.expert = (uint16_t *)malloc(2 * (size_t)hidden);
-    x.sum = (float *)malloc(hidden * sizeof(float));
+    x.sum = (float *)malloc(2 * hidden * sizeof(float));
+    x.part = x.sum != NULL ? x.sum + hidden : NULL;
     status = x.expert != NULL && x.sum != NULL
                  ? compare_buffers(c, &x, &p, i)
                  : TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for rows of %u channels", hidden);

@@ -5,6 +5,7 @@
  * against it rather than believed. */
 #include "bench_ep.h"
 #include "fill.h"
+#include "pgas/pgas.h"
 
 #include <string.h>
 
@@ -22,6 +23,8 @@ static struct tern_ep_config config_of(const struct options *o, uint32_t tokens)
     config.max_row_bytes = 2 * o->hidden; /* combine's rows; dispatch's are no larger */
     config.transfer = o->transfer;
     config.staging_bytes = TERN_STAGING_NONE;
+    config.domain_ranks = o->net.domain_size;
+    config.net_queues = o->net.queues;
     return config;
 }
 
@@ -49,6 +52,18 @@ enum tern_status shape_open(struct shape *s, const struct options *o, int num_ra
 }
 
 void shape_close(struct shape *s) { routing_close(&s->routing); }
+
+enum tern_status shape_domains(const struct options *o, const struct party *p, uint32_t *ranks)
+{
+    *ranks = o->net.domain_size != 0 ? o->net.domain_size : (uint32_t)party_domain_ranks(p);
+    if (*ranks == (uint32_t)p->num_ranks && o->net.transport != NOT_CHOSEN) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "--transport %s carries rows between domains, and the %d ranks are one: give "
+                         "--domain-size",
+                         options_word(COMMAND_EP, "--transport", o->net.transport), p->num_ranks);
+    }
+    return TERN_OK;
+}
 
 static int in_window(enum buffer b) { return b >= BUF_ROWS && b <= BUF_EXPERTS; }
 
@@ -125,6 +140,7 @@ static enum tern_status open_eps(struct bench *b)
     struct tern_ep *eps[TERN_MAX_RANKS];
     int i;
     config.num_sms = s->sms;
+    config.transport = s->transport;
     if (s->options->tensor) {
         config.staging_bytes = shape_heap_bytes(s) + SLACK_BYTES;
     }
@@ -297,10 +313,28 @@ static enum tern_status open_seat(struct bench *b, int i)
     return TERN_OK;
 }
 
+/* NICs in software take some of what a rank may use. */
+static enum tern_status choose_sms(struct bench *b)
+{
+    struct shape *s = &b->shape;
+    uint32_t most = (uint32_t)terni_pgas_num_sms(b->party->comms[0], s->transport);
+    TERN_TRY(ep_sms(s->options, b->party, &s->sms));
+    if ((int)s->domain_ranks < b->party->num_ranks && s->sms > most) {
+        if (s->options->sms != 0) {
+            return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                             "--sms %u: beside the NICs of its device a rank may use %u", s->sms, most);
+        }
+        s->sms = most;
+    }
+    return TERN_OK;
+}
+
 static enum tern_status open_all(struct bench *b)
 {
     int i;
-    TERN_TRY(ep_sms(b->shape.options, b->party, &b->shape.sms));
+    TERN_TRY(shape_domains(b->shape.options, b->party, &b->shape.domain_ranks));
+    TERN_TRY(choose_sms(b));
+    b->shape.routing.world.domain_ranks = (int)b->shape.domain_ranks;
     for (i = 0; i < b->party->num_local; i++) {
         TERN_TRY(open_seat(b, i));
     }
@@ -324,9 +358,11 @@ void bench_close(struct bench *b)
 {
     int i, k;
     for (i = 0; i < b->party->num_local; i++) {
+        tern_route_close(b->seats[i].route);
+        tern_ep_close(b->seats[i].ep);
+    }
+    for (i = 0; i < b->party->num_local; i++) {
         struct seat *seat = &b->seats[i];
-        tern_route_close(seat->route);
-        tern_ep_close(seat->ep);
         for (k = 0; k < NUM_BUFFERS; k++) {
             if (seat->buffers[k] != NULL) {
                 tern_free(seat->comm, seat->buffers[k]);

@@ -147,6 +147,7 @@ static enum tern_status open_all(struct ll_bench *b)
     const struct ll_shape *s = &b->shape;
     struct tern_ep_config config = ll_config(s->options, s->routing.tokens);
     struct tern_ep *eps[TERN_MAX_RANKS];
+    config.transport = b->transport;
     TERN_TRY(party_sms(b->party, s->options->sms, UINT32_MAX, &b->shape.sms));
     for (int i = 0; i < b->party->num_local; i++) {
         TERN_TRY(open_seat(b, i));

@@ -21,6 +21,7 @@ struct tern_ep_config ll_config(const struct options *o, uint32_t tokens)
     config.ll_hidden = o->hidden;
     config.ll_lanes = o->ll.lanes;
     config.ll_mask = o->ll.mask != NO_MASK;
+    config.domain_ranks = o->net.domain_size;
     return config;
 }
 

@@ -61,16 +61,20 @@ static double larger(double a, double b) { return a > b ? a : b; }
 
 struct ll_traffic ll_traffic(const struct ll_shape *s, enum ll_operation operation)
 {
-    struct ll_traffic t = {0, 0};
+    struct ll_traffic t = {0, 0, 0};
+    int domain = s->options->net.domain_size ? (int)s->options->net.domain_size : s->routing.num_ranks;
     for (int r = 0; r < s->routing.num_ranks; r++) {
-        double out = 0, in = 0, given = 0, got = 0;
+        double out = 0, in = 0, given = 0, got = 0, left = 0, came = 0;
         for (int peer = 0; peer < s->routing.num_ranks; peer++) {
             out += peer == r ? 0 : wire_bytes(s, operation, r, peer);
             in += peer == r ? 0 : wire_bytes(s, operation, peer, r);
+            left += peer / domain == r / domain ? 0 : wire_bytes(s, operation, r, peer);
+            came += peer / domain == r / domain ? 0 : wire_bytes(s, operation, peer, r);
             given += slab_bytes(s, operation, r, peer);
             got += slab_bytes(s, operation, peer, r);
         }
         t.remote = larger(t.remote, larger(out, in));
+        t.network = larger(t.network, larger(left, came));
         t.logical = larger(t.logical, larger(given, got));
     }
     return t;

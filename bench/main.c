@@ -5,6 +5,7 @@
 #include "demo.h"
 #include "bench_ep.h"
 #include "bench_ll.h"
+#include "bench_nic.h"
 #include "drive.h"
 #include "options.h"
 #include "report.h"
@@ -30,6 +31,7 @@ static const struct subcommand {
     {"signal", COMMAND_SIGNAL, drive_run},
     {"pingpong", COMMAND_PINGPONG, drive_run},
     {"barrier", COMMAND_BARRIER, drive_run},
+    {"nic", COMMAND_NIC, nic_run},
     {"demo", COMMAND_DEMO, demo_run},
 };
 enum { NUM_SUBCOMMANDS = sizeof(subcommands) / sizeof(subcommands[0]) };

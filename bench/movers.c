@@ -353,7 +353,7 @@ enum tern_status wire_verify(struct wire *w, const struct probe *probe, uint64_t
 
 /* ---- Flag and best push ---- */
 
-enum tern_status wire_ping(struct wire *w, uint32_t rounds, double *us)
+static enum tern_status ping(struct wire *w, uint32_t rounds, uint32_t is_bare, double *us)
 {
     struct probe probe = {MOVE_STORE, 0, 1, 0};
     double local[TERN_MAX_RANKS], all[TERN_MAX_RANKS];
@@ -370,6 +370,7 @@ enum tern_status wire_ping(struct wire *w, uint32_t rounds, double *us)
         struct launch launch = {TERN_KERNEL_wire_ping, 1, 32, 0, &args, sizeof(args)};
         fill_args(w, i, &probe, &args);
         args.rounds = rounds;
+        args.is_bare = is_bare;
         if (args.rank < 2) {
             TERN_TRY(m->ops->launch(m, &launch, w->party->streams[i]));
         }
@@ -382,6 +383,12 @@ enum tern_status wire_ping(struct wire *w, uint32_t rounds, double *us)
     TERN_TRY(party_gather(w->party, local, all, sizeof(double)));
     *us = all[0];
     return TERN_OK;
+}
+
+enum tern_status wire_ping(struct wire *w, uint32_t rounds, double us[FLAG_KINDS])
+{
+    TERN_TRY(ping(w, rounds, 0, &us[FLAG_RELEASED]));
+    return ping(w, rounds, 1, &us[FLAG_BARE]);
 }
 
 enum tern_status wire_best(struct wire *w, double *gb_s)
@@ -410,6 +417,10 @@ enum tern_status wire_measure(struct party *party, uint32_t seed, double *gb_s)
 {
     struct wire wire;
     enum tern_status status;
+    *gb_s = 0;
+    if (party_domain_ranks(party) != party->num_ranks) {
+        return TERN_OK;
+    }
     TERN_TRY(wire_open(&wire, party, wire_default_bytes(party->machine, party->num_ranks, 1), seed));
     status = wire_best(&wire, gb_s);
     wire_close(&wire);

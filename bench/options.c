@@ -3,6 +3,7 @@
  * The option table, its parser and its help text. */
 #include "options.h"
 #include "kernels/ll_args.h"
+#include "net/softnic_provider.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +26,11 @@ struct row {
 /* Rows of BF16 to 1 MiB, the longest that an EP object takes. */
 enum { MAX_HIDDEN = 1 << 19 };
 enum { EP = COMMAND_EP, WIRE = COMMAND_WIRE, DEMO = COMMAND_DEMO, LL = COMMAND_LL, ALL = COMMAND_ALL };
+enum { NIC = COMMAND_NIC };
 enum { MOVES = COMMAND_PUT | COMMAND_GET, SIZES = MOVES | COMMAND_PINGPONG, NET = COMMAND_NET };
+
+/* In order of enum transport. */
+#define CARRIERS "p2p|softnic|mock-mlx5|proxy-tcp|proxy-libfabric"
 
 static const struct row rows[] = {
     {"--machine", CHOICE, ALL, AT(machine), 0, 0, 0, "auto|cpu|cuda",
@@ -77,8 +82,36 @@ static const struct row rows[] = {
      "drawn so that rank 0 has N per cent of the mean of rows of rank layout: a (token, rank) once"},
     {"--bytes", SWEEP, SIZES, AT(net.bytes), 1, 1u << 22, 0, "N[,N..]",
      "of one operation; default 8 to 4194304, doubling; cpu 8 to 8192"},
-    {"--transport", CHOICE, NET, AT(net.transport), 0, 0, 0, "p2p",
-     "what carries operations: loads and stores"},
+    {"--bytes", SWEEP, NIC, AT(net.bytes), 8, 1u << 26, 0, "N[,N..]",
+     "of a large put; default 4096 to 1048576, times 4; cpu 512 to 8192"},
+    {"--nic-gbps", NUMBER, NIC, AT(nic.gbps), 1, 10000, 0, "N", "modelled rate, Gb/s; default 400, cpu 1"},
+    {"--nic-latency-us", NUMBER, NIC, AT(nic.latency_us), 0, 100000, 2, "N", "modelled latency, one way"},
+    {"--nic-mops", NUMBER, NIC, AT(nic.mops), 1, 1000, 0, "N",
+     "modelled rate of messages, million a second; default: none is modelled"},
+    {"--nic-sms", NUMBER, NIC, AT(nic.sms), 1, 64, 8, "N", "processors for each NIC that is a kernel"},
+    {"--queues", NUMBER, NIC, AT(net.queues), 1, SOFTNIC_MAX_QUEUES, 8, "N", "to each peer"},
+    {"--domain-size", NUMBER, EP | LL, AT(net.domain_size), 1, TERN_MAX_RANKS, 0, "N",
+     "ranks of a domain, consecutive ones; other domains are reached by the transport. Default: as found"},
+    {"--transport", CHOICE, EP | LL, AT(net.transport), 0, 0, NOT_CHOSEN, CARRIERS,
+     "what carries rows to other domains, as of tern-bench put; default: what a program gets that does not "
+     "ask"},
+    {"--transport", CHOICE, NET, AT(net.transport), 0, 0, 0, CARRIERS,
+     "what carries operations: loads and stores; queue pairs of a NIC in software, by its own provider or by "
+     "that of mlx5 over a mock of "
+     "its libraries; the proxy (TERN_PROXY=fabric:.. names another provider than tcp;ofi_rxm)"},
+    {"--nic-gbps", NUMBER, EP | LL | NET, AT(nic.gbps), 1, 10000, 0, "N",
+     "softnic: modelled rate, Gb/s; default: none is modelled"},
+    {"--nic-latency-us", NUMBER, EP | LL | NET, AT(nic.latency_us), 0, 100000, 0, "N",
+     "softnic: modelled latency, one way"},
+    {"--nic-mops", NUMBER, EP | LL | NET, AT(nic.mops), 1, 1000, 0, "N",
+     "softnic: modelled rate of messages, million a second; default: none is modelled"},
+    {"--nic-sms", NUMBER, EP | LL | NET, AT(nic.sms), 1, 64, 0, "N",
+     "softnic: processors for each NIC that is a kernel; default 8, fewer where ranks share a GPU"},
+    {"--nic-faults", TEXT, EP | LL, AT(nic.faults), 0, 0, 0, "SPEC",
+     "softnic on the cpu machine: NICs speak packets over a network that errs. SPEC: packets or "
+     "adaptive[:SEED], "
+     "all that TERN_SOFTNIC of that name does, or faults one by one, or both with commas between: drop=P, "
+     "double=P, delay=US (one in 20, by up to that), reorder=P, seed=N. Says what became of packets"},
     {"--scope", CHOICE, SIZES | COMMAND_BARRIER, AT(net.scope), 0, 0, 1, "thread|warp|block",
      "who calls together"},
     {"--transfer", CHOICE, MOVES, AT(net.bulk), 0, 0, 0, "plain|bulk",
@@ -89,8 +122,12 @@ static const struct row rows[] = {
      "of a block; default 1, scope block 16 (cpu 2), bulk 4 (cpu 2)"},
     {"--queues", NUMBER, MOVES, AT(net.queues), 1, TERN_NET_MAX_QUEUES, 1, "N",
      "to each peer; operations go round them. Loads and stores know none"},
-    {"--iters", NUMBER, NET, AT(iters), 1, WIRE_MAX_SAMPLES, 0, "N", "samples; default 20, cpu 3"},
-    {"--warmup", NUMBER, NET, AT(warmup), 1, 1000, 0, "N", "samples before; default 3, cpu 1"},
+    {"--row-ms", NUMBER, NET, AT(net.row_ms), 1, 1u << 20, 2000, "N",
+     "most that all samples of a row take: a slow transport gets fewer operations in each"},
+    {"--queues", NUMBER, EP, AT(net.queues), 1, TERN_NET_MAX_QUEUES, 0, "N",
+     "to a rank of each other domain; default 8, or fewer with more than 5 domains"},
+    {"--iters", NUMBER, NET | NIC, AT(iters), 1, WIRE_MAX_SAMPLES, 0, "N", "samples; default 20, cpu 3"},
+    {"--warmup", NUMBER, NET | NIC, AT(warmup), 1, 1000, 0, "N", "samples before; default 3, cpu 1"},
     {"--seed", NUMBER, ALL, AT(seed), 0, UINT32_MAX, 1, "N", "of routing and rows"},
     {"--iters", NUMBER, EP | LL, AT(iters), 1, 100000, 0, "N", "timed iterations; default 50, cpu 5"},
     {"--iters", NUMBER, DEMO, AT(iters), 1, 100000, 0, "N", "timed iterations; default 20, cpu 2"},
@@ -104,11 +141,11 @@ static const struct row rows[] = {
      "bulk copies, or loads and stores"},
     {"--combine", CHOICE, EP, AT(combine), 0, 0, 0, "pull|engine",
      "who brings combine's rows: the kernel, or the copy engine"},
-    {"--check", CHOICE, EP | LL | WIRE | NET, AT(check), 0, 0, 1, "0|1",
+    {"--check", CHOICE, EP | LL | WIRE | NET | NIC, AT(check), 0, 0, 1, "0|1",
      "compare every element with the reference"},
     {"--corrupt", CHOICE, EP | LL | DEMO, AT(corrupt), 0, 0, 0, "none|dispatch|combine",
      "flip one bit of that output, to see that the check sees it"},
-    {"--corrupt", CHOICE, NET, AT(corrupt), 0, 0, 0, "none|flip",
+    {"--corrupt", CHOICE, NET | NIC, AT(corrupt), 0, 0, 0, "none|flip",
      "flip one bit of rank 0's before every check, to see that it sees it"},
     {"--json", TEXT, ALL, AT(json), 0, 0, 0, "FILE", "write the same as JSON"},
     {"--data", TEXT, DEMO, AT(data), 0, 0, 0, "DIR",
@@ -220,14 +257,16 @@ int options_num_words(enum command command, const char *word)
     return row != NULL && row->kind == FLAG ? 1 : 2;
 }
 
+/* Of options of other subcommands, too, whose parts a subcommand may use; its own count. */
 static void set_defaults(enum command command, struct options *o)
 {
-    int i;
     memset(o, 0, sizeof(*o));
     o->command = command;
-    for (i = 0; i < (int)NUM_ROWS; i++) {
-        if (rows[i].kind == NUMBER || rows[i].kind == CHOICE) {
-            *(uint32_t *)(void *)((char *)o + rows[i].offset) = rows[i].value;
+    for (int i = 0; i < 2 * (int)NUM_ROWS; i++) {
+        const struct row *row = &rows[i % (int)NUM_ROWS];
+        int counts = i < (int)NUM_ROWS || (row->commands & command) != 0;
+        if (counts && (row->kind == NUMBER || row->kind == CHOICE)) {
+            *(uint32_t *)(void *)((char *)o + row->offset) = row->value;
         }
     }
 }
@@ -293,6 +332,8 @@ void options_help(enum command command)
         {COMMAND_PINGPONG,
          "tern-bench pingpong [OPTION VALUE]...  latency of inline puts and of puts with signal"},
         {COMMAND_BARRIER, "tern-bench barrier [OPTION VALUE]...   a device barrier of all ranks"},
+        {COMMAND_NIC,
+         "tern-bench nic [OPTION VALUE]...   the software NIC, and how near it comes to a model"},
         {COMMAND_DEMO, "tern-bench demo [OPTION VALUE]...  real routing through eight ranks, checked"},
     };
     int p, i;

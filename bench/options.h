@@ -18,9 +18,10 @@ enum command {
     COMMAND_SIGNAL = 128,
     COMMAND_PINGPONG = 256,
     COMMAND_BARRIER = 512,
+    COMMAND_NIC = 1024,
     COMMAND_NET =
         COMMAND_PUT | COMMAND_GET | COMMAND_ATOMIC | COMMAND_SIGNAL | COMMAND_PINGPONG | COMMAND_BARRIER,
-    COMMAND_ALL = COMMAND_EP | COMMAND_WIRE | COMMAND_DEMO | COMMAND_LL | COMMAND_NET
+    COMMAND_ALL = COMMAND_EP | COMMAND_WIRE | COMMAND_DEMO | COMMAND_LL | COMMAND_NET | COMMAND_NIC
 };
 enum dtype { DTYPE_BF16, DTYPE_FP8, DTYPE_CAST };
 enum corrupt { CORRUPT_NONE, CORRUPT_DISPATCH, CORRUPT_COMBINE };
@@ -30,6 +31,15 @@ enum { NOT_CHOSEN = 1 << 16 }; /* of a choice whose default is another option's 
 struct sweep {
     uint32_t num;
     uint32_t values[MAX_SWEEP];
+};
+
+/* As --transport names them. */
+enum transport {
+    CARRIED_BY_P2P,
+    CARRIED_BY_SOFTNIC,
+    CARRIED_BY_MOCK_MLX5,
+    CARRIED_BY_PROXY_TCP,
+    CARRIED_BY_PROXY_LIBFABRIC
 };
 
 struct options {
@@ -70,10 +80,16 @@ struct options {
     } ll;
     struct {
         struct sweep bytes;
-        uint32_t transport; /* number of the word */
-        uint32_t scope;     /* of net/group.h */
+        uint32_t transport;   /* enum transport, or NOT_CHOSEN */
+        uint32_t domain_size; /* 0: as found */
+        uint32_t scope;       /* of net/group.h */
         uint32_t warps, queues, bulk;
+        uint32_t row_ms; /* that the samples of a row may take together */
     } net;
+    struct {
+        uint32_t gbps, latency_us, mops, sms;
+        const char *faults; /* NULL: NICs copy, and nothing errs */
+    } nic;
 };
 
 /* Reads the words after the subcommand. TERN_INVALID_ARGUMENT names the option and the value. */

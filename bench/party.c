@@ -122,6 +122,16 @@ enum tern_status party_sms(const struct party *p, uint32_t asked, uint32_t or_el
     return TERN_OK;
 }
 
+int party_domain_ranks(const struct party *p)
+{
+    const struct tern_comm *comm = p->comms[0];
+    int num = 0;
+    for (int r = 0; r < comm->num_ranks; r++) {
+        num += comm->domain_of[r] == comm->domain_of[0];
+    }
+    return num;
+}
+
 enum tern_status party_barrier(struct party *p)
 {
     return p->in_process ? TERN_OK : tern_comm_barrier(p->comms[0]);

@@ -37,6 +37,8 @@ enum tern_status party_open_eps(struct party *p, const struct tern_ep_config *co
 /* Processors that an operation takes: `asked`, refused above what a rank of the open party may use; if that
  * is 0, `or_else` or what a rank may use. */
 enum tern_status party_sms(const struct party *p, uint32_t asked, uint32_t or_else, uint32_t *sms);
+/* Of an open party: the ranks of rank 0's domain. EP objects want all domains as large. */
+int party_domain_ranks(const struct party *p);
 /* COLLECTIVE. Until every process is here. */
 enum tern_status party_barrier(struct party *p);
 /* Until all that was issued on the local ranks' streams has run. */

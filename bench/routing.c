@@ -261,3 +261,43 @@ static uint64_t count_rows(const struct ref_route *route, int from)
 uint64_t routing_rows(const struct routing *g, int rank) { return count_rows(&g->routes[rank], -1); }
 
 uint64_t routing_own_rows(const struct routing *g, int rank) { return count_rows(&g->routes[rank], rank); }
+
+/* The domains that a token of `rank` goes to, but for its own: a bit each in *domains, which holds one for
+ * every rank that there can be. */
+static void domains_of(const struct routing *g, int rank, uint32_t token, uint32_t domain_ranks,
+                       unsigned char *domains)
+{
+    const int64_t *ids = g->topk_idx[rank] + (size_t)token * g->topk;
+    int64_t share = g->experts / (uint32_t)g->num_ranks;
+    memset(domains, 0, TERN_MAX_RANKS);
+    for (uint32_t k = 0; k < g->topk; k++) {
+        if (ids[k] >= 0) {
+            domains[ids[k] / share / domain_ranks] = 1;
+        }
+    }
+    domains[(uint32_t)rank / domain_ranks] = 0;
+}
+
+/* What rank r sends lands at the rank that has its place in the other domain. */
+struct routing_crossing routing_cross(const struct routing *g, uint32_t domain_ranks)
+{
+    uint64_t sent[TERN_MAX_RANKS] = {0}, came[TERN_MAX_RANKS] = {0};
+    struct routing_crossing c = {0, 0};
+    unsigned char domains[TERN_MAX_RANKS];
+    uint32_t num_domains = (uint32_t)g->num_ranks / domain_ranks;
+    for (int r = 0; r < g->num_ranks; r++) {
+        for (uint32_t t = 0; t < g->tokens; t++) {
+            domains_of(g, r, t, domain_ranks, domains);
+            for (uint32_t d = 0; d < num_domains; d++) {
+                sent[r] += domains[d];
+                came[d * domain_ranks + (uint32_t)r % domain_ranks] += domains[d];
+            }
+        }
+    }
+    for (int r = 0; r < g->num_ranks; r++) {
+        uint64_t most = sent[r] > came[r] ? sent[r] : came[r];
+        c.all += sent[r];
+        c.most = most > c.most ? most : c.most;
+    }
+    return c;
+}

@@ -37,5 +37,12 @@ enum tern_status routing_note(struct report *report, const struct options *optio
 /* Rows that rank r receives, padding apart, and how many of them come from r itself. */
 uint64_t routing_rows(const struct routing *routing, int rank);
 uint64_t routing_own_rows(const struct routing *routing, int rank);
+/* Rows that dispatch sends to other domains, one a (token, domain), by rank; combine sends as many home.
+ * Those that a rank receives from its peers there count apart. */
+struct routing_crossing {
+    uint64_t all;  /* of all ranks */
+    uint64_t most; /* that one rank sends or receives, whichever is more */
+};
+struct routing_crossing routing_cross(const struct routing *routing, uint32_t domain_ranks);
 
 #endif

@@ -39,6 +39,7 @@ enum tern_status report_note(struct report *r, const char *key, const char *form
     r->num_notes++;
     if (!r->quiet) {
         printf("# %-13s %s\n", r->notes[i].key, r->notes[i].text);
+        fflush(stdout); /* what is measured next may take long */
     }
     return TERN_OK;
 }

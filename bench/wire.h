@@ -62,13 +62,14 @@ enum tern_status wire_poison(struct wire *w);
 enum tern_status wire_compare(struct wire *w, int num_ranks, uint64_t bytes, struct tally *tally);
 /* COLLECTIVE. Moves once into poisoned destinations and counts the bytes that differ, over all ranks. */
 enum tern_status wire_verify(struct wire *w, const struct probe *probe, uint64_t *num_wrong);
-/* COLLECTIVE. One-way latency of a flag between ranks 0 and 1, at least two ranks. */
-enum tern_status wire_ping(struct wire *w, uint32_t rounds, double *us);
+/* COLLECTIVE. One-way latency of a flag between ranks 0 and 1, at least two ranks; us[FLAG_*]. */
+enum { FLAG_RELEASED, FLAG_BARE, FLAG_KINDS };
+enum tern_status wire_ping(struct wire *w, uint32_t rounds, double us[FLAG_KINDS]);
 /* COLLECTIVE. The best all-to-all bulk push (stores where there is none) over a few SM counts, in GB/s a
  * rank. */
 enum tern_status wire_best(struct wire *w, double *gb_s);
 
-/* COLLECTIVE. wire_open, wire_best, wire_close. */
+/* COLLECTIVE. wire_open, wire_best, wire_close; 0 where some ranks do not address each other. */
 enum tern_status wire_measure(struct party *party, uint32_t seed, double *gb_s);
 
 /* The note "wire", for those who put their figures beside it. */

@@ -21,7 +21,8 @@ struct wire_args {
     uint64_t deadline_ns;       /* of every wait, from the start of the kernel */
     uint64_t *result;   /* device, [2]: nonzero if a wait passed its deadline; ns of wire_ping's rounds */
     uint32_t row_bytes; /* of one bulk copy; a multiple of 16 */
-    uint32_t rounds;    /* wire_ping */
+    uint32_t rounds;    /* wire_ping; */
+    uint32_t is_bare;   /* there: the flag orders nothing */
     int32_t rank, num_ranks;
 };
 

@@ -6,9 +6,11 @@
  *
  *     ./06_put_signal                  one process drives all ranks
  *     tern-run -n 3 ./06_put_signal    three processes, one rank each
+ *     ./06_put_signal softnic          the same by NICs, in software; or `proxy`, by a thread of the host
  *
  * Addresses are symmetric: inbox and flag are the first things that every rank takes from its window, so they
- * have the same places everywhere, and a pointer to one's own inbox names the next rank's as well. */
+ * have the same places everywhere, and a pointer to one's own inbox names the next rank's as well. The row
+ * lies in the window, too: nobody else reaches for it, but a NIC reads windows only. */
 #include "example.h"
 #include "put_signal.h"
 
@@ -40,9 +42,10 @@ static void prepare(struct rank *r)
     r->args.net = view;
     r->args.inbox = (float *)take(r->comm, TERN_MEMORY_WINDOW, sizeof row);
     r->args.flag = (uint64_t *)take(r->comm, TERN_MEMORY_WINDOW, sizeof(uint64_t));
-    r->args.row = (float *)put(r->comm, row, sizeof row);
+    r->args.row = (float *)take(r->comm, TERN_MEMORY_WINDOW, sizeof row);
     r->args.sum = (float *)take(r->comm, TERN_MEMORY_DEVICE, sizeof row);
     r->args.status = (int32_t *)take(r->comm, TERN_MEMORY_DEVICE, sizeof(int32_t));
+    copy(r->comm, r->args.row, row, sizeof row);
     copy(r->comm, r->args.flag, &zero, sizeof zero);
 }
 
@@ -72,28 +75,34 @@ static int check(struct rank *r)
     return good;
 }
 
-static int open_networks(struct tern_comm **comms, struct tern_network **networks, int *first, int *num_ranks)
+static int open_networks(const char *by, struct tern_comm **comms, struct tern_network **networks, int *first,
+                         int *num_ranks)
 {
+    struct tern_net_config config = TERN_NET_CONFIG_INIT;
     struct tern_id id;
+    config.transport = strcmp(by, "softnic") == 0 ? TERN_TRANSPORT_SOFTNIC
+                       : strcmp(by, "proxy") == 0 ? TERN_TRANSPORT_PROXY
+                                                  : TERN_TRANSPORT_AUTO;
     *first = 0;
     *num_ranks = MAX_RANKS;
     if (getenv("TERN_ID") == NULL) {
         must(tern_comm_open_all(MAX_RANKS, NULL, comms));
-        must(tern_net_open_all(MAX_RANKS, comms, NULL, networks));
+        must(tern_net_open_all(MAX_RANKS, comms, &config, networks));
         return MAX_RANKS;
     }
     must(tern_id_from_environment(&id, first, num_ranks));
     must(tern_comm_open(&id, *first, *num_ranks, NULL, comms));
-    must(tern_net_open(comms[0], NULL, networks));
+    must(tern_net_open(comms[0], &config, networks));
     return 1;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     struct tern_comm *comms[MAX_RANKS];
     struct tern_network *networks[MAX_RANKS];
     struct rank ranks[MAX_RANKS];
-    int first, num_ranks, good = 1, here = open_networks(comms, networks, &first, &num_ranks);
+    int first, num_ranks, good = 1, here;
+    here = open_networks(argc > 1 ? argv[1] : "", comms, networks, &first, &num_ranks);
     for (int i = 0; i < here; i++) {
         memset(&ranks[i], 0, sizeof ranks[i]);
         ranks[i].me = first + i;

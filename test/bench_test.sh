@@ -51,6 +51,19 @@ right ep "outputs outside the window" --out tensor
 right ep "rows alone" --meta 0
 right ep "loads and stores" --transfer plain --dtype fp8
 right ep "one rank" --ranks 1
+export TERN_DOMAIN_SIZE=2
+right ep "two domains" --layout expert
+unset TERN_DOMAIN_SIZE
+
+for transport in p2p softnic mock-mlx5 proxy-tcp; do
+    right ep "two domains by $transport" --domain-size 2 --transport $transport --iters 1
+done
+right ep "domains of one rank, by expert, fp8, three queues" --domain-size 1 --layout expert --dtype fp8 --queues 3 --iters 1
+if grep -q '^# transport *auto, 3 queues' "$scratch/out" && grep -q ' network  *floor ' "$scratch/out"; then
+    ok "ep says what carried, and shows the network"
+else
+    not_ok "ep says what carried, and shows the network"
+fi
 
 right ll "defaults"
 right ll "several numbers of tokens, one of them 0" --tokens 0,1,7
@@ -83,6 +96,43 @@ right ll "rank 0 masked, by rank, in two phases" --mask 0 --layout rank --weight
 right ll "rank 3 masked, in a graph" --mask 3 --graph --compression log10
 right ll "one rank" --ranks 1
 right ll "one rank is named more often" --skew 150
+right ll "two domains, between them stores" --domain-size 2
+right ll "domains of one rank, by the proxy, in two phases" --domain-size 1 --transport proxy-tcp --hook
+right ll "two domains, by the mock of mlx5, rank 1 masked" --domain-size 2 --transport mock-mlx5 --mask 1
+right ll "two domains, by modelled NICs" --domain-size 2 --transport softnic --nic-gbps 1 --nic-latency-us 300
+# At 1 Gb/s a kilobyte takes 8 us; the pair takes two trips.
+if awk '/^#tokens/ { for (i = 1; i <= NF; i++) { f = $i == "floor" ? i : f; k = $i == "network" ? i : k } }
+    / (dispatch|combine) / && k && $k > 0 && $f > 299 + 8 * $k && $f < 301 + 8 * $k { n++ }
+    / pair / && k && $f > 599 + 8 * $k && $f < 601 + 8 * $k { n++ } END { exit n != 3 }' "$scratch/out"; then
+    ok "the floor of a modelled network is its rate's and its latency's"
+else
+    sed 's/^/# /' "$scratch/out"
+    not_ok "the floor of a modelled network is its rate's and its latency's"
+fi
+
+# packets WHAT: what the note says became of so many packets
+packets() { sed -n "s/^# packets .* \([0-9]*\) $1.*/\1/p" "$scratch/out"; }
+
+# The faults that are asked for are there, and no others; the same words in the JSON.
+for command in ep ll; do
+    right $command "by packets that are lost, late and reordered" --domain-size 2 --transport softnic \
+        --nic-faults drop=0.05,delay=300,reorder=0.5,seed=3 --json "$scratch/faults.json"
+    if [ "$(packets lost)" -gt 0 ] && [ "$(packets delayed)" -gt 0 ] && [ "$(packets reordered)" -gt 0 ] &&
+        [ "$(packets times)" -gt 0 ] && [ "$(packets doubled)" -eq 0 ] && [ "$(packets sent)" -gt "$(packets lost)" ] &&
+        grep -qF "\"packets\": \"$(sed -n 's/^# packets *//p' "$scratch/out")\"" "$scratch/faults.json"; then
+        ok "$command says what became of packets"
+    else
+        sed 's/^/# /' "$scratch/out"
+        not_ok "$command says what became of packets"
+    fi
+done
+right ll "by packets and adaptive routing, but none is lost" --domain-size 2 --transport softnic --nic-faults adaptive:5,drop=0
+if [ "$(packets lost)" -eq 0 ] && [ "$(packets doubled)" -gt 0 ] && [ "$(packets reordered)" -gt 0 ]; then
+    ok "a fault that is named takes the place of the network's own"
+else
+    sed 's/^/# /' "$scratch/out"
+    not_ok "a fault that is named takes the place of the network's own"
+fi
 
 if run 0 "$bench" ep --ranks 4 --tokens 32 --hidden 128 --iters 1 --routing $ids --weights data/routing_topk_weights.npy --layer 1 &&
     [ "$(sum_wrong)" = 0 ] && grep -q 'routing\.1' "$scratch/out"; then
@@ -158,7 +208,8 @@ for command in ep ll; do
 done
 
 if run 0 "$bench" wire --ranks 2 --iters 2 --json "$scratch/wire.json" && [ "$(sum_wrong)" = 0 ] &&
-    [ "$(grep -cE '^ +(store|load|push|pull|engine|local|flag) ' "$scratch/out")" -ge 9 ]; then
+    [ "$(grep -cE '^ +(store|load|push|pull|engine|local|flag) ' "$scratch/out")" -ge 10 ] &&
+    [ "$(grep -cE '^ +flag( bare)? +- ' "$scratch/out")" -eq 2 ]; then
     ok "wire measures every mover and moves right"
 else
     not_ok "wire measures every mover and moves right"
@@ -194,6 +245,69 @@ driven 26 "every operation on words of both widths" atomic --ranks 3 --iters 1
 driven 1 "by a warp" barrier --ranks 4 --iters 2
 driven 1 "by a block" barrier --ranks 3 --iters 1 --scope block --warps 3
 driven 1 "by a thread, a rank alone" barrier --ranks 1 --iters 1 --scope thread
+
+# Each transport carries every kind of operation, small. Where the library of one is missing, the sentence says so.
+carried()
+{
+    "$bench" put --ranks 2 --iters 1 --bytes 8 --transport "$1" > "$scratch/carried" 2>&1
+    case $(cat "$scratch/carried") in
+    *"not supported"*) skip "transport $1: $(tail -n 1 "$scratch/carried")"; return ;;
+    esac
+    driven 2 "by $1" put --ranks 3 --iters 1 --bytes 8,4096 --queues 2 --transport "$1"
+    driven 2 "by $1" get --ranks 3 --iters 1 --bytes 8,4096 --queues 2 --transport "$1"
+    driven 3 "by $1" pingpong --ranks 2 --iters 1 --bytes 1001 --transport "$1"
+    driven 4 "by $1" signal --ranks 2 --iters 1 --transport "$1"
+    driven 26 "by $1" atomic --ranks 2 --iters 1 --transport "$1"
+    driven 1 "by $1" barrier --ranks 3 --iters 1 --transport "$1"
+}
+for transport in softnic mock-mlx5 proxy-tcp proxy-libfabric; do
+    carried $transport
+done
+# Of a row that may take no time a sample has few operations: a trial of some, not 262144.
+for command in "put --bytes 8" "signal"; do
+    set -- $command
+    driven $([ $1 = put ] && echo 1 || echo 4) "cut short" "$@" --ranks 2 --iters 1 --row-ms 1 --transport proxy-tcp
+    if awk -v most=1000 '/^#/ { for (i = 2; i <= NF; i++) at = $i == "ops" ? NF - i : at }
+            /^ .* 0$/ { seen += $(NF - at) < most } END { exit seen == 0 }' "$scratch/out"; then
+        ok "and $1 has fewer operations a sample"
+    else
+        sed 's/^/# /' "$scratch/out"
+        not_ok "and $1 has fewer operations a sample"
+    fi
+done
+driven 1 "by a modelled wire" put --ranks 2 --iters 1 --bytes 4096 --transport softnic --nic-gbps 1 --nic-latency-us 20
+driven 1 "by a modelled rate of messages" put --ranks 2 --iters 1 --bytes 8 --transport softnic --nic-mops 1 --json "$scratch/mops.json"
+if grep -q '^# model .* and 1 million messages a second' "$scratch/out" && grep -q '"model": ".* and 1 million messages' "$scratch/mops.json"; then
+    ok "the rate of messages is in the note and in the JSON"
+else
+    sed 's/^/# /' "$scratch/out"
+    not_ok "the rate of messages is in the note and in the JSON"
+fi
+driven 14 "two ranks, two queues" nic --ranks 2 --queues 2 --iters 1 --nic-gbps 2 --nic-latency-us 50 --bytes 512,8192 --json "$scratch/nic.json"
+driven 12 "three ranks, one size" nic --ranks 3 --iters 1 --queues 3 --bytes 4096
+# Whatever the machine is busy with, a NIC is not faster than its model.
+if awk '/^ / && $NF == 0 { rows += $10 != "-"; bad += $10 != "-" && $10 > 100.5; bad += $13 > 0 && $5 < $13 } END { exit rows == 0 || bad }' \
+    "$scratch/out"; then
+    ok "nic: no rate above, no trip below the model"
+else
+    sed 's/^/# /' "$scratch/out"
+    not_ok "nic: no rate above, no trip below the model"
+fi
+# A put of 8 bytes counts for a message, and 1 million of them a second are 0.008 GB/s, however fast the wire.
+driven 12 "a rate of messages" nic --ranks 2 --iters 1 --queues 2 --bytes 4096 --nic-gbps 400 --nic-mops 1 --json "$scratch/nic_mops.json"
+if awk '/^ +put inline / && $10 != "-" { rows++; bad += $10 != "0.008" || $11 > 100.5 } END { exit rows != 1 || bad }' "$scratch/out" &&
+    grep -q '"model": "400 Gb/s a direction, 1 million messages a second' "$scratch/nic_mops.json"; then
+    ok "nic: no more messages than the model's, which the note and the JSON name"
+else
+    sed 's/^/# /' "$scratch/out"
+    not_ok "nic: no more messages than the model's, which the note and the JSON name"
+fi
+if run 0 "$build/bin/tern-run" -n 2 "$bench" nic --iters 1 --queues 2 --bytes 4096 && [ "$(sum_wrong)" = 0 ] &&
+    [ "$(grep -cE '^ +put  ' "$scratch/out")" = 5 ]; then
+    ok "nic under tern-run"
+else
+    not_ok "nic under tern-run"
+fi
 if run 0 "$build/bin/tern-run" -n 3 "$bench" put --iters 1 --bytes 64,4096 && [ "$(sum_wrong)" = 0 ] &&
     [ "$(grep -cE '^ +put ' "$scratch/out")" = 2 ] &&
     run 0 "$build/bin/tern-run" -n 3 "$bench" atomic --iters 1 && [ "$(sum_wrong)" = 0 ] &&
@@ -203,7 +317,8 @@ else
     not_ok "put, atomic and barrier under tern-run"
 fi
 # Of a put with signal there are two checks, of what was seen and of what was moved: each sees a bit of its own.
-for planted in "put 2 --bytes 1,4096" "get 1 --bytes 64 --transfer bulk" "atomic 26" "signal 4" "pingpong 4 --bytes 100" "barrier 1"; do
+for planted in "put 2 --bytes 1,4096" "get 1 --bytes 64 --transfer bulk" "atomic 26" "signal 4" "pingpong 4 --bytes 100" "barrier 1" \
+    "nic 12 --queues 2 --bytes 512"; do
     set -- $planted
     command=$1 wrong=$2
     shift 2
@@ -218,16 +333,30 @@ run 0 "$bench" put --ranks 2 --iters 1 --bytes 8,4096 --json "$scratch/put.json"
 
 run 0 "$bench" ll --ranks 2 --experts 4 --topk 4 --tokens 1,8 --hidden 64 --iters 1 --hook --json "$scratch/ll.json"
 ll_rows=$(grep -cE '^ +[0-9]' "$scratch/out")
+run 0 "$bench" ep --ranks 4 --experts 4 --topk 4 --tokens 8 --hidden 64 --iters 1 --domain-size 2 --transport softnic \
+    --nic-gbps 2 --nic-latency-us 50 --json "$scratch/domains.json"
 run 0 "$bench" ep --ranks 2 --experts 4 --topk 2 --tokens 8 --hidden 64 --iters 1 --json "$scratch/ep.json"
 rows=$(grep -cE '^ +[0-9]' "$scratch/out")
 if have python3; then
     python3 - "$scratch" "$rows" "$ll_rows" > "$scratch/errors" 2>&1 <<'END'
 import json, sys
-num_rows = {"ep": int(sys.argv[2]), "ll": int(sys.argv[3]), "put": 2, "pingpong": 4}
+num_rows = {"ep": int(sys.argv[2]), "ll": int(sys.argv[3]), "put": 2, "pingpong": 4, "nic": 14}
 # Every token goes to all 4 experts on 2 ranks: a row of 64 bytes with a scale, and on the wire a header of 64 and
 # 16 bytes for the scale; two rows of 64 channels home from the other rank.
 moved = {"dispatch": (64 + 64 + 16, 4 * (64 + 4)), "combine": (2 * 128, 4 * 128)}
-for kind in ("ep", "ll", "wire", "put", "pingpong"):
+# Every token of 4 ranks in 2 domains goes to all experts: once to the other domain, of 4 rows. A row is 128 bytes, 2
+# Gb/s are 250 bytes a microsecond.
+for row in json.load(open(sys.argv[1] + "/domains.json"))["rows"]:
+    if row["op"] in ("dispatch", "combine"):
+        seen = (row["network-bytes"], row["logical-bytes"], round(row["floor"], 3), row["domains"])
+        if seen != (8 * 128, 8 * 4 * 128, 54.096, 2):
+            print("crossing of", row)
+        for name, part in (("network", row["network-bytes"]), ("logical", row["logical-bytes"])):
+            if abs(row[name] - part / row["p50"] / 1e3) > 1e-3 * row[name]:
+                print(name, "of", row)
+        if abs(row["of-floor"] - 100 * row["floor"] / row["p50"]) > 1e-3 * row["of-floor"] or row["of-floor"] > 100:
+            print("share of the floor of", row)
+for kind in ("ep", "ll", "wire", "put", "pingpong", "nic"):
     path = sys.argv[1] + "/" + kind + ".json"
     report = json.load(open(path))
     if report["format"] != 1 or report["kind"] != kind or not report["notes"]["tern"]:
@@ -243,10 +372,14 @@ for kind in ("ep", "ll", "wire", "put", "pingpong"):
             print(path, "rate of", row)
         if abs(row["wire"] - 100 * row["rate"] / row["limit"]) > 1e-4 * row["wire"]:
             print(path, "share of", row)
-        if kind == "pingpong" and abs(row["over"] - (row["p50"] - row["flag"])) > 1e-4 * row["p50"] + 1e-4 * row["flag"]:
+        flag = row["bare" if row["op"] == "put inline" else "flag"] # what is ordered, and what is not
+        if kind == "pingpong" and abs(row["over"] - (row["p50"] - flag)) > 1e-4 * row["p50"] + 1e-4 * flag:
             print(path, "over of", row)
         if (row["ranks"], row["scope"], row["transport"]) != (2, "thread" if row["op"] == "put inline" else "warp", "p2p"):
             print(path, "settings of", row)
+    for row in report["rows"] if kind == "nic" else []:
+        if row["model"] is not None and abs(row["share"] - 100 * row["rate"] / row["model"]) > 1e-3 * row["share"]:
+            print(path, "share of", row)
     for row in report["rows"] if kind == "ll" else []:
         if (row["cast"], row["weights"], row["experts"], row["hook"], row["lanes"]) != ("fp8", "combine", 4, 1, 1):
             print(path, "settings of", row)
@@ -293,7 +426,12 @@ refused "--hidden 24 is not a multiple of 16, with --cast fp8" ll --ranks 2 --hi
 refused "--tokens 9000: 9000 is outside" ll --tokens 9000
 refused "--topk 33: 33 is outside 1 to 32" ll --ranks 2 --topk 33
 refused "--experts 10" ll --ranks 4 --experts 10
-refused "--transport tcp: not one of p2p" put --transport tcp
+refused "needs --domain-size" ll --ranks 4 --transport softnic
+refused "domain_ranks is 3" ll --ranks 4 --domain-size 3
+refused "need --transport softnic" put --ranks 2 --nic-gbps 5
+refused "need --transport softnic" put --ranks 2 --nic-mops 5
+refused "--nic-mops 1001: 1001 is outside 1 to 1000" nic --nic-mops 1001
+refused "--transport tcp: not one of p2p|softnic|mock-mlx5|proxy-tcp|proxy-libfabric" put --transport tcp
 refused "--scope grid: not one of thread|warp|block" get --scope grid
 refused "--bytes 0: 0 is outside 1 to 4194304" put --bytes 0
 refused "--bytes 65536: a peer has room for 57344 here" put --ranks 2 --bytes 65536
@@ -302,6 +440,10 @@ refused "--warps 2 needs --scope block" pingpong --ranks 2 --warps 2
 refused "--warps 17: 17 is outside 1 to 16" put --warps 17
 refused "--queues 65: 65 is outside 1 to 64" put --queues 65
 refused "--queues" signal --queues 2
+refused "--nic-gbps 0: 0 is outside" nic --nic-gbps 0
+refused "--ranks 1: a put is from one" nic --ranks 1
+refused "--bytes 131072: a peer has room for 65536 here" nic --bytes 131072
+refused "--queues 65: 65 is outside 1 to 64" nic --queues 65
 refused "--scope" atomic --scope warp
 refused "--bytes" barrier --bytes 8
 refused "--ranks 1: a latency is between two" atomic --ranks 1
@@ -322,6 +464,26 @@ refused "--tokens 1,9999999: 9999999 is outside" ep --tokens 1,9999999
 refused "'stray' is no option" ep stray
 refused "'extra' is no option" ep --tokens 8 extra
 refused "--align 8 needs --layout expert" ep --align 8
+refused "--domain-size 3" ep --ranks 4 --domain-size 3
+refused "--domain-size 8" ep --ranks 4 --domain-size 8
+refused "--domain-size 129: 129 is outside" ep --domain-size 129
+refused "--transport softnic carries rows between domains" ep --ranks 2 --transport softnic
+refused "need --transport softnic" ep --ranks 2 --domain-size 1 --nic-gbps 5
+far="ll --ranks 4 --domain-size 2 --transport softnic"
+refused "--nic-faults lose=0.1: 'lose=0.1' is none of packets and adaptive, first, and drop=P" $far --nic-faults lose=0.1
+refused "'adaptive' is none of" $far --nic-faults drop=0,adaptive
+refused "'' is none of" $far --nic-faults drop=0,,seed=1
+refused "drop is 0.6, which is outside 0 to 0.5" $far --nic-faults drop=0.6
+refused "'-0.1' of double is not a number of 0 to 0.5" $far --nic-faults double=-0.1
+refused "'0.1.1' of reorder is not a number of 0 to 1" $far --nic-faults reorder=0.1.1
+refused "'1.5' of delay is not a whole number of 0 to 10000" $far --nic-faults delay=1.5
+refused "seed is 4294967296, which is outside 0 to 4294967295" $far --nic-faults adaptive:4294967296
+refused "'' of seed is not a whole number" $far --nic-faults packets:
+refused "--nic-faults drop=0 needs --transport softnic" ep --ranks 4 --domain-size 2 --nic-faults drop=0
+refused "with a wire of 0 Gb/s, 0 us and 3 million messages a second: NICs that speak packets" \
+    ep --ranks 4 --domain-size 2 --transport softnic --nic-faults drop=0 --nic-mops 3
+refused "with a wire of 2 Gb/s, 0 us and 0 million messages a second: NICs that speak packets have no modelled time" \
+    ep --ranks 4 --domain-size 2 --transport softnic --nic-faults drop=0 --nic-gbps 2
 refused "--combine engine needs --layout rank" ep --combine engine --layout expert
 refused "--layer 1 without a routing file" ep --layer 1
 refused "--skew 99: 99 is outside" ep --skew 99
@@ -367,17 +529,20 @@ answers()
     fi
 }
 answers "default 50, cpu 5" ep --help
+answers "other domains are reached by the transport" ep --help
 answers "default 10, cpu 3" wire --help
 answers "default 288" ll --hook --help
 answers "default 20, cpu 2" demo --help
 answers "default 8 to 4194304" put --help
-answers "what carries operations: loads and stores; default p2p" barrier --help
+answers "most that all samples of a row take" pingpong --help
+answers "what carries operations: loads and stores; queue pairs" barrier --help
 answers "tern-bench pingpong" help
+answers "default 400, cpu 1" nic --help
 answers "--data" help
 answers "the copy engine; default pull" ep --help
 answers "three kinds of scales; default fp8" ll --help
 answers "a (token, rank) once; default 100" ll --help
-for command in "" ep ll wire demo put get atomic signal pingpong barrier; do
+for command in "" ep ll nic wire demo put get atomic signal pingpong barrier; do
     answers "tern-bench $(sed -n 's/^#define TERN_VERSION_[MP][A-Z]* *//p' include/tern/tern.h | paste -sd.)" $command --version
 done
 

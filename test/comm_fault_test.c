@@ -153,8 +153,8 @@ static int late_on_board(struct test *t)
 
 /* ---- One rank alone fails ---- */
 
-/* Rank 1 has descriptors left for its connection, its window and the socket where it receives those of the
- * others, but not for a socket to send its own: it fails in the last step, and all are told. */
+/* Rank 1 has descriptors left for its connection, its door, its window and the socket where it receives
+ * those of the others, but not for a socket to send its own: it fails in the last step, and all are told. */
 static int few_descriptors_body(int rank, struct procs_page *page, void *user)
 {
     struct tern_comm_config config = config_of(2000);
@@ -165,8 +165,8 @@ static int few_descriptors_body(int rank, struct procs_page *page, void *user)
         int next = dup(0);
         close(next);
         CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0, "getrlimit");
-        limit.rlim_cur = (rlim_t)next + 3;
-        CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit to %d", next + 3);
+        limit.rlim_cur = (rlim_t)next + 4;
+        CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit to %d", next + 4);
     }
     REFUSES(tern_comm_open(&page->id, rank, 3, &config, &comm), TERN_SYSTEM_ERROR, "rank 1: no unix socket");
     CHECK(comm == NULL, "the output of a failure is untouched");

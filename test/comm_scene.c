@@ -3,7 +3,6 @@
  * Threads as ranks; checks of a sound communicator. */
 #include "comm_scene.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,18 +140,7 @@ int open_and_check(struct actor *a)
     return 0;
 }
 
-int num_fds(void)
-{
-    int n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    while (d != NULL && readdir(d) != NULL) {
-        n++;
-    }
-    if (d != NULL) {
-        closedir(d);
-    }
-    return n;
-}
+int num_fds(void) { return test_files("/proc/self/fd"); }
 
 /* Mappings of at least half a window: thread stacks come and go, windows must not. */
 int num_windows(void)

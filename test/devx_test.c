@@ -153,7 +153,6 @@ static int golden_heads(struct test *t)
 {
     static const struct word device[] = {{0x00, 0x01000000}, {0x04, 0x00000001}};
     static const struct word atomic[] = {{0x00, 0x01000000}, {0x04, 0x00000007}};
-    static const struct word to_error[] = {{0x00, 0x05070000}, {0x08, 0x00abcdef}};
     static const struct word query[] = {{0x00, 0x050b0000}, {0x08, 0x00000001}};
     uint32_t in[DEVX_HEAD_WORDS];
     (void)t;
@@ -161,8 +160,6 @@ static int golden_heads(struct test *t)
     GOLDEN("QUERY_HCA_CAP of the device", in, device);
     terni_devx_query_caps(in, DEVX_QUERY_ATOMIC);
     GOLDEN("QUERY_HCA_CAP of atomics", in, atomic);
-    terni_devx_to_error(in, 0xabcdef);
-    GOLDEN("2ERR", in, to_error);
     terni_devx_query_qp(in, 1);
     GOLDEN("QUERY_QP", in, query);
     return TEST_PASSED;

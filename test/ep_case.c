@@ -204,6 +204,21 @@ void ep_case_draw(struct ep_case *c, uint64_t seed, const struct ep_limits *limi
     draw_engine(c);
 }
 
+void ep_case_cut(struct ep_case *c, int domain_ranks, uint32_t transport)
+{
+    struct rng r = {c->seed + 55};
+
+    c->domain_ranks = domain_ranks;
+    c->copy_engine = 0;
+    c->config.copy_engine = 0;
+    c->config.domain_ranks = (uint32_t)domain_ranks;
+    c->config.transport = transport;
+    c->config.net_queues = rng_one_in(&r, 3) ? 0 : rng_between(&r, 1, 5);
+    /* Mostly rings of few messages, so that they go round. */
+    c->config.net_ring_bytes =
+        rng_one_in(&r, 4) ? 0 : rng_between(&r, 1, 16) * (c->config.max_row_bytes + 512ull);
+}
+
 void ep_case_text(const struct ep_case *c, char *text, size_t text_bytes)
 {
     static const char *const rooms[] = {"exact", "static", "short"};
@@ -215,10 +230,13 @@ void ep_case_text(const struct ep_case *c, char *text, size_t text_bytes)
         "seed %llu: %d ranks, %u experts, top-%u int%u, up to %u tokens, %s layout, alignment %u, routing "
         "%s, "
         "room %s, cargo %s, cast %u, %u payloads, row[0] %u bytes, combine %u bytes, %d biases, weights %d, "
-        "windows only %d, copy engine %d, sms %u, transfer %u, max row %u bytes",
+        "windows only %d, copy engine %d, sms %u, transfer %u, max row %u bytes, domains of %d, %u queues, "
+        "rings of "
+        "%llu bytes",
         (unsigned long long)c->seed, c->num_ranks, c->shape.num_experts, c->shape.topk,
         8 * c->shape.idx_bytes, c->shape.max_tokens, c->shape.layout == TERN_LAYOUT_RANK ? "rank" : "expert",
         c->shape.alignment, routings[c->shape.routing], rooms[c->room], cargoes[c->cargo], c->cast, c->num_in,
         c->row_bytes[0], c->combine_bytes, c->num_biases, c->weights, c->windows_only, c->copy_engine,
-        c->config.num_sms, c->config.transfer, c->config.max_row_bytes);
+        c->config.num_sms, c->config.transfer, c->config.max_row_bytes, c->domain_ranks, c->config.net_queues,
+        (unsigned long long)c->config.net_ring_bytes);
 }

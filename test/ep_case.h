@@ -31,9 +31,11 @@ struct ep_case {
     uint32_t cast, num_in;
     uint32_t row_bytes[TERN_MAX_PAYLOADS]; /* of in[i] */
     uint32_t combine_bytes;                /* of a combined row */
-    int windows_only; /* every tensor that peers touch is in a window, and staging is off */
-    int windows_grow; /* never drawn: windows lie in memory that the heap grew by */
-    int copy_engine;  /* brings combine's rows */
+    int windows_only;   /* every tensor that peers touch is in a window, and staging is off */
+    int windows_grow;   /* never drawn: windows lie in memory that the heap grew by */
+    int copy_engine;    /* brings combine's rows */
+    int domain_ranks;   /* of each domain, a divisor of num_ranks; 0, unless ep_case_cut draws: one domain */
+    int forces_domains; /* as in world.h */
     int num_biases;
     int weights;       /* travel both ways */
     int deterministic; /* the scheduler follows the seed alone */
@@ -42,10 +44,14 @@ struct ep_case {
 /* Full size, or what TERN_TEST_SCALE leaves. */
 struct ep_limits ep_case_limits(const struct test *t);
 void ep_case_draw(struct ep_case *c, uint64_t seed, const struct ep_limits *limits);
+/* Cuts the ranks into domains of so many, whose network is drawn. */
+void ep_case_cut(struct ep_case *c, int domain_ranks, uint32_t transport);
 /* One line, for a failure. */
 void ep_case_text(const struct ep_case *c, char *text, size_t text_bytes);
 /* Opens rank `self` (-1: all), runs the case against the reference, closes. Prints the case if it fails. `id`
  * is NULL for all ranks in this process. */
 int ep_case_run(const struct ep_case *c, int self, const struct tern_id *id);
+/* The same for one rank on a communicator that is open, with windows that suffice; closes it, too. */
+int ep_case_run_on(const struct ep_case *c, struct tern_comm *comm);
 
 #endif

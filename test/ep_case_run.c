@@ -186,10 +186,14 @@ static int steps(const struct ep_case *c, struct running *x, const struct tern_i
     PASS(world_ep_synchronize(&x->world, x->eps));
     PASS(world_verify(&x->world, "route, dispatch and combine"));
     PASS(dispatch_check_overflow(&x->dispatch));
-    return batch_check_view(&x->batch);
+    PASS(batch_check_view(&x->batch));
+    if (x->world.self >= 0) { /* nobody closes what a peer's operation still waits for */
+        OK(tern_comm_barrier(x->world.members[x->world.self].comm));
+    }
+    return 0;
 }
 
-int ep_case_run(const struct ep_case *c, int self, const struct tern_id *id)
+static int run_case(const struct ep_case *c, int self, const struct tern_id *id, struct tern_comm *comm)
 {
     struct running x;
     struct rng r = {c->seed + 1};
@@ -198,7 +202,12 @@ int ep_case_run(const struct ep_case *c, int self, const struct tern_id *id)
 
     memset(&x, 0, sizeof x);
     world_init(&x.world, c->num_ranks, self);
+    if (comm != NULL) {
+        x.world.members[self].comm = comm;
+    }
     x.world.grows = c->windows_grow;
+    x.world.domain_ranks = c->domain_ranks;
+    x.world.forces_domains = c->forces_domains;
     x.world.num_lanes = 1; /* few streams, so that many ranks on one GPU find a hardware queue each */
     x.eps = (struct tern_ep **)test_take((size_t)c->num_ranks, sizeof(struct tern_ep *));
     batch_init(&x.batch, &x.world, &c->shape, &r);
@@ -216,4 +225,14 @@ int ep_case_run(const struct ep_case *c, int self, const struct tern_id *id)
     world_fini(&x.world);
     free(x.eps);
     return result;
+}
+
+int ep_case_run(const struct ep_case *c, int self, const struct tern_id *id)
+{
+    return run_case(c, self, id, NULL);
+}
+
+int ep_case_run_on(const struct ep_case *c, struct tern_comm *comm)
+{
+    return run_case(c, tern_comm_rank(comm), NULL, comm);
 }

@@ -35,16 +35,6 @@ static int check_survivors(struct ll_stage *x, int operation)
     return 0;
 }
 
-static int recover(struct ll_stage *x)
-{
-    OK(tern_ep_reset_all(STAGE_RANKS, x->scene.eps));
-    batch_close(&x->scene.batches[0]);
-    ll_stage_redraw(x);
-    PASS(world_upload(&x->scene.world));
-    PASS(ll_stage_shuffle(x));
-    return ll_stage_judge(x, "after a reset");
-}
-
 /* Rank 3 leaves out `operation`, whole or from its receive phase on, and does all before it. */
 static int absent(struct ll_stage *x, int operation, uint32_t phase)
 {
@@ -66,7 +56,7 @@ static int absent(struct ll_stage *x, int operation, uint32_t phase)
         }
     }
     PASS(check_survivors(x, operation));
-    return recover(x);
+    return ll_stage_recover(x);
 }
 
 static int absent_dispatch_body(struct ll_stage *x) { return absent(x, TERN_OP_LL_DISPATCH, TERN_LL_BOTH); }
@@ -102,7 +92,7 @@ static int differ(struct ll_stage *x, uint32_t hidden, uint32_t layout)
         told += strstr(tern_last_error(), "rank 3 ") != NULL;
     }
     CHECK(told, "no rank names rank 3");
-    return recover(x);
+    return ll_stage_recover(x);
 }
 
 static int other_compression_body(struct ll_stage *x)
@@ -123,7 +113,7 @@ static int other_compression_body(struct ll_stage *x)
         told += strstr(tern_last_error(), "rank 3 ") != NULL;
     }
     CHECK(told, "no rank names rank 3");
-    return recover(x);
+    return ll_stage_recover(x);
 }
 
 static int other_compression(struct test *t) { return ll_stage_run(t, other_compression_body, 60000); }

@@ -2,7 +2,8 @@
  *
  * Masks: ranks that stop are left out and the others go on, also those that wait for one who waits himself;
  * the one left out learns of it and comes back; masks are set, told and cleared in a stream and in a graph.
- * And how long each rank was waited for. Random masks are in ll_case.c, rows that are lost on their way in
+ * And how long each rank was waited for. All of it in one domain and in two, where half of the others are far
+ * from the rank that is lost. Random masks are in ll_case.c, rows that are lost on their way in
  * ep_ll_mask_rows_test.c.
  *
  * One long file, because all cases share the stage, the culprit and the judgement of what the others see. */
@@ -22,6 +23,20 @@ static void sleep_ms(uint32_t ms)
     struct timespec t = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
 
     nanosleep(&t, NULL);
+}
+
+/* In one domain and in two, where what is sent is there when the sender's kernel has ended. */
+static int at_once(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms)
+{
+    PASS(ll_stage_run_masked(t, body, timeout_ms));
+    return ll_stage_run_cut(t, body, timeout_ms, 1, STAGE_CUT);
+}
+
+/* And by the proxy, which carries it later. */
+static int everywhere(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms)
+{
+    PASS(at_once(t, body, timeout_ms));
+    return ll_stage_run_cut(t, body, timeout_ms, 1, STAGE_BY_PROXY);
 }
 
 static int issue(struct ll_stage *x, int lane, int operation, uint32_t phase, int only_culprit)
@@ -230,15 +245,9 @@ static int absent_combine_body(struct ll_stage *x)
 }
 
 static uint32_t deadline_ms(const struct test *t) { return t->scale < 100 ? 4000 : 1000; }
-static int absent_dispatch(struct test *t)
-{
-    return ll_stage_run_masked(t, absent_dispatch_body, deadline_ms(t));
-}
-static int absent_send(struct test *t) { return ll_stage_run_masked(t, absent_send_body, deadline_ms(t)); }
-static int absent_combine(struct test *t)
-{
-    return ll_stage_run_masked(t, absent_combine_body, deadline_ms(t));
-}
+static int absent_dispatch(struct test *t) { return everywhere(t, absent_dispatch_body, deadline_ms(t)); }
+static int absent_send(struct test *t) { return everywhere(t, absent_send_body, deadline_ms(t)); }
+static int absent_combine(struct test *t) { return everywhere(t, absent_combine_body, deadline_ms(t)); }
 
 /* ---- Who waits is not to blame ---- */
 
@@ -280,7 +289,7 @@ static int chain_body(struct ll_stage *x)
     return 0;
 }
 
-static int chain(struct test *t) { return ll_stage_run_masked(t, chain_body, deadline_ms(t)); }
+static int chain(struct test *t) { return at_once(t, chain_body, deadline_ms(t)); }
 
 /* ---- In a stream ---- */
 
@@ -354,7 +363,7 @@ static int graph_body(struct ll_stage *x)
     return 0;
 }
 
-static int graph(struct test *t) { return ll_stage_run_masked(t, graph_body, 60000); }
+static int graph(struct test *t) { return everywhere(t, graph_body, 60000); }
 
 /* Words of operation `epoch` in the window of rank `at` that rank `from` wrote, or of its rows. */
 static int words_from(const struct ll_stage *x, uint64_t epoch, int at, int from)
@@ -412,7 +421,7 @@ static int silence_body(struct ll_stage *x)
     return 0;
 }
 
-static int silence(struct test *t) { return ll_stage_run_masked(t, silence_body, 60000); }
+static int silence(struct test *t) { return everywhere(t, silence_body, 60000); }
 
 /* A reset takes everybody in. */
 static int reset_body(struct ll_stage *x)
@@ -429,7 +438,7 @@ static int reset_body(struct ll_stage *x)
     return rejoin(x);
 }
 
-static int reset(struct test *t) { return ll_stage_run_masked(t, reset_body, 60000); }
+static int reset(struct test *t) { return everywhere(t, reset_body, 60000); }
 
 /* ---- Time ---- */
 
@@ -528,7 +537,7 @@ static int waits_body(struct ll_stage *x)
     return result;
 }
 
-static int waits(struct test *t) { return ll_stage_run_masked(t, waits_body, 60000); }
+static int waits(struct test *t) { return at_once(t, waits_body, 60000); }
 
 /* ---- Refusals ---- */
 

@@ -94,6 +94,11 @@ static int graphs_body(struct ll_stage *x)
 }
 
 static int graphs(struct test *t) { return ll_stage_run(t, graphs_body, 60000); }
+static int far_graphs(struct test *t)
+{
+    PASS(ll_stage_run_cut(t, graphs_body, 60000, 0, STAGE_CUT));
+    return ll_stage_run_cut(t, graphs_body, 60000, 0, STAGE_BY_PROXY);
+}
 
 /* ---- Many ---- */
 
@@ -175,6 +180,7 @@ int main(int argc, char **argv)
     test_begin(&t, argc, argv);
     test_run(&t, "lanes in flight, phases in any order, high throughput between", in_flight);
     test_run(&t, "a captured graph replays with other ids and counts", graphs);
+    test_run(&t, "the same across domains", far_graphs);
     test_run(&t, "64 ranks", many);
     test_run(&t, "64 ranks, output by rank", many_by_rank);
     return test_end(&t);

@@ -48,47 +48,6 @@ static int cached(struct test *t)
 
 /* ---- Three live routes, operations in a random order that all ranks share ---- */
 
-static int issue_any(struct scene *s, int operation, int lane)
-{
-    int i = operation / 2;
-
-    return operation % 2 ? combine_issue(&s->combines[i], lane) : dispatch_issue(&s->dispatches[i], lane);
-}
-
-static int interleave(struct scene *s, int rounds)
-{
-    int order[2 * MAX_BATCHES];
-    int i, round;
-
-    PASS(scene_open(s));
-    PASS(world_upload(&s->world));
-    for (i = 0; i < s->num_batches; i++) {
-        PASS(batch_open(&s->batches[i], s->eps, 0));
-    }
-    for (round = 0; round < rounds; round++) {
-        for (i = 0; i < s->num_batches; i++) {
-            scene_refill(s, i);
-            order[2 * i] = 2 * i;
-            order[2 * i + 1] = 2 * i + 1;
-        }
-        rng_shuffle(&s->rng, order, 2 * s->num_batches);
-        PASS(world_upload(&s->world));
-        for (i = 0; i < 2 * s->num_batches; i++) {
-            PASS(issue_any(s, order[i], 0));
-        }
-        for (i = 0; i < s->num_batches; i++) {
-            dispatch_expect(&s->dispatches[i]);
-            combine_expect(&s->combines[i]);
-        }
-        PASS(world_ep_synchronize(&s->world, s->eps));
-        PASS(world_verify(&s->world, "three routes interleaved"));
-    }
-    for (i = 0; i < s->num_batches; i++) {
-        PASS(batch_check_view(&s->batches[i]));
-    }
-    return 0;
-}
-
 static int interleaved(struct test *t)
 {
     int result = 0, ranks;
@@ -101,7 +60,7 @@ static int interleaved(struct test *t)
         scene_add(&s, &by_rank, 0);
         scene_add(&s, &by_expert, 0);
         scene_add(&s, &by_rank, 0);
-        result = interleave(&s, test_scaled(t, 6));
+        result = scene_interleave(&s, test_scaled(t, 6));
         scene_fini(&s);
     }
     return result;

@@ -161,6 +161,67 @@ static int beyond_32_bits(struct test *t)
     return 0;
 }
 
+/* ---- Several domains ---- */
+
+static int domains(struct test *t)
+{
+    struct rng r = {3};
+    int i, rounds = test_scaled(t, 2000);
+
+    for (i = 0; i < rounds; i++) {
+        struct tern_ep_sizes whole = TERN_EP_SIZES_INIT, cut = TERN_EP_SIZES_INIT, more = TERN_EP_SIZES_INIT;
+        int ranks;
+        struct tern_ep_config c = draw_config(&r, &ranks);
+        OK(tern_ep_get_sizes(&c, ranks, &whole));
+        CHECK(whole.net_bytes == 0, "one domain takes %llu bytes for others",
+              (unsigned long long)whole.net_bytes);
+        ranks = ranks < 2 ? 2 : ranks / 2 * 2;
+        c.num_experts = (uint32_t)ranks * 4;
+        c.domain_ranks = (uint32_t)ranks / 2;
+        OK(tern_ep_get_sizes(&c, ranks, &cut));
+        CHECK(cut.net_bytes > 8ull * c.max_tokens * c.max_topk && cut.net_bytes < cut.window_bytes,
+              "a route's tables for another domain take %llu bytes of %llu",
+              (unsigned long long)cut.net_bytes, (unsigned long long)cut.window_bytes);
+        c.max_tokens += rng_below(&r, 1000);
+        c.max_topk += rng_below(&r, 65 - c.max_topk);
+        c.domain_ranks = 1;
+        OK(tern_ep_get_sizes(&c, ranks, &more));
+        PASS(compare_sizes(&cut, &more, "max_tokens, max_topk or the number of domains"));
+        CHECK(cut.net_bytes <= more.net_bytes, "what is for other domains shrinks");
+    }
+    return 0;
+}
+
+/* Few warps of a role are without a stream, and every queue has one; the memory stays what it is to be. */
+static int streams(struct test *t)
+{
+    static const uint32_t domains[] = {2, 3, 4, 8, 16}, rows[] = {512, 2048, 7424, 14336};
+    (void)t;
+    for (size_t i = 0; i < 4 * 5; i++) {
+        struct tern_ep_config c = TERN_EP_CONFIG_INIT;
+        struct inter_roles roles;
+        struct ep_shape s;
+        uint32_t all;
+        c.num_experts = 32 * domains[i % 5];
+        c.max_topk = 8;
+        c.max_tokens = 4096;
+        c.max_row_bytes = rows[i / 5];
+        OK(terni_shape_init(&c, 8 * (int)domains[i % 5], 8, &s));
+        all = s.net_streams * (domains[i % 5] - 1);
+        roles = terni_tuning_roles(all, 7, s.num_sms, 1);
+        CHECK(all >= 7 * roles.rails && s.net_streams >= s.net_queues && all <= 64 + domains[i % 5],
+              "%u domains, rows of %u bytes: %u streams for %u blocks of rails, %u of forwarders",
+              domains[i % 5], c.max_row_bytes, all, roles.rails, roles.forwarders);
+        CHECK(s.ring_bytes >= 8 * c.max_row_bytes && s.ring_bytes * (uint64_t)s.net_streams < 17 << 20,
+              "%u streams have rings of %u bytes", s.net_streams, s.ring_bytes);
+        c.max_tokens = 6; /* nothing for more than two streams */
+        c.net_queues = 1;
+        OK(terni_shape_init(&c, 8 * (int)domains[i % 5], 8, &s));
+        CHECK(s.net_streams == 2, "6 tokens go by %u streams", s.net_streams);
+    }
+    return 0;
+}
+
 /* ---- Refused ---- */
 
 #define BAD_CONFIG(change, ranks, text)                                                                      \
@@ -200,6 +261,11 @@ static int refused(struct test *t)
     BAD_CONFIG(c.max_row_bytes = 0xffffffff, 4, "4294967295");
     BAD_CONFIG(c.max_routes = 0xffffffff, 4, "4294967295");
     BAD_CONFIG(c.transfer = 3, 4, "3");
+    BAD_CONFIG(c.domain_ranks = 3, 4, "domain_ranks is 3");
+    BAD_CONFIG(c.domain_ranks = 5, 4, "domain_ranks is 5");
+    BAD_CONFIG(c.transport = 9, 4, "transport is 9");
+    BAD_CONFIG(c.net_queues = 65, 4, "net_queues is 65");
+    BAD_CONFIG(c.net_ring_bytes = UINT64_MAX, 4, "net_ring_bytes is 18446744073709551615");
     BAD_CONFIG(c.size = 0, 4, "0");
     BAD_CONFIG(c.size = 7, 4, "7");
     REFUSES(tern_ep_get_sizes(NULL, 4, &sizes), TERN_INVALID_ARGUMENT, "NULL");
@@ -230,7 +296,8 @@ static uint64_t adversary(const struct worst *w, uint32_t layout, uint32_t sprea
     uint32_t *num_tokens = (uint32_t *)test_take((size_t)w->num_ranks, sizeof *num_tokens);
     int64_t *ids = (int64_t *)test_take((size_t)w->num_ranks * ids_a_rank, sizeof *ids);
     const int64_t **tables = (const int64_t **)test_take((size_t)w->num_ranks, sizeof *tables);
-    struct ref_world world = {w->num_ranks, w->config.num_experts, w->config.max_topk, 8, num_tokens, tables};
+    struct ref_world world = {
+        w->num_ranks, w->config.num_experts, w->config.max_topk, 8, num_tokens, tables, 0};
     struct ref_route route;
     uint64_t rows;
     size_t i;
@@ -289,15 +356,17 @@ static int sufficient(struct test *t)
     return 0;
 }
 
-/* Rows of a low-latency combine on such a device, between 64 ranks. */
-static int check_low_latency(const struct machine_info *info, uint32_t row_bytes)
+/* Rows of a low-latency combine on such a device, between 64 ranks in so many domains. */
+static int check_low_latency(const struct machine_info *info, uint32_t row_bytes, uint32_t num_domains)
 {
-    struct ll_depth depth = terni_tuning_ll_depth(info);
+    struct ll_depth depth;
     struct ep_shape shape;
     struct ll_room chunks, rows;
 
     memset(&shape, 0, sizeof shape);
     shape.num_ranks = 64;
+    shape.num_domains = num_domains;
+    depth = terni_tuning_ll_depth(info, &shape);
     chunks = terni_ll_chunk_room(&shape, &depth, row_bytes);
     rows = terni_ll_row_room(&shape, &depth, row_bytes);
     CHECK(chunks.bytes + terni_ll_watch_bytes(&shape) <= info->max_shared_bytes && chunks.bytes % 8 == 0 &&
@@ -311,16 +380,43 @@ static int check_low_latency(const struct machine_info *info, uint32_t row_bytes
     return 0;
 }
 
+/* Across domains on such a device; a forwarder of casts has the stages of one without, where they fit. */
+static int check_inter(const struct machine_info *info, uint32_t row_bytes, int bulk)
+{
+    struct inter_geometry plain, cast;
+    uint32_t warps, note = sizeof(struct stage_note) + 8;
+    OK(terni_tuning_dispatch_inter(info, bulk, 0, row_bytes, 2048, &plain));
+    OK(terni_tuning_dispatch_inter(info, bulk, 1, row_bytes, 2048, &cast));
+    warps = (uint32_t)cast.all.num_threads / 32;
+    CHECK(cast.all.shared_bytes <= info->max_shared_bytes &&
+              cast.all.shared_bytes >= 2048 + warps * cast.forward_stages * (row_bytes + note) &&
+              plain.forward_stages == plain.all.num_stages && cast.forward_stages >= cast.all.num_stages,
+          "%d threads, %u stages, %u of forwarders, %u bytes", cast.all.num_threads, cast.all.num_stages,
+          cast.forward_stages, cast.all.shared_bytes);
+    CHECK(cast.forward_stages >= plain.forward_stages ||
+              cast.all.shared_bytes + warps * (row_bytes + note) > info->max_shared_bytes,
+          "%u stages of forwarders, %u without a cast, and %u bytes of %u", cast.forward_stages,
+          plain.forward_stages, cast.all.shared_bytes, info->max_shared_bytes);
+    return 0;
+}
+
 /* Any capability and 48 to 228 KiB of shared memory: rows of a usual size always have room. */
 static int unlisted(struct test *t)
 {
     static const int capabilities[] = {70, 80, 86, 89, 90, 100, 103, 120, 999};
     static const uint32_t rows[] = {128, 4096, 7424, 14336};
+    struct tern_ep_config config = TERN_EP_CONFIG_INIT;
     struct machine_info info;
+    struct ep_shape shape;
     struct geometry g;
     size_t c, r;
     int count = 0, bulk;
 
+    config.num_experts = 256;
+    config.max_topk = 8;
+    config.max_tokens = 4096;
+    config.max_row_bytes = 14336;
+    OK(terni_shape_init(&config, 8, 0, &shape));
     memset(&info, 0, sizeof info);
     info.kind = TERN_MACHINE_CUDA;
     for (c = 0; c < sizeof capabilities / sizeof capabilities[0]; c++) {
@@ -328,8 +424,10 @@ static int unlisted(struct test *t)
              info.max_shared_bytes += 4u << 10) {
             info.compute_capability = capabilities[c];
             for (r = 0; r < sizeof rows / sizeof rows[0]; r++, count++) {
-                PASS(check_low_latency(&info, rows[r]));
+                PASS(check_low_latency(&info, rows[r], 1));
+                PASS(check_low_latency(&info, rows[r], 8));
                 for (bulk = 0; bulk < 2; bulk++) {
+                    PASS(check_inter(&info, rows[r], bulk));
                     OK(terni_tuning_dispatch(&info, bulk, 0, rows[r], 2048, &g));
                     CHECK(g.shared_bytes <= info.max_shared_bytes && g.num_threads >= 32 &&
                               g.num_threads <= 512 && g.num_stages >= (bulk ? 2u : 1u),
@@ -343,7 +441,7 @@ static int unlisted(struct test *t)
                           info.compute_capability, info.max_shared_bytes, g.num_threads, g.shared_bytes);
                 }
             }
-            OK(terni_tuning_route(&info, 8, 256, 4096, 24, &g));
+            OK(terni_tuning_route(&info, &shape, 4096, &g));
             CHECK(g.num_blocks >= 2 && g.num_threads <= 512 && g.shared_bytes <= info.max_shared_bytes,
                   "route on capability %d: %d blocks of %d threads", info.compute_capability, g.num_blocks,
                   g.num_threads);
@@ -362,6 +460,8 @@ int main(int argc, char **argv)
     test_run(&t, "sizes grow with every argument", monotone);
     test_run(&t, "sizes of huge configurations do not wrap", huge);
     test_run(&t, "sizes above 32 bits", beyond_32_bits);
+    test_run(&t, "sizes across domains", domains);
+    test_run(&t, "streams across domains", streams);
     test_run(&t, "configurations that cannot be are refused by value", refused);
     test_run(&t, "devices that nobody measured get a geometry", unlisted);
     test_run(&t, "the worst case is enough for the worst routing", sufficient);

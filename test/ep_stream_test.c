@@ -118,52 +118,6 @@ static int events(struct test *t)
 
 /* ---- Graphs: route, dispatch and combine captured once, replayed with other ids and rows ---- */
 
-static int capture(struct scene *s)
-{
-    int r;
-
-    for (r = 0; r < s->world.num_ranks; r++) {
-        struct member *m = &s->world.members[r];
-        struct tern_route_args args = batch_args(&s->batches[0], r);
-        OK(tern_graph_begin(m->comm, m->lanes[1]));
-        OK(tern_route_update(s->batches[0].routes[r], &args, m->lanes[1]));
-        PASS(dispatch_issue_rank(&s->dispatches[0], r, 1));
-        PASS(combine_issue_rank(&s->combines[0], r, 1));
-        OK(tern_graph_end(m->comm, m->lanes[1], &s->graphs[r]));
-    }
-    return 0;
-}
-
-static int replay(struct scene *s, int rounds)
-{
-    int r, round;
-
-    PASS(scene_open(s));
-    scene_refill(s, 0);
-    PASS(world_upload(&s->world));
-    PASS(batch_open(&s->batches[0], s->eps, 0));
-    PASS(world_ep_synchronize(&s->world, s->eps));
-    PASS(capture(s));
-    PASS(world_verify(&s->world, "a capture, which must run nothing"));
-    for (round = 0; round < rounds; round++) {
-        batch_redraw(&s->batches[0], round % NUM_ROUTINGS, &s->rng);
-        scene_refill(s, 0);
-        PASS(world_upload(&s->world));
-        for (r = 0; r < s->world.num_ranks; r++) {
-            OK(tern_graph_launch(s->world.members[r].comm, s->graphs[r], s->world.members[r].lanes[1]));
-        }
-        dispatch_expect(&s->dispatches[0]);
-        combine_expect(&s->combines[0]);
-        PASS(world_ep_synchronize(&s->world, s->eps));
-        PASS(world_verify(&s->world, "a replayed graph"));
-        if (round % 5 == 4) { /* calls outside the graph fit between replays */
-            scene_refill(s, 0);
-            PASS(dispatch_check(&s->dispatches[0], s->eps, 1));
-        }
-    }
-    return batch_check_view(&s->batches[0]);
-}
-
 static int graphs(struct test *t)
 {
     uint32_t layout;
@@ -172,7 +126,8 @@ static int graphs(struct test *t)
     for (layout = TERN_LAYOUT_RANK; layout <= TERN_LAYOUT_EXPERT && !result; layout++) {
         struct scene s;
         result = scene_static(&s, 3, layout, 700 + layout, 1);
-        result = result ? result : replay(&s, test_scaled(t, 20));
+        result = result ? result : scene_replay(&s, 1, test_scaled(t, 20));
+        result = result ? result : batch_check_view(&s.batches[0]);
         scene_fini(&s);
     }
     return result;

@@ -47,6 +47,12 @@ run "04_overlap as two processes" "$build/bin/tern-run" -n 2 "$build/examples/04
 
 run "06_put_signal as three processes" "$build/bin/tern-run" -n 3 "$build/examples/06_put_signal"
 
+for by in softnic proxy; do
+    run "06_put_signal by $by" "$build/examples/06_put_signal" "$by"
+done
+[ "$TERN_MACHINE" = cpu ] &&
+    run "06_put_signal by softnic as three processes" "$build/bin/tern-run" -n 3 "$build/examples/06_put_signal" softnic
+
 run "05_low_latency as two processes" "$build/bin/tern-run" -n 2 "$build/examples/05_low_latency"
 
 # refuses COUNT NAME: another number of processes than the example has ranks

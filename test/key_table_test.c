@@ -277,6 +277,36 @@ static int old_keys_stay_dead(struct test *t)
     return TEST_PASSED;
 }
 
+/* From no place at all, several times as large: keys stay what they are, also one that was given back. */
+static int extends(struct test *t)
+{
+    enum { TIMES = 200 };
+    struct key_table table;
+    uint32_t keys[TIMES], most = 0;
+    (void)t;
+    memset(&table, 0, sizeof table);
+    for (int i = 0; i < TIMES; i++) {
+        struct key_registration g = simple(0x1000 + 64 * (uint64_t)i, 64, KEY_LOCAL_WRITE);
+        OK(terni_key_table_extend(&table));
+        CHECK(table.capacity >= most, "%u places, and %u before", table.capacity, most);
+        most = table.capacity;
+        OK(terni_key_table_add(&table, &g, &keys[i]));
+        if (i == 20) {
+            OK(terni_key_table_remove(&table, keys[3]));
+            OK(terni_key_table_extend(&table));
+            CHECK(table.capacity == most, "a table with room has become larger");
+        }
+    }
+    for (int i = 0; i < TIMES; i++) {
+        struct key_memory memory;
+        struct nic_refusal r;
+        uint32_t syndrome = look(&table, KEY_USE_GATHER, keys[i], 0x1000 + 64 * (uint64_t)i, 64, &memory, &r);
+        CHECK(syndrome == (i == 3 ? 0x04u : 0), "key 0x%x: syndrome 0x%02x", keys[i], syndrome);
+    }
+    free(table.entries);
+    return TEST_PASSED;
+}
+
 static int refuses_arguments(struct test *t)
 {
     struct key_table table;
@@ -321,6 +351,7 @@ int main(int argc, char **argv)
     test_run(&t, "neighbouring registrations do not join", neighbours_do_not_join);
     test_run(&t, "rights are separate, and atomics aligned", rights_are_separate);
     test_run(&t, "keys that were removed stay dead", old_keys_stay_dead);
+    test_run(&t, "tables that grow", extends);
     test_run(&t, "impossible registrations are refused", refuses_arguments);
     return test_end(&t);
 }

@@ -3,7 +3,8 @@
 #
 # Dependencies point down only. Each folder under src/ may include what is named beside it here and nothing
 # else; public headers are allowed everywhere. "simt" and "machine" know each other's one interface: the cpu
-# machine is a view of the executor, and both machines read the one list of kernels.
+# machine is a view of the executor, and both machines read the one list of
+# kernels, and so does who launches one from "net".
 set -u
 cd "$(dirname "$0")/.." || exit 2
 . test/house.inc
@@ -13,11 +14,11 @@ rules='
 core: core/
 simt: simt/ machine/machine.h core/
 machine: machine/ simt/executor.h kernels/kernels.h kernels/table_ core/
-net: net/ simt/simt.h machine/machine.h comm/socket.h core/
+net: net/ kernels/kernels.h simt/simt.h machine/machine.h comm/socket.h core/
 kernels: kernels/ net/ simt/simt.h
 comm: comm/ net/proxy.h machine/machine.h core/
-pgas: pgas/ kernels/ net/ comm/comm.h machine/machine.h core/
-ep: ep/ kernels/ comm/comm.h machine/machine.h core/
+pgas: pgas/ kernels/ net/ comm/comm.h comm/carrier.h comm/courier.h machine/machine.h core/
+ep: ep/ pgas/pgas.h kernels/ comm/comm.h machine/machine.h core/
 api: api/ ep/ep.h pgas/pgas.h comm/ machine/machine.h core/
 ref: ref/
 '
@@ -64,6 +65,9 @@ grep -nE '^ *# *include *"[a-z_]+\.h"' examples/*.c examples/*.h | sed 's/.*"\(.
     [ -f "examples/$header" ] || echo "$header is not a header of the examples"
 done >> "$scratch/errors"
 check "examples use the public headers, and their own, only" "$scratch/errors"
+
+grep -nE '^ *# *include *"' python/src/*.[ch] | grep -vE '"(tern/tern|py_tern)\.h"' > "$scratch/errors"
+check "the extension module of Python uses the public header, and its own, only" "$scratch/errors"
 
 grep -nE '\bgetenv *\(' src/*/*.[ch] | grep -vE '^src/core/config\.c:' > "$scratch/errors"
 check "the environment is read in core/config.c only" "$scratch/errors"

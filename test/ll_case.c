@@ -4,6 +4,8 @@
  * channels until it fits. */
 #include "ll_case.h"
 
+#include "tern/tern_net.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,6 +62,7 @@ void ll_case_draw(struct ll_case *c, uint64_t seed, int num_ranks, int small)
 
     memset(c, 0, sizeof *c);
     c->seed = seed;
+    c->deterministic = 1;
     draw_shape(c, num_ranks, small, &r);
     c->rounds = (int)rng_between(&r, 1, 3);
     c->config = init;
@@ -75,6 +78,18 @@ void ll_case_draw(struct ll_case *c, uint64_t seed, int num_ranks, int small)
     c->config.max_topk += rng_one_in(&r, 4) && c->config.max_topk < 30 ? rng_below(&r, 3) : 0;
     c->config.ll_tokens += rng_one_in(&r, 4) ? rng_below(&r, 5) : 0;
     c->config.ll_hidden += rng_one_in(&r, 4) ? 8 * rng_below(&r, 9) : 0;
+}
+
+void ll_case_cut(struct ll_case *c, int domain_ranks, uint32_t transport)
+{
+    struct rng r = {c->seed + 55}; /* of its own: the other draws stay what they are */
+
+    c->domain_ranks = domain_ranks;
+    c->config.domain_ranks = (uint32_t)domain_ranks;
+    c->config.transport = transport;
+    c->config.net_queues = rng_one_in(&r, 3) ? 0 : rng_between(&r, 1, 5);
+    c->config.net_ring_bytes = !rng_one_in(&r, 3); /* 1: few slots in the out-box, which are used again */
+    c->deterministic = transport == TERN_TRANSPORT_AUTO;
 }
 
 static int operation(struct ll_batch *b, int (*issue)(struct ll_batch *, uint32_t, int), struct rng *r)
@@ -167,7 +182,7 @@ static int steps(const struct ll_case *c, const struct tern_id *id, struct world
     struct tern_comm_config config = TERN_COMM_CONFIG_INIT;
 
     config.timeout_ms = 60000;
-    config.cpu_seed = c->seed + 1;
+    config.cpu_seed = c->deterministic ? c->seed + 1 : 0;
     PASS(world_open(w, id, &config));
     PASS(world_ep_open(w, &c->config, b->eps));
     for (int i = 0; i < c->rounds; i++) {
@@ -188,6 +203,8 @@ int ll_case_run(const struct ll_case *c, int self, const struct tern_id *id)
 
     world_init(&w, c->num_ranks, self);
     w.num_lanes = 1;
+    w.domain_ranks = c->domain_ranks;
+    w.forces_domains = c->forces_domains;
     ll_batch_init(&b, &w, eps, s, &r);
     result = steps(c, id, &w, &b, &r);
     if (result) {
@@ -195,11 +212,12 @@ int ll_case_run(const struct ll_case *c, int self, const struct tern_id *id)
             __FILE__, __LINE__,
             "seed %llu: %d ranks, %u experts, top-%u int%u, %u of %u tokens, %u of %u channels, cast %u, "
             "weights %u, layout %u, compression %u, lane %u of %u, routing %d, transfer %u, masks %u, %d "
-            "rounds",
+            "rounds, domains of %d, transport %u%s, %u queues",
             (unsigned long long)c->seed, c->num_ranks, s->batch.num_experts, s->batch.topk,
             8 * s->batch.idx_bytes, s->batch.max_tokens, c->config.ll_tokens, s->hidden, c->config.ll_hidden,
             s->cast, s->weights, s->layout, s->compression, s->lane, c->config.ll_lanes, s->batch.routing,
-            c->config.transfer, c->config.ll_mask, c->rounds);
+            c->config.transfer, c->config.ll_mask, c->rounds, c->domain_ranks, c->config.transport,
+            c->forces_domains ? " by force" : "", c->config.net_queues);
     }
     ll_batch_fini(&b);
     world_ep_close(&w, eps);

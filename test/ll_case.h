@@ -14,10 +14,15 @@ struct ll_case {
     struct ll_shape shape;
     struct tern_ep_config config;
     int rounds;
+    int domain_ranks;   /* of each domain, a divisor of num_ranks; 0, unless ll_case_cut draws: one domain */
+    int forces_domains; /* as in world.h */
+    int deterministic;  /* the scheduler follows the seed alone */
 };
 
 /* num_ranks 0: drawn. `small`: for sanitizers. */
 void ll_case_draw(struct ll_case *c, uint64_t seed, int num_ranks, int small);
+/* Cuts the ranks into domains of so many, whose network is drawn. */
+void ll_case_cut(struct ll_case *c, int domain_ranks, uint32_t transport);
 /* Opens rank `self` (-1: all), runs the case against the reference, closes. Prints the case if it fails. */
 int ll_case_run(const struct ll_case *c, int self, const struct tern_id *id);
 

@@ -5,7 +5,23 @@
 
 #include <string.h>
 
-static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms, int masked)
+enum { CUT_RANKS = 2 };
+
+static void cut_stage(struct scene *s, enum stage_cut cut)
+{
+    if (cut == STAGE_WHOLE) {
+        return;
+    }
+    s->world.domain_ranks = CUT_RANKS;
+    s->world.forces_domains = cut == STAGE_BY_PROXY;
+    s->free_running |= cut == STAGE_BY_PROXY || cut == STAGE_BY_NIC;
+    s->config.domain_ranks = cut == STAGE_BY_PROXY ? 0 : CUT_RANKS;
+    s->config.net_queues = 2;
+    s->config.transport = cut == STAGE_BY_NIC ? TERN_TRANSPORT_SOFTNIC : TERN_TRANSPORT_AUTO;
+}
+
+static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms, int masked,
+                         enum stage_cut cut)
 {
     static const uint32_t casts[STAGE_BATCHES] = {TERN_CAST_NONE, TERN_CAST_FP8, TERN_CAST_FP8_UE8M0,
                                                   TERN_CAST_NONE};
@@ -18,6 +34,8 @@ static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms,
 
     memset(x, 0, sizeof *x);
     scene_init(&x->scene, STAGE_RANKS, seed);
+    x->scene.free_running = masked;
+    cut_stage(&x->scene, cut);
     scene_add(&x->scene, &shape, 0);
     for (uint32_t i = 0; i < STAGE_BATCHES; i++) {
         struct ll_shape s;
@@ -37,7 +55,6 @@ static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms,
     x->scene.config.ll_hidden = hidden;
     x->scene.config.timeout_ms = timeout_ms;
     x->scene.config.ll_mask = (uint32_t)masked;
-    x->scene.free_running = masked;
     return scene_open(&x->scene);
 }
 
@@ -49,10 +66,11 @@ static void ll_stage_close(struct ll_stage *x)
     scene_fini(&x->scene);
 }
 
-static int run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms, int masked)
+static int run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms, int masked,
+               enum stage_cut cut)
 {
     struct ll_stage x;
-    int result = ll_stage_open(&x, 900 + (uint64_t)t->number, timeout_ms, masked);
+    int result = ll_stage_open(&x, 900 + (uint64_t)t->number, timeout_ms, masked, cut);
 
     result = result ? result : body(&x);
     ll_stage_close(&x);
@@ -61,12 +79,18 @@ static int run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_
 
 int ll_stage_run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms)
 {
-    return run(t, body, timeout_ms, 0);
+    return run(t, body, timeout_ms, 0, STAGE_WHOLE);
 }
 
 int ll_stage_run_masked(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms)
 {
-    return run(t, body, timeout_ms, 1);
+    return run(t, body, timeout_ms, 1, STAGE_WHOLE);
+}
+
+int ll_stage_run_cut(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms, int masked,
+                     enum stage_cut cut)
+{
+    return run(t, body, timeout_ms, masked, cut);
 }
 
 void ll_stage_redraw(struct ll_stage *x)
@@ -87,6 +111,16 @@ int ll_stage_judge(struct ll_stage *x, const char *step)
     combine_expect(&x->scene.combines[0]);
     PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
     return world_verify(&x->scene.world, step);
+}
+
+int ll_stage_recover(struct ll_stage *x)
+{
+    OK(tern_ep_reset_all(STAGE_RANKS, x->scene.eps));
+    batch_close(&x->scene.batches[0]);
+    ll_stage_redraw(x);
+    PASS(world_upload(&x->scene.world));
+    PASS(ll_stage_shuffle(x));
+    return ll_stage_judge(x, "after a reset");
 }
 
 /* One phase of one operation of one lane. */

@@ -11,6 +11,10 @@
 /* Batch i is in lane i. */
 enum { STAGE_RANKS = 4, STAGE_BATCHES = 4, STAGE_BY_RANK = 3, STAGE_TOKENS = 12 };
 
+/* How ranks are cut into domains, if they are, and what reaches other domains' memory: loads and stores, the
+ * proxy, where nobody can address it, or NICs in software. */
+enum stage_cut { STAGE_WHOLE, STAGE_CUT, STAGE_BY_PROXY, STAGE_BY_NIC };
+
 struct ll_stage {
     struct scene scene;
     struct ll_batch batches[STAGE_BATCHES];
@@ -20,6 +24,9 @@ struct ll_stage {
 int ll_stage_run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms);
 /* With ll_mask; the cpu machine works while the host does something else. */
 int ll_stage_run_masked(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms);
+/* Two domains of two ranks, with ll_mask or without. */
+int ll_stage_run_cut(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms, int masked,
+                     enum stage_cut cut);
 
 /* Draws all inputs and outputs anew; uploads nothing. */
 void ll_stage_redraw(struct ll_stage *x);
@@ -28,6 +35,8 @@ void ll_stage_redraw(struct ll_stage *x);
 int ll_stage_shuffle(struct ll_stage *x);
 /* Waits for all of it and compares it with the reference. */
 int ll_stage_judge(struct ll_stage *x, const char *step);
+/* After a fault: a reset, and then all of it again, right. */
+int ll_stage_recover(struct ll_stage *x);
 
 /* One phase of one operation (TERN_OP_LL_DISPATCH or TERN_OP_LL_COMBINE) on one rank; what the call
  * returns. */

@@ -24,6 +24,14 @@ uint64_t *ll_words_entry(const struct tern_ep *ep, uint32_t lane, uint64_t epoch
     return (uint64_t *)(void *)copy + (uint64_t)from * l->ll.entry_words;
 }
 
+char *ll_words_place(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int to, int from, uint32_t slot)
+{
+    const struct ep_layout *l = &ep->layout;
+    char *copy = ep->heap->bases[to] + l->ll_buffers + (2 * lane + (epoch & 1)) * l->ll.buffer_bytes;
+
+    return copy + ((uint64_t)from * ep->shape.ll_tokens + slot) * l->ll.row_stride;
+}
+
 void ll_words_spoil(const struct tern_ep *ep, uint32_t lane)
 {
     const struct ep_layout *l = &ep->layout;

@@ -12,6 +12,9 @@
 uint64_t *ll_words_arrivals(const struct tern_ep *ep, uint32_t lane, uint64_t epoch);
 /* Likewise the entry words of rank `from`. */
 uint64_t *ll_words_entry(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int from);
+/* Where rank `from` puts row `slot` of a dispatch in the window of rank `to`, as this rank reaches it. */
+char *ll_words_place(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int to, int from,
+                     uint32_t slot);
 /* As if an operation of another shape had left there what is no row of this one's: fills what a lane
  * remembers of rows received with the bytes of 0.5f. */
 void ll_words_spoil(const struct tern_ep *ep, uint32_t lane);

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# The kernels touch no memory that is not theirs: three test programs under compute-sanitizer's memcheck, on a GPU.
+# The kernels touch no memory that is not theirs, and no shared memory that another thread is at: test programs under
+# compute-sanitizer's memcheck and racecheck, on a GPU.
 # Small shapes, because every access is checked; a long deadline, because every kernel is slow. `make
 # check-memcheck` runs this; it is no part of `make check`.
 set -u
@@ -20,14 +21,23 @@ if ! "$build/bin/tern-info" 2> /dev/null | sed '1,/^machine cuda/d' | grep -q '^
     finish
 fi
 export TERN_MACHINE=cuda TERN_TEST_SCALE=2 TERN_TIMEOUT_MS=60000
-for name in ep_random_test ep_reuse_test ep_ll_random_test; do
-    timeout 540 "$sanitizer" --tool memcheck --error-exitcode 9 "$build/test/$name" > "$scratch/log" 2>&1
-    status=$?
-    if [ $status -eq 0 ]; then
-        ok "$name under memcheck: $(grep -E '^[0-9]+ passed' "$scratch/log")"
-    else
-        sed 's/^/# /' "$scratch/log" | tail -n 60
-        not_ok "$name under memcheck: exit status $status"
-    fi
-done
+
+# checked TOOL PROGRAM...
+checked()
+{
+    tool=$1
+    shift
+    for name in "$@"; do
+        timeout 540 "$sanitizer" --tool "$tool" --error-exitcode 9 "$build/test/$name" > "$scratch/log" 2>&1
+        status=$?
+        if [ $status -eq 0 ]; then
+            ok "$name under $tool: $(grep -E '^[0-9]+ passed' "$scratch/log")"
+        else
+            sed 's/^/# /' "$scratch/log" | tail -n 60
+            not_ok "$name under $tool: exit status $status"
+        fi
+    done
+}
+checked memcheck ep_random_test ep_reuse_test ep_ll_random_test ep_inter_test net_ops_test net_kernel_test
+checked racecheck net_ops_test net_kernel_test
 finish

@@ -103,6 +103,7 @@ void mock_open(struct mock *m, int num_devices, int is_roce)
     m->num_devices = num_devices;
     m->has_list = m->peermem = 1;
     m->uar_kinds = 1u << 31 | 3;
+    m->packets.gid_index = -1;
     m->next_id = 0x10;
     mock_now = m;
 }
@@ -354,7 +355,8 @@ static struct ibv_ah *create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
         return NULL;
     }
     if (!attr->is_global || attr->port_num != 1 || from->type != IBV_GID_TYPE_ROCE_V2 ||
-        attr->grh.hop_limit == 0) {
+        attr->grh.hop_limit == 0 || attr->sl != mock_now->packets.service_level ||
+        attr->grh.traffic_class != mock_now->packets.traffic_class) {
         errno = EINVAL;
         return NULL;
     }

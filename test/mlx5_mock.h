@@ -23,9 +23,9 @@
 enum {
     MOCK_MAX_DEVICES = 4,
     MOCK_MAX_GIDS = 8,
-    MOCK_MAX_KEYS = 128,
+    MOCK_MAX_KEYS = 2048,
     MOCK_MAX_RANGES = 256,
-    MOCK_MAX_PAGES = 64
+    MOCK_MAX_PAGES = 128
 };
 
 struct mock_gid {
@@ -48,6 +48,12 @@ struct mock_device {
     struct key_table keys;
     struct key_entry key_entries[MOCK_MAX_KEYS];
     uint32_t next_number;
+};
+
+/* What every packet is to say. */
+struct mock_packets {
+    int gid_index; /* its sender's; -1: any */
+    uint32_t traffic_class, service_level;
 };
 
 enum mock_kind { MOCK_CONTEXT, MOCK_PD, MOCK_AH, MOCK_MR, MOCK_UAR, MOCK_UMEM, MOCK_CQ, MOCK_QP, MOCK_KINDS };
@@ -111,7 +117,8 @@ struct mock {
     uint32_t uar_kinds; /* bit 0: BF, 1: NC, 31: dedicated */
     int peermem;        /* memory of a device may be registered by address */
     int dmabuf;         /* and as a dma-buf */
-    int fail_at;        /* this call fails, counted from 1; 0: none */
+    struct mock_packets packets;
+    int fail_at; /* this call fails, counted from 1; 0: none */
     /* Results. */
     int calls;
     const char *failed; /* the function that was made to fail */
@@ -154,6 +161,11 @@ int mock_dmabuf(char *memory, uint64_t bytes, uint64_t *offset);
 
 /* Queue pairs that are ready to send, and whose peer is, for a software NIC: at most `most`; how many. */
 int mock_softnic_qps(struct softnic_qp *qps, int most);
+/* One that is ready to send; 0: its peer is not there, or not connected to it. */
+int mock_is_ready(const struct mlx5dv_devx_obj *q);
+/* The queue pair that it was connected to; NULL: it is gone. */
+const struct mlx5dv_devx_obj *mock_peer_of(const struct mlx5dv_devx_obj *q);
+int mock_softnic_qp(const struct mlx5dv_devx_obj *q, struct softnic_qp *s);
 /* By device and number, NULL: there is none. */
 struct mlx5dv_devx_obj *mock_find_qp(const struct mock_device *device, uint32_t qpn);
 

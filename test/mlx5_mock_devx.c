@@ -14,7 +14,7 @@
 #include <string.h>
 
 enum { STATUS_BAD_PARAMETER = 3, IN_QPC = 0xc0, IN_PATH = IN_QPC + 0xc0, IN_CQC = 0x80 };
-enum { RST, INIT, RTR, RTS, ERR = 6 };
+enum { RST, INIT, RTR, RTS };
 
 static int refuse(void *out, size_t out_bytes, int line)
 {
@@ -261,6 +261,7 @@ static struct mock_device *by_roce(const void *in)
 static int to_rtr(struct mlx5dv_devx_obj *q, const void *in, void *out, size_t out_bytes)
 {
     struct mock_device *d = q->o.device;
+    const struct mock_packets *wanted = &mock_now->packets;
     uint64_t mtu = box_read(in, IN_QPC + 0x40, 3);
     REFUSE_UNLESS(mtu >= 1 && mtu <= d->mtu && box_read(in, IN_QPC + 0x43, 5) == 30);
     REFUSE_UNLESS(box_read(in, IN_QPC + 0xa8, 24) != 0);
@@ -272,9 +273,14 @@ static int to_rtr(struct mlx5dv_devx_obj *q, const void *in, void *out, size_t o
         REFUSE_UNLESS(source < MOCK_MAX_GIDS && d->gids[source].type == IBV_GID_TYPE_ROCE_V2);
         REFUSE_UNLESS(box_read(in, IN_PATH + 0x58, 8) > 1 && box_read(in, IN_PATH + 0x110, 16) >= 0xc000);
         REFUSE_UNLESS(box_read(in, IN_PATH + 0x30, 16) == 0 && box_read(in, IN_PATH + 0x28, 1) == 0);
+        REFUSE_UNLESS(wanted->gid_index < 0 || source == (uint64_t)wanted->gid_index);
+        REFUSE_UNLESS(box_read(in, IN_PATH + 0x10a, 6) == wanted->traffic_class >> 2);
+        REFUSE_UNLESS(box_read(in, IN_PATH + 0x121, 3) == wanted->service_level);
         q->udp_sport = (uint32_t)box_read(in, IN_PATH + 0x110, 16);
         q->remote = by_roce(in);
     } else {
+        REFUSE_UNLESS(box_read(in, IN_PATH + 0x64, 8) == wanted->traffic_class);
+        REFUSE_UNLESS(box_read(in, IN_PATH + 0x124, 4) == wanted->service_level);
         q->remote = by_lid(box_read(in, IN_PATH + 0x30, 16));
     }
     REFUSE_UNLESS(q->remote != NULL && mtu <= q->remote->mtu);
@@ -299,11 +305,6 @@ int mock_obj_modify(struct mlx5dv_devx_obj *q, const void *in, size_t in_bytes, 
         return EIO;
     }
     REFUSE_UNLESS(out_bytes == 16 && q->o.kind == MOCK_QP && box_read(in, 0x48, 24) == q->o.id);
-    if (opcode == 0x507) {
-        REFUSE_UNLESS(in_bytes == 16);
-        q->state = ERR;
-        return 0;
-    }
     REFUSE_UNLESS(in_bytes == 272 && box_read(in, 0x80, 32) == 0);
     REFUSE_UNLESS(opcode - 0x502 == q->state &&
                   q->state < RTS); /* 502 from RST, 503 from INIT, 504 from RTR */
@@ -332,34 +333,49 @@ struct mlx5dv_devx_obj *mock_find_qp(const struct mock_device *device, uint32_t 
     return (struct mlx5dv_devx_obj *)mock_find(device, MOCK_QP, qpn);
 }
 
+int mock_softnic_qp(const struct mlx5dv_devx_obj *q, struct softnic_qp *s)
+{
+    const struct mock_object *o = &q->o;
+    const struct mlx5dv_devx_obj *peer = mock_find_qp(q->remote, q->remote_qpn);
+    if (peer == NULL || peer->state < RTR || peer->state > RTS || peer->remote != o->device ||
+        peer->remote_qpn != o->id) {
+        return 0;
+    }
+    memset(s, 0, sizeof *s);
+    s->ring = wqe_ring_of(q->ring, 1u << q->log_size);
+    s->qpn = o->id;
+    s->pd = q->pdn;
+    s->remote_pd = peer->pdn;
+    s->num_cqes = q->cq->collapsed ? 0 : 1u << q->cq->log_size;
+    s->record = (const uint32_t *)q->record;
+    s->doorbell = (const uint64_t *)q->uar->base.reg_addr;
+    s->cqes = (uint32_t *)q->cq->ring;
+    s->keys = &o->device->keys;
+    s->remote_keys = &q->remote->keys;
+    return 1;
+}
+
+const struct mlx5dv_devx_obj *mock_peer_of(const struct mlx5dv_devx_obj *q)
+{
+    return mock_find_qp(q->remote, q->remote_qpn);
+}
+
+int mock_is_ready(const struct mlx5dv_devx_obj *q) { return q->o.kind == MOCK_QP && q->state == RTS; }
+
 int mock_softnic_qps(struct softnic_qp *qps, int most)
 {
     int num = 0;
     for (struct mock_object *o = mock_now->objects; o != NULL && num < most; o = o->next) {
-        struct mlx5dv_devx_obj *q = (struct mlx5dv_devx_obj *)o, *peer;
-        struct softnic_qp *s = &qps[num];
-        if (o->kind != MOCK_QP || q->state != RTS) {
+        struct mlx5dv_devx_obj *q = (struct mlx5dv_devx_obj *)o;
+        if (o->kind != MOCK_QP || !mock_is_ready(q)) {
             continue;
         }
-        peer = mock_find_qp(q->remote, q->remote_qpn);
-        if (peer == NULL || peer->state < RTR || peer->state > RTS || peer->remote != o->device ||
-            peer->remote_qpn != o->id) {
+        if (mock_softnic_qp(q, &qps[num])) {
+            num++;
+        } else {
             mock_complain("queue pair 0x%x of %s is connected to 0x%x of %s, which is not to it", o->id,
                           o->device->name, q->remote_qpn, q->remote->name);
-            continue;
         }
-        memset(s, 0, sizeof *s);
-        s->ring = wqe_ring_of(q->ring, 1u << q->log_size);
-        s->qpn = o->id;
-        s->pd = q->pdn;
-        s->remote_pd = peer->pdn;
-        s->num_cqes = q->cq->collapsed ? 0 : 1u << q->cq->log_size;
-        s->record = (const uint32_t *)q->record;
-        s->doorbell = (const uint64_t *)q->uar->base.reg_addr;
-        s->cqes = (uint32_t *)q->cq->ring;
-        s->keys = &o->device->keys;
-        s->remote_keys = &q->remote->keys;
-        num++;
     }
     return num;
 }

@@ -131,22 +131,6 @@ static void take_over(struct machine *m)
     m->ops = &rig_ops;
 }
 
-static int build_tree(const char *root, int num_nics, int is_roce)
-{
-    static const struct nic_tree_nic nics[MOCK_MAX_DEVICES] = {
-        {"mlx5_0", "pci0000:00/0000:00:01.0/0000:01:00.0", 0, NULL, "4: ACTIVE", NULL, 0},
-        {"mlx5_1", "pci0000:00/0000:00:02.0/0000:02:00.0", 0, NULL, "4: ACTIVE", NULL, 0},
-        {"mlx5_2", "pci0000:80/0000:80:01.0/0000:81:00.0", 1, NULL, "4: ACTIVE", NULL, 0},
-        {"mlx5_3", "pci0000:80/0000:80:02.0/0000:82:00.0", 1, NULL, "4: ACTIVE", NULL, 0}};
-    int good = 1;
-    for (int i = 0; good && i < num_nics; i++) {
-        struct nic_tree_nic nic = nics[i];
-        nic.is_roce = is_roce;
-        good = nic_tree_nic(root, &nic);
-    }
-    return good;
-}
-
 int rig_open(struct mlx5_rig *rig, int num_ranks, int is_roce, uint64_t seed)
 {
     static const char *const names[RIG_MAX_RANKS] = {"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"};
@@ -154,7 +138,7 @@ int rig_open(struct mlx5_rig *rig, int num_ranks, int is_roce, uint64_t seed)
     rig->num_fds = count_fds();
     mock_open(&rig->mock, MOCK_MAX_DEVICES, is_roce);
     rig_now = rig;
-    if (!nic_tree_open(rig->root) || !build_tree(rig->root, MOCK_MAX_DEVICES, is_roce) ||
+    if (!nic_tree_open(rig->root) || !nic_tree_mlx5(rig->root, is_roce) ||
         terni_executor_open(seed, &rig->executor) != TERN_OK) {
         return 0;
     }

@@ -7,6 +7,8 @@
  * wrong bytes. */
 #include "kernels/kernels.h"
 #include "mlx5_rig.h"
+#include "net/softnic_engine.h"
+#include "net/softnic_fleet.h"
 #include "queue_steps.h"
 #include "simt/executor.h"
 #include "softnic_net.h"
@@ -144,8 +146,11 @@ static void open_net(struct world *w, int num_qps)
 
 static int launch_nic(struct world *w, struct machine *m, int num_qps)
 {
-    struct softnic_args nic = {w->qps, (uint32_t)num_qps, 3, w->seed, &w->stop};
-    struct launch launch = {TERN_KERNEL_softnic, 1, 64, 0, &nic, sizeof nic};
+    struct softnic_args nic = {w->qps, (uint32_t)num_qps, 3, w->seed, &w->stop, {0, 0, 0, 0, 0}};
+    struct softnic_crew crew;
+    struct launch launch = {TERN_KERNEL_softnic, 2, 32, SOFTNIC_SHARED_BYTES, &crew, sizeof crew};
+    memset(&crew, 0, sizeof crew);
+    softnic_crew_add(&crew, &nic, 2);
     OK(m->ops->stream_open(m, &w->nic));
     if (rng_one_in(&w->random, 2)) {
         struct softnic_rc_args rc;

@@ -124,8 +124,7 @@ static int writes_golden_moves(struct test *t)
     struct wqe_ring ring = wqe_ring_of(blocks, BLOCKS);
     struct wqe_nop_args nop = {QPN, WQE_CE_ALWAYS | WQE_FM_FENCE};
     struct wqe_dump_args dump = {QPN, WQE_FM_FENCE, {0}, 0x12345, 0x99aabbccddeeff00};
-    struct wqe_rdma_args rdma = {QPN, WQE_SOLICITED, 0x1122334455667788, 0x99aabbccddeeff00, {0},
-                                 {0}, 65536,         0xcafef00d};
+    struct wqe_rdma_args rdma = {QPN, WQE_SOLICITED, 0x1122334455667788, 0x99aabbccddeeff00, {0}, {0}, 65536};
     struct wqe_inline_args in = {QPN, WQE_CE_EVENT | WQE_FM_FENCE_SMALL, 0x1122334455667788, {0}, 5, {0}};
 #define GOLDEN(call, hex)                                                                                    \
     memset(blocks, RIG_FILL, sizeof(blocks));                                                                \
@@ -138,11 +137,15 @@ static int writes_golden_moves(struct test *t)
     memcpy(in.words, "hello, remote world 1234", 24);
     GOLDEN(wqe_nop(&ring, IDX, &nop), "00ffff00 12345601 00000048 00000000");
     GOLDEN(wqe_dump(&ring, IDX, &dump), "00ffff23 12345602 00000040 00000000" DATA("00012345"));
-    GOLDEN(wqe_write(&ring, IDX, &rdma), "00ffff08 12345603 00000002 00000000" REMOTE DATA("00010000"));
-    GOLDEN(wqe_write_imm(&ring, IDX, &rdma), "00ffff09 12345603 00000002 cafef00d" REMOTE DATA("00010000"));
-    GOLDEN(wqe_read(&ring, IDX, &rdma), "00ffff10 12345603 00000002 00000000" REMOTE DATA("00010000"));
+    GOLDEN(wqe_rdma(&ring, IDX, &rdma, WQE_RDMA_WRITE, 0),
+           "00ffff08 12345603 00000002 00000000" REMOTE DATA("00010000"));
+    GOLDEN(wqe_rdma(&ring, IDX, &rdma, WQE_RDMA_WRITE_IMM, 0xcafef00d),
+           "00ffff09 12345603 00000002 cafef00d" REMOTE DATA("00010000"));
+    GOLDEN(wqe_rdma(&ring, IDX, &rdma, WQE_RDMA_READ, 0),
+           "00ffff10 12345603 00000002 00000000" REMOTE DATA("00010000"));
     rdma.bytes = 0;
-    GOLDEN(wqe_write_imm(&ring, IDX, &rdma), "00ffff09 12345602 00000002 cafef00d" REMOTE);
+    GOLDEN(wqe_rdma(&ring, IDX, &rdma, WQE_RDMA_WRITE_IMM, 0xcafef00d),
+           "00ffff09 12345602 00000002 cafef00d" REMOTE);
     GOLDEN(wqe_write_inline(&ring, IDX, &in),
            "00ffff08 12345603 0000008c 00000000" REMOTE "80000005 68656c6c 6f2c2072 656d6f74");
     in.bytes = 13;

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The host's operations, blocking, on a stream and in a graph; what a kernel's view knows of windows that
- * came later; several domains; and places for teams. */
+ * came later; several domains; and places for teams. One file, because every case is one kind of call on the
+ * same scene. */
 #include "net_scene.h"
 
+#include <dirent.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,14 +19,46 @@ static int in_image(const struct host_scene *s, struct place p, size_t offset, u
 
 /* ---- Operations ---- */
 
+/* Threads of the library, which have names: that they block signal `number`. */
+static int take_no_signal(int number)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    int num = 0;
+    CHECK(tasks != NULL, "there is no /proc/self/task");
+    for (struct dirent *d = readdir(tasks); d != NULL; d = readdir(tasks)) {
+        char path[300], line[200], name[64] = "";
+        unsigned long long blocked = 0;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", d->d_name);
+        FILE *status = fopen(path, "r");
+        while (status != NULL && fgets(line, sizeof line, status) != NULL) {
+            (void)(sscanf(line, "Name: %63s", name) == 1 || sscanf(line, "SigBlk: %llx", &blocked) == 1);
+        }
+        if (status != NULL) {
+            fclose(status);
+        }
+        if (strncmp(name, "tern-", 5) == 0) {
+            num++;
+            CHECK(blocked >> (number - 1) & 1, "thread %s takes signal %d", name, number);
+        }
+    }
+    closedir(tasks);
+    CHECK(num > 0, "no thread of the library has a name");
+    return 0;
+}
+
 static int blocking_body(struct host_scene *s)
 {
     uint64_t old = 0, seen = 0;
+    const void *there;
+    int is_met = -1;
     for (int r = 0; r < RANKS; r++) {
         struct tern_network *n = s->rig.networks[r];
         int to = (r + 1) % RANKS;
         OK(tern_net_put(n, to, 0, device(s, s->box[r], 3), device(s, s->local[r], 1), 2001));
         memcpy(image(s, s->box[to], 3), image(s, s->local[r], 1), 2001);
+        net_rig_see(&s->rig);
+        there = world_peek(&s->rig.world, to, device(s, s->box[to], 3), 2001);
+        CHECK(there != NULL && memcmp(there, image(s, s->box[to], 3), 2001) == 0, "the put is not complete");
         OK(tern_net_signal(n, to, 0, device(s, s->words[r], 0), TERN_SIGNAL_ADD, 8, 1ull << 40));
         OK(tern_net_signal(n, to, 0, device(s, s->words[r], 8), TERN_SIGNAL_SET, 4, 7));
         OK(tern_net_atomic(n, to, 0, device(s, s->words[r], 16), TERN_AMO_ADD, 8, 5, 0, NULL));
@@ -31,20 +66,39 @@ static int blocking_body(struct host_scene *s)
         OK(tern_net_atomic(n, to, 0, device(s, s->words[r], 16), TERN_AMO_FETCH, 8, 0, 0, &seen));
         CHECK(old == 5 && seen == 9, "5 became %llu, and then %llu", (unsigned long long)old,
               (unsigned long long)seen);
+        OK(tern_net_put_inline(n, to, 0, device(s, s->words[r], 24), 0xabcdef01u + (unsigned)r, 4));
+        OK(tern_net_put_signal(n, to, 0, device(s, s->box[r], 2100), device(s, s->local[r], 2101), 333,
+                               device(s, s->words[r], 32), TERN_SIGNAL_ADD, 8, 11));
+        OK(tern_net_put_signal(n, to, 0, NULL, NULL, 0, device(s, s->words[r], 32), TERN_SIGNAL_ADD, 8, 1));
+        memcpy(image(s, s->box[to], 2100), image(s, s->local[r], 2101), 333);
+        OK(tern_net_test(s->rig.networks[to], device(s, s->words[to], 32), 8, TERN_COMPARE_EQ, 12, &is_met));
+        CHECK(is_met == 1, "the signal behind a put is not there");
+        OK(tern_net_test(s->rig.networks[to], device(s, s->words[to], 32), 8, TERN_COMPARE_GT, 12, &is_met));
+        CHECK(is_met == 0, "12 is more than 12");
         OK(tern_net_quiet(n, to, 0));
+        OK(tern_net_quiet(n, to, -1));
+        OK(tern_net_quiet(n, -1, 0));
         OK(tern_net_quiet(n, -1, -1));
         OK(tern_net_wait(s->rig.networks[to], device(s, s->words[to], 0), 8, TERN_COMPARE_GE, 1ull << 40, 0));
         OK(tern_net_wait(s->rig.networks[to], device(s, s->words[to], 8), 4, TERN_COMPARE_EQ, 7, 1));
         in_image(s, s->words[to], 0, 1ull << 40, 8);
         in_image(s, s->words[to], 8, 7, 4);
         in_image(s, s->words[to], 16, 9, 8);
+        in_image(s, s->words[to], 24, 0xabcdef01u + (unsigned)r, 4);
+        in_image(s, s->words[to], 32, 12, 8);
     }
     for (int r = 0; r < RANKS; r++) {
-        OK(tern_net_get(s->rig.networks[r], r, 0, device(s, s->local[r], 2500), device(s, s->box[r], 3),
+        int from = (r + r / 2) % RANKS; /* itself, a rank of its domain, of another */
+        OK(tern_net_get(s->rig.networks[r], from, 0, device(s, s->local[r], 2500), device(s, s->box[r], 3),
                         2001));
-        memcpy(image(s, s->local[r], 2500), image(s, s->box[r], 3), 2001);
+        memcpy(image(s, s->local[r], 2500), image(s, s->box[from], 3), 2001);
+        there = world_peek(&s->rig.world, r, device(s, s->local[r], 2500), 2001);
+        CHECK(there != NULL && memcmp(there, image(s, s->box[from], 3), 2001) == 0,
+              "the get is not complete");
     }
-    return world_verify(&s->rig.world, "calls that block");
+    net_rig_see(&s->rig);
+    PASS(world_verify(&s->rig.world, "calls that block"));
+    return net_rig_on_cuda() ? 0 : take_no_signal(SIGTERM);
 }
 
 static int blocking(struct test *t)
@@ -66,6 +120,13 @@ static int issue_turn(struct host_scene *s, int r)
     OK(tern_net_signal_on_stream(n, r, 0, device(s, s->words[r], 0), TERN_SIGNAL_SET, 8, 0, stream));
     OK(tern_net_atomic_on_stream(n, from, 0, device(s, s->words[r], 12), TERN_AMO_ADD, 4, 3, 0,
                                  device(s, s->local[r], 4096), stream));
+    OK(tern_net_put_inline_on_stream(n, from, 0, device(s, s->words[r], 24), (uint64_t)r + 1, 8, stream));
+    OK(tern_net_put_signal_on_stream(n, to, 0, device(s, s->box[r], 3000), device(s, s->local[r], 0), 700,
+                                     device(s, s->words[r], 32), TERN_SIGNAL_ADD, 8, 1, stream));
+    OK(tern_net_wait_on_stream(n, device(s, s->words[r], 32), 8, TERN_COMPARE_EQ, 1, 0, stream));
+    OK(tern_net_signal_on_stream(n, r, 0, device(s, s->words[r], 32), TERN_SIGNAL_SET, 8, 0, stream));
+    OK(tern_net_get_on_stream(n, r, 0, device(s, s->local[r], 2000), device(s, s->box[r], 3000), 700,
+                              stream));
     OK(tern_net_quiet_on_stream(n, -1, -1, stream));
     return 0;
 }
@@ -89,6 +150,9 @@ static void expect_turn(struct host_scene *s, uint32_t turn)
         memcpy(image(s, s->local[r], 1000), image(s, s->local[from], 0), 1000);
         memcpy(image(s, s->local[r], 4096), &before, 4);
         in_image(s, s->words[r], 12, (uint64_t)3 * turn, 4);
+        in_image(s, s->words[r], 24, (uint64_t)((r + 1) % RANKS) + 1, 8);
+        memcpy(image(s, s->box[r], 3000), image(s, s->local[from], 0), 700);
+        memcpy(image(s, s->local[r], 2000), image(s, s->local[from], 0), 700);
     }
 }
 
@@ -101,6 +165,7 @@ static int stream_body(struct host_scene *s)
     for (int r = 0; r < RANKS; r++) {
         OK(tern_net_synchronize(s->rig.networks[r], lane_of(s, r)));
     }
+    net_rig_see(&s->rig);
     expect_turn(s, 1);
     PASS(world_verify(&s->rig.world, "on streams"));
     for (int r = 0; r < RANKS; r++) {
@@ -117,6 +182,7 @@ static int stream_body(struct host_scene *s)
         for (int r = 0; r < RANKS; r++) {
             OK(tern_net_synchronize(s->rig.networks[r], lane_of(s, r)));
         }
+        net_rig_see(&s->rig);
         expect_turn(s, turn);
         PASS(world_verify(&s->rig.world, "in a graph"));
     }
@@ -191,6 +257,8 @@ static int adopt_later(struct host_scene *s, struct tern_comm **comms, void **mi
 {
     for (int r = 0; r < RANKS; r++) {
         OK(tern_alloc(comms[r], TERN_MEMORY_DEVICE, 4096, &mine[r]));
+        OK(tern_fill(comms[r], mine[r], 0, 4096, lane_of(s, r)));
+        OK(tern_stream_synchronize(comms[r], lane_of(s, r)));
     }
     OK(tern_window_adopt_all(RANKS, comms, mine, 4096));
     PASS(kernel_puts(s, (char *)mine[0] + 8, TERN_INVALID_ARGUMENT)); /* the view is older */
@@ -199,6 +267,7 @@ static int adopt_later(struct host_scene *s, struct tern_comm **comms, void **mi
     PASS(kernel_puts(s, (char *)mine[0] + 8, TERN_OK));
     PASS(has_come(s, (char *)mine[1] + 8));
     OK(tern_net_put(s->rig.networks[0], 1, 0, (char *)mine[0] + 4088, device(s, s->local[0], 0), 8));
+    net_rig_see(&s->rig);
     PASS(has_come(s, (char *)mine[1] + 4088));
     REFUSES(tern_net_wait(s->rig.networks[1], (char *)mine[1] + 16, 8, TERN_COMPARE_EQ, 1, 1), TERN_TIMEOUT,
             "offset 16 of its adopted window");
@@ -279,6 +348,26 @@ static int windows_body(struct host_scene *s)
     return result;
 }
 
+/* Networks that one rank has closed and the others have not are no obstacle. */
+static int windows_beside(struct host_scene *s)
+{
+    struct tern_net_config config = TERN_NET_CONFIG_INIT;
+    struct tern_network *more[RANKS];
+    struct tern_comm *comms[RANKS];
+    int result;
+    for (int r = 0; r < RANKS; r++) {
+        comms[r] = s->rig.world.members[r].comm;
+    }
+    config.transport = net_rig_transport();
+    OK(tern_net_open_all(RANKS, comms, &config, more));
+    tern_net_close(more[0]);
+    result = windows_body(s);
+    for (int r = 1; r < RANKS; r++) {
+        tern_net_close(more[r]);
+    }
+    return result;
+}
+
 static int windows(struct test *t)
 {
     static struct host_scene s;
@@ -288,12 +377,12 @@ static int windows(struct test *t)
     net_rig_init(&s.rig, RANKS);
     s.rig.world.grows = 1;
     for (int r = 0; r < RANKS; r++) {
-        s.local[r] = world_take(&s.rig.world, r, ARENA_DEVICE, 64, "local memory");
+        s.local[r] = world_take(&s.rig.world, r, net_rig_local_arena(), 64, "local memory");
         memset(world_image(&s.rig.world, s.local[r]), 0x3c + r, 64);
     }
     result = net_rig_open(&s.rig, NULL, 3);
     result = result ? result : world_upload(&s.rig.world);
-    result = result ? result : windows_body(&s);
+    result = result ? result : windows_beside(&s);
     net_rig_close(&s.rig);
     return result;
 }
@@ -307,7 +396,7 @@ static int domain_body(struct host_scene *s)
     struct tern_network *more[RANKS];
     struct tern_team *teams[RANKS];
     struct tern_net_team views[RANKS];
-    struct net_request q = {NET_REQUEST_SIGNAL, 8, 0, 0, 2, 0, NULL, NULL, 8, NULL, 1, 0, 0, NULL};
+    struct net_request q = {NET_REQUEST_SIGNAL, 8, 0, 0, 2, 0, NULL, NULL, 8, NULL, 1, 0, 0, NULL, 0, 0};
     for (int r = 0; r < RANKS; r++) {
         comms[r] = s->rig.world.members[r].comm;
     }
@@ -318,6 +407,8 @@ static int domain_body(struct host_scene *s)
     OK(tern_net_put(s->rig.networks[0], 1, 0, device(s, s->box[0], 0), device(s, s->local[0], 0), 8));
     config.transport = TERN_TRANSPORT_P2P;
     REFUSES(tern_net_open_all(RANKS, comms, &config, more), TERN_UNSUPPORTED, "TERN_TRANSPORT_P2P");
+    config.transport = TERN_TRANSPORT_PROXY;
+    REFUSES(tern_net_open_all(RANKS, comms, &config, more), TERN_UNSUPPORTED, "TERN_PROXY=none");
     OK(tern_team_open_all(RANKS, comms, TERN_TEAM_WORLD, teams));
     for (int r = 0; r < RANKS; r++) {
         memset(&views[r], 0, sizeof views[r]);
@@ -347,12 +438,15 @@ static int domains(struct test *t)
     int result;
     (void)t;
     setenv("TERN_DOMAIN_SIZE", "2", 1);
+    setenv("TERN_PROXY", "none", 1);
     result = in_scene(NULL, domain_body);
+    unsetenv("TERN_PROXY");
     unsetenv("TERN_DOMAIN_SIZE");
     return result;
 }
 
-/* Two places: a third team finds none, and takes the one that a closed team leaves, with rounds from 1. */
+/* Two places: a third team finds none, and takes the one that a closed team leaves, and counts
+ * on from its six rounds, and one that a member may have begun. */
 static int places_body(struct host_scene *s)
 {
     struct tern_team *teams[3][RANKS];
@@ -382,8 +476,11 @@ static int places_body(struct host_scene *s)
     PASS(open_teams(s, TERN_TEAM_RAIL, teams[2], views[2]));
     PASS(world_synchronize(&s->rig.world));
     for (int r = 0; r < RANKS; r++) {
+        const uint64_t *round = (const uint64_t *)world_peek(&s->rig.world, r, views[2][r].round, 8);
+        uint64_t begins = round != NULL ? *round : 0;
         const uint64_t *word = (const uint64_t *)world_peek(&s->rig.world, r, views[2][r].words, 8);
-        CHECK(word != NULL && *word == 0, "a word of a new team begins with a round");
+        CHECK(begins == 7 && word != NULL && *word <= begins, "a new team begins behind round %llu",
+              (unsigned long long)begins);
         tern_net_team_close(s->rig.networks[r], &views[1][r]);
         tern_net_team_close(s->rig.networks[r], &views[2][r]);
         for (int i = 0; i < 3; i++) {
@@ -462,11 +559,11 @@ int main(int argc, char **argv)
     struct test t;
     test_begin(&t, argc, argv);
     test_quiet();
-    test_run(&t, "operations that block", blocking);
-    test_run(&t, "operations on streams and in graphs", on_streams);
+    net_rig_cases(&t, "operations that block", blocking);
+    net_rig_cases(&t, "operations on streams and in graphs", on_streams);
     test_run(&t, "comparisons", comparisons);
-    test_run(&t, "windows that come later", windows);
-    test_run(&t, "domains", domains);
+    net_rig_cases(&t, "windows that come later", windows);
+    test_run(&t, "domains without a proxy", domains);
     test_run(&t, "places for teams", places);
     test_run(&t, "a late signal of another team", stale);
     return test_end(&t);

@@ -17,17 +17,104 @@ TERN_DEVICE void copy_seen(struct tour_box *to, const struct tour_box *from)
     }
 }
 
+/* A plain call returns when its source may be written again: from a scratch that is cleared at once. What
+ * gets bring, if anything, comes there later. */
+TERN_DEVICE void clear(unsigned char *scratch, int bytes, int index, int count)
+{
+    for (int i = index; i < bytes; i += count) {
+        scratch[i] = 0;
+    }
+}
+
+TERN_DEVICE void bring(unsigned char *scratch, const unsigned char *from, int bytes, int index, int count)
+{
+    for (int i = index; i < bytes; i += count) {
+        scratch[i] = from[i];
+    }
+}
+
+TERN_DEVICE int put_cleared_warp(const struct tour_args *p, int next)
+{
+    unsigned char *scratch = p->got->strips[0][warp()];
+    int status;
+    bring(scratch, p->from->strips[0][warp()], STRIP, lane(), 32);
+    sync_warp();
+    status = tern_put_warp(&p->net, next, 0, p->box->strips[0][warp()], scratch, STRIP);
+    sync_warp(); /* its call has returned to every thread */
+    clear(scratch, STRIP, lane(), 32);
+    return status;
+}
+
+TERN_DEVICE int put_cleared_block(const struct tour_args *p, int next)
+{
+    unsigned char *scratch = p->got->sheets[0];
+    int status;
+    bring(scratch, p->from->sheets[0], SHEET, tid(), nthr());
+    sync_block();
+    status = tern_put_block(&p->net, next, 0, p->box->sheets[0], scratch, SHEET);
+    sync_block();
+    clear(scratch, SHEET, tid(), nthr());
+    return status;
+}
+
+TERN_DEVICE int signal_cleared_warp(const struct tour_args *p, int next)
+{
+    unsigned char *scratch = p->got->signalled[0][1];
+    int status;
+    bring(scratch, p->from->signalled[0][1], SHEET, lane(), 32);
+    sync_warp();
+    status = tern_put_signal_warp(&p->net, next, 0, p->box->signalled[0][1], scratch, SHEET,
+                                  &p->box->flags[2], 8, TERN_SIGNAL_ADD, 1);
+    sync_warp();
+    clear(scratch, SHEET, lane(), 32);
+    return status;
+}
+
+TERN_DEVICE int signal_cleared_block(const struct tour_args *p, int next)
+{
+    unsigned char *scratch = p->got->signalled[0][2];
+    int status;
+    bring(scratch, p->from->signalled[0][2], SHEET, tid(), nthr());
+    sync_block();
+    status = tern_put_signal_block(&p->net, next, 0, p->box->signalled[0][2], scratch, SHEET,
+                                   &p->box->flags[4], 8, TERN_SIGNAL_ADD, 1);
+    sync_block();
+    clear(scratch, SHEET, tid(), nthr());
+    return status;
+}
+
+TERN_DEVICE int put_cleared(const struct tour_args *p, int next)
+{
+    unsigned char *scratch = p->got->cells[0][tid()];
+    int status;
+    memcpy(scratch, p->from->cells[0][tid()], CELL);
+    status = tern_put(&p->net, next, 0, p->box->cells[0][tid()], scratch, CELL);
+    memset(scratch, 0, CELL);
+    return status;
+}
+
+TERN_DEVICE int signal_cleared(const struct tour_args *p, int next)
+{
+    unsigned char *scratch = p->got->signalled[0][0];
+    int status;
+    memcpy(scratch, p->from->signalled[0][0], SHEET);
+    status = tern_put_signal(&p->net, next, 0, p->box->signalled[0][0], scratch, SHEET, &p->box->flags[0], 8,
+                             TERN_SIGNAL_ADD, 1);
+    memset(scratch, 0, SHEET);
+    return status;
+}
+
 TERN_DEVICE int put_all(const struct tour_args *p, struct tern_bulk *bulk, int next)
 {
     const struct tern_net *net = &p->net;
     struct tour_box *to = p->box;
     const struct tour_box *from = p->from;
     int t = tid(), w = warp(), status;
-    status = tern_put(net, next, 0, to->cells[0][t], from->cells[0][t], CELL);
+    status = put_cleared(p, next);
     status |= tern_put_nbi(net, next, 0, to->cells[1][t], from->cells[1][t], CELL);
-    status |= tern_put_warp(net, next, 0, to->strips[0][w], from->strips[0][w], STRIP);
+    status |= put_cleared_warp(p, next);
     status |= tern_put_nbi_warp(net, next, 0, to->strips[1][w], from->strips[1][w], STRIP);
-    status |= tern_put_block(net, next, 0, to->sheets[0], from->sheets[0], SHEET);
+    status |= put_cleared_block(p, next);
     status |= tern_put_nbi_block(net, next, 0, to->sheets[1], from->sheets[1], SHEET);
     status |= tern_put_bulk_warp(net, bulk, next, 0, to->strips[2][w], from->strips[2][w], STRIP);
     status |= tern_put_bulk_block(net, bulk, next, 0, to->sheets[2], from->sheets[2], SHEET);
@@ -37,7 +124,27 @@ TERN_DEVICE int put_all(const struct tour_args *p, struct tern_bulk *bulk, int n
         status |= tern_put_inline(net, next, 0, &to->small[0], from->small[0], 4);
         status |= tern_put_inline(net, next, 0, &to->large, from->large, 8);
     }
-    *(uint32_t *)tern_at_peer(net, next, &to->stored[t]) = from->stored[t]; /* the last thing before */
+    uint32_t *stored = (uint32_t *)tern_at_peer(net, next, &to->stored[t]);
+    if (stored) { /* the last thing before the barrier */
+        *stored = from->stored[t];
+    } else {
+        status |= tern_put_inline(net, next, 0, &to->stored[t], from->stored[t], 4);
+    }
+    return status;
+}
+
+/* What a plain get brought is here when it returns: it is looked at, and then overwritten. */
+TERN_DEVICE int get_at_once(const struct tour_args *p, int next)
+{
+    struct tour_box *to = p->got, *early = p->early;
+    const struct tour_box *from = p->box;
+    int t = tid(), w = warp(), status;
+    status = tern_get(&p->net, next, 0, to->cells[0][t], from->cells[0][t], CELL);
+    bring(early->cells[0][t], to->cells[0][t], CELL, 0, 1);
+    status |= tern_get_warp(&p->net, next, 0, to->strips[0][w], from->strips[0][w], STRIP);
+    bring(early->strips[0][w], to->strips[0][w], STRIP, lane(), 32);
+    status |= tern_get_block(&p->net, next, 0, to->sheets[0], from->sheets[0], SHEET);
+    bring(early->sheets[0], to->sheets[0], SHEET, t, nthr());
     return status;
 }
 
@@ -47,15 +154,15 @@ TERN_DEVICE int get_all(const struct tour_args *p, struct tern_bulk *bulk, int n
     struct tour_box *to = p->got;
     const struct tour_box *from = p->box;
     int t = tid(), w = warp(), status;
-    status = tern_get(net, next, 0, to->cells[0][t], from->cells[0][t], CELL);
+    status = get_at_once(p, next);
     status |= tern_get_nbi(net, next, 0, to->cells[1][t], from->cells[1][t], CELL);
-    status |= tern_get_warp(net, next, 0, to->strips[0][w], from->strips[0][w], STRIP);
     status |= tern_get_nbi_warp(net, next, 0, to->strips[1][w], from->strips[1][w], STRIP);
-    status |= tern_get_block(net, next, 0, to->sheets[0], from->sheets[0], SHEET);
     status |= tern_get_nbi_block(net, next, 0, to->sheets[1], from->sheets[1], SHEET);
     status |= tern_get_bulk_warp(net, bulk, next, 0, to->strips[2][w], from->strips[2][w], STRIP);
     status |= tern_get_bulk_block(net, bulk, next, 0, to->sheets[2], from->sheets[2], SHEET);
-    return status | tern_quiet(net, next, 0) | tern_quiet_all(net);
+    /* Every way to say it; the last one is the one that covers all. */
+    status |= tern_quiet(net, next, 0) | tern_quiet(net, next, TERN_ALL_QUEUES) | tern_quiet(net, -1, 0);
+    return status | tern_quiet_all(net);
 }
 
 /* Two sheets by a thread, two by a warp, two by the block; then two flags that come after them all. */
@@ -66,25 +173,23 @@ TERN_DEVICE int signal_all(const struct tour_args *p, int next)
     const struct tour_box *from = p->from;
     int status = 0;
     if (tid() == 40) {
-        status |= tern_put_signal(net, next, 0, to->signalled[0][0], from->signalled[0][0], SHEET,
-                                  &to->flags[0], 8, TERN_SIGNAL_ADD, 1);
+        status |= signal_cleared(p, next);
         status |= tern_put_signal_nbi(net, next, 0, to->signalled[1][0], from->signalled[1][0], SHEET,
                                       &to->flags[1], 8, TERN_SIGNAL_ADD, 1);
     }
     if (warp() == 1) {
-        status |= tern_put_signal_warp(net, next, 0, to->signalled[0][1], from->signalled[0][1], SHEET,
-                                       &to->flags[2], 8, TERN_SIGNAL_ADD, 1);
+        status |= signal_cleared_warp(p, next);
         status |= tern_put_signal_nbi_warp(net, next, 0, to->signalled[1][1], from->signalled[1][1], SHEET,
                                            &to->flags[3], 8, TERN_SIGNAL_ADD, 1);
     }
-    status |= tern_put_signal_block(net, next, 0, to->signalled[0][2], from->signalled[0][2], SHEET,
-                                    &to->flags[4], 8, TERN_SIGNAL_ADD, 1);
+    status |= signal_cleared_block(p, next);
     status |= tern_put_signal_nbi_block(net, next, 0, to->signalled[1][2], from->signalled[1][2], SHEET,
                                         &to->flags[5], 8, TERN_SIGNAL_ADD, 1);
     if (tid() == 3) {
         status |= tern_put_inline(net, next, 0, &to->small[1], from->small[1], 4);
         status |= tern_fence(net, next, 0);
         status |= tern_signal_add(net, next, 0, &to->narrow_flags[0], 1, 4);
+        status |= tern_fence(net, -1, TERN_ALL_QUEUES) | tern_fence_all(net);
         status |= tern_signal_set(net, next, 0, &to->narrow_flags[1], p->round, 4);
     }
     return status;
@@ -95,10 +200,12 @@ TERN_DEVICE int wait_all(const struct tour_args *p)
     const struct tour_box *box = p->box;
     int status = 0;
     if (tid() == 70) {
-        for (int i = 0; i < 6; i++) {
-            status |= tern_wait(&p->net, &box->flags[i], TERN_COMPARE_GE, p->round, 8, 0);
+        for (int i = 0; i < 6 && status == 0; i++) { /* one deadline, if the rank before is lost */
+            status = tern_wait(&p->net, &box->flags[i], TERN_COMPARE_GE, p->round, 8, 0);
         }
-        status |= tern_wait(&p->net, &box->narrow_flags[0], TERN_COMPARE_EQ, p->round, 4, 0);
+        if (status == 0) {
+            status = tern_wait(&p->net, &box->narrow_flags[0], TERN_COMPARE_EQ, p->round, 4, 0);
+        }
         while (status == 0 && !tern_test(&box->narrow_flags[1], TERN_COMPARE_EQ, p->round, 4)) {
             spin();
         }

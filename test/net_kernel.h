@@ -34,10 +34,27 @@ struct tour_args {
     struct tour_box *box;        /* in a window */
     struct tour_box *seen;       /* the box as all of the block saw it after the barrier */
     struct tour_box *got;        /* fetched back from the next rank */
+    struct tour_box *early;      /* of that, what was there when plain gets returned */
     uint64_t *olds;              /* [TOUR_THREADS] */
     int32_t *status;             /* [TOUR_THREADS] all statuses together */
     uint64_t round;              /* from 1 */
 };
+
+/* What a box holds of the rank before, who gave `given` in this round, after the round's first barriers: as
+ * the block sees it. */
+static inline struct tour_box tour_box_of(const struct tour_box *given, uint64_t round)
+{
+    struct tour_box box = *given;
+    box.sum = round * TOUR_THREADS * (TOUR_THREADS + 1) / 2;
+    box.tickets = round * TOUR_THREADS;
+    for (int i = 0; i < 6; i++) {
+        box.flags[i] = round;
+    }
+    box.narrow_flags[0] = box.narrow_flags[1] = (uint32_t)round;
+    box.mark = (uint32_t)round - 1;
+    box.nothing_more = 0;
+    return box;
+}
 
 /* Memory that has the types of its users, to whom the calls lie open: one thread writes numbers, gives them
  * to itself, fetches them back and reads numbers. By as many bytes at a time as the ends allow: 4, 8, 16. */

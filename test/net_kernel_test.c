@@ -21,6 +21,7 @@ struct tour {
     struct tern_team *teams[MAX_TOUR_RANKS];
     struct tern_net_team views[MAX_TOUR_RANKS];
     struct place from[MAX_TOUR_RANKS], box[MAX_TOUR_RANKS], seen[MAX_TOUR_RANKS], got[MAX_TOUR_RANKS];
+    struct place early[MAX_TOUR_RANKS];
     struct place olds[MAX_TOUR_RANKS], status[MAX_TOUR_RANKS];
 };
 
@@ -30,9 +31,13 @@ static void take_places(struct tour *g)
         struct world *w = &g->rig.world;
         size_t rounds = (size_t)g->num_rounds;
         g->box[r] = world_take(w, r, ARENA_WINDOW, sizeof(struct tour_box), "the box");
-        g->from[r] = world_take(w, r, ARENA_DEVICE, rounds * sizeof(struct tour_box), "what is given");
+        g->from[r] =
+            world_take(w, r, net_rig_local_arena(), rounds * sizeof(struct tour_box), "what is given");
         g->seen[r] = world_take(w, r, ARENA_DEVICE, rounds * sizeof(struct tour_box), "what was seen");
-        g->got[r] = world_take(w, r, ARENA_DEVICE, rounds * sizeof(struct tour_box), "what was fetched");
+        g->got[r] =
+            world_take(w, r, net_rig_local_arena(), rounds * sizeof(struct tour_box), "what was fetched");
+        g->early[r] =
+            world_take(w, r, ARENA_DEVICE, rounds * sizeof(struct tour_box), "what was there at once");
         g->olds[r] = world_take(w, r, ARENA_DEVICE, rounds * TOUR_THREADS * 8, "tickets");
         g->status[r] = world_take(w, r, ARENA_DEVICE, TOUR_THREADS * 4, "statuses");
     }
@@ -41,6 +46,7 @@ static void take_places(struct tour *g)
         rng_bytes(&g->rng, world_image(w, g->from[r]), g->from[r].bytes);
         memset(world_image(w, g->box[r]), 0, sizeof(struct tour_box));
         memset(world_image(w, g->got[r]), 0, g->got[r].bytes);
+        memset(world_image(w, g->early[r]), 0, g->early[r].bytes);
         memset(world_image(w, g->status[r]), 0, g->status[r].bytes);
     }
 }
@@ -57,6 +63,7 @@ static int launch(struct tour *g, int r, int round)
     p.box = (struct tour_box *)world_device(w, g->box[r]);
     p.seen = (struct tour_box *)world_device(w, g->seen[r]) + round;
     p.got = (struct tour_box *)world_device(w, g->got[r]) + round;
+    p.early = (struct tour_box *)world_device(w, g->early[r]) + round;
     p.olds = (uint64_t *)world_device(w, g->olds[r]) + (size_t)round * TOUR_THREADS;
     p.status = (int32_t *)world_device(w, g->status[r]);
     p.round = (uint64_t)round + 1;
@@ -77,22 +84,18 @@ static void expect_box(struct tour *g, int r, int round)
     const struct tour_box *mine = (const struct tour_box *)world_image(w, g->from[r]) + round;
     struct tour_box *seen = (struct tour_box *)world_image(w, g->seen[r]) + round;
     struct tour_box *got = (struct tour_box *)world_image(w, g->got[r]) + round;
+    struct tour_box *early = (struct tour_box *)world_image(w, g->early[r]) + round;
     uint64_t rounds = (uint64_t)round + 1;
-    *seen = ((struct tour_box *)world_image(w, g->from[before]))[round];
-    seen->sum = rounds * TOUR_THREADS * (TOUR_THREADS + 1) / 2;
-    seen->tickets = rounds * TOUR_THREADS;
-    for (int i = 0; i < 6; i++) {
-        seen->flags[i] = rounds;
-    }
-    seen->narrow_flags[0] = seen->narrow_flags[1] = (uint32_t)rounds;
-    seen->mark = (uint32_t)round;
-    seen->nothing_more = 0;
+    *seen = tour_box_of((struct tour_box *)world_image(w, g->from[before]) + round, rounds);
     for (int t = 0; t < TOUR_THREADS; t++) {
         got->stored[t] = seen->stored[TOUR_THREADS - 1 - t];
     }
     memcpy(got->cells, mine->cells, sizeof got->cells); /* from the next rank's box */
     memcpy(got->strips, mine->strips, sizeof got->strips);
     memcpy(got->sheets, mine->sheets, sizeof got->sheets);
+    memcpy(early->cells[0], mine->cells[0], sizeof early->cells[0]);
+    memcpy(early->strips[0], mine->strips[0], sizeof early->strips[0]);
+    memcpy(early->sheets[0], mine->sheets[0], sizeof early->sheets[0]);
     *(struct tour_box *)world_image(w, g->box[r]) = *seen;
     ((struct tour_box *)world_image(w, g->box[r]))->mark = (uint32_t)rounds;
 }
@@ -131,6 +134,7 @@ static int run_tour(struct tour *g, uint64_t seed)
         }
     }
     PASS(world_synchronize(&g->rig.world));
+    net_rig_see(&g->rig);
     for (int r = 0; r < g->num_ranks; r++) {
         OK(tern_net_synchronize(g->rig.networks[r], g->rig.world.members[r].lanes[0]));
         PASS(check_tickets(g, r));
@@ -144,7 +148,7 @@ static int run_tour(struct tour *g, uint64_t seed)
 static int tours(struct test *t)
 {
     uint64_t first = t->has_seeds ? t->seeds[0] : 1;
-    uint64_t last = t->has_seeds ? t->seeds[1] : (uint64_t)test_scaled(t, 120);
+    uint64_t last = t->has_seeds ? t->seeds[1] : (uint64_t)net_rig_scaled(t, 120);
     static struct tour g;
     for (uint64_t seed = first; seed <= last; seed++) {
         int result;
@@ -218,7 +222,7 @@ int main(int argc, char **argv)
 {
     struct test t;
     test_begin(&t, argc, argv);
-    test_run(&t, "every call of the device header", tours);
+    net_rig_cases(&t, "every call of the device header", tours);
     test_run(&t, "memory of users' types", types);
     return test_end(&t);
 }

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { MAX_BYTES = 3000, MAX_ROUNDS = 12 };
+enum { MAX_BYTES = 3000, MAX_ROUNDS = 12, NUM_QUEUES = 3 };
 
 static const int kinds[] = {GROUP_THREAD, GROUP_WARP, GROUP_BLOCK};
 
@@ -48,8 +48,8 @@ static void draw_ring(struct ring *g, uint64_t seed)
         g->box[r] = world_take(w, r, ARENA_WINDOW, g->bytes + g->skew, "the box");
         g->arrived[r] = world_take(w, r, ARENA_WINDOW, 8, "arrived");
         g->taken[r] = world_take(w, r, ARENA_WINDOW, 8, "taken");
-        g->from[r] = world_take(w, r, ARENA_DEVICE, all, "what is sent");
-        g->log[r] = world_take(w, r, ARENA_DEVICE, all, "what has come");
+        g->from[r] = world_take(w, r, net_rig_local_arena(), all, "what is sent");
+        g->log[r] = world_take(w, r, net_rig_local_arena(), all, "what has come");
     }
     for (int r = 0; r < g->num_ranks; r++) {
         rng_bytes(&g->rng, world_image(&g->rig.world, g->from[r]), g->from[r].bytes);
@@ -144,7 +144,7 @@ static int run_ring(struct ring *g, uint64_t seed)
 static int messages(struct test *t)
 {
     uint64_t first = t->has_seeds ? t->seeds[0] : 1;
-    uint64_t last = t->has_seeds ? t->seeds[1] : (uint64_t)test_scaled(t, 300);
+    uint64_t last = t->has_seeds ? t->seeds[1] : (uint64_t)net_rig_scaled(t, 300);
     static struct ring g;
     for (uint64_t seed = first; seed <= last; seed++) {
         int result;
@@ -168,7 +168,7 @@ struct crowd {
     struct place from[RIG_RANKS], box[RIG_RANKS], log[RIG_RANKS]; /* of CELL bytes a rank, and a round */
 };
 
-enum { CELL = 40, TEAM_SPLIT = 4, TEAM_KINDS };
+enum { CELL = 1000, TEAM_SPLIT = 4, TEAM_KINDS };
 
 /* World, domain, node, rail, or a strided split of the world. */
 static int open_teams(struct crowd *w, int kind)
@@ -206,7 +206,8 @@ static void close_teams(struct crowd *w)
 
 static void add_barrier(struct crowd *w, int r) { net_rig_add(&w->rig, r)->kind = NET_REQUEST_BARRIER; }
 
-/* Every member puts its cell of the round to every other's box, all meet, each keeps its box, all meet. */
+/* Every member puts its cell of the round to every other's box, all meet, each keeps one of the boxes, which
+ * are alike then, all meet. */
 static void add_lap(struct crowd *w, int r, int round)
 {
     size_t row = (size_t)w->num_ranks * CELL;
@@ -216,6 +217,7 @@ static void add_lap(struct crowd *w, int r, int round)
         q = net_rig_add(&w->rig, r);
         q->kind = NET_REQUEST_PUT;
         q->peer = peer;
+        q->queue = rng_below(&w->rng, NUM_QUEUES); /* a barrier completes what all of them carry */
         q->remote = device_at(&w->rig, w->box[r], (size_t)r * CELL);
         q->local = device_at(&w->rig, w->from[r], (size_t)round * CELL);
         q->bytes = CELL;
@@ -227,7 +229,9 @@ static void add_lap(struct crowd *w, int r, int round)
     add_barrier(w, r);
     q = net_rig_add(&w->rig, r);
     q->kind = NET_REQUEST_GET;
-    q->peer = r;
+    q->peer =
+        tern_team_translate(w->teams[r], (int)rng_below(&w->rng, (uint32_t)w->views[r].num_ranks), NULL);
+    q->flags = NET_REQUEST_PLAIN;
     q->remote = device_at(&w->rig, w->box[r], 0);
     q->local = device_at(&w->rig, w->log[r], (size_t)round * row);
     q->bytes = row;
@@ -265,6 +269,7 @@ static int run_crowd(struct crowd *w, uint64_t seed)
 {
     struct tern_net_config config = TERN_NET_CONFIG_INIT;
     config.num_teams = 2;
+    config.num_queues = NUM_QUEUES;
     PASS(net_rig_open(&w->rig, &config, seed));
     for (int kind = 0; kind < TEAM_KINDS; kind++) {
         int result = open_teams(w, kind);
@@ -290,8 +295,15 @@ static int run_crowd(struct crowd *w, uint64_t seed)
 static int barriers(struct test *t)
 {
     uint64_t first = t->has_seeds ? t->seeds[0] : 1;
-    uint64_t last = t->has_seeds ? t->seeds[1] : (uint64_t)test_scaled(t, 60);
+    uint64_t last = t->has_seeds ? t->seeds[1] : (uint64_t)net_rig_scaled(t, 60);
     static struct crowd w;
+#ifdef __SANITIZE_THREAD__
+    if (net_rig_goes_by_proxy() && net_rig_way()->domain_size != NULL) {
+        /* A get's answer is read by its owner's proxy, and then a rank of the owner's domain, which has heard
+         * of it by way of two other sockets, stores to the same bytes. */
+        return test_skip(t, "ThreadSanitizer does not see the order that a connection gives two threads");
+    }
+#endif
     for (uint64_t seed = first; seed <= last; seed++) {
         int result;
         memset(&w, 0, sizeof w);
@@ -302,8 +314,8 @@ static int barriers(struct test *t)
         for (int r = 0; r < w.num_ranks; r++) {
             size_t row = (size_t)w.num_ranks * CELL;
             w.box[r] = world_take(&w.rig.world, r, ARENA_WINDOW, row, "the box");
-            w.from[r] = world_take(&w.rig.world, r, ARENA_DEVICE, MAX_ROUNDS * CELL, "what is sent");
-            w.log[r] = world_take(&w.rig.world, r, ARENA_DEVICE, MAX_ROUNDS * row, "what has come");
+            w.from[r] = world_take(&w.rig.world, r, net_rig_local_arena(), MAX_ROUNDS * CELL, "what is sent");
+            w.log[r] = world_take(&w.rig.world, r, net_rig_local_arena(), MAX_ROUNDS * row, "what has come");
             rng_bytes(&w.rng, world_image(&w.rig.world, w.from[r]), w.from[r].bytes);
         }
         result = run_crowd(&w, seed);
@@ -319,7 +331,7 @@ int main(int argc, char **argv)
 {
     struct test t;
     test_begin(&t, argc, argv);
-    test_run(&t, "messages round a ring", messages);
-    test_run(&t, "barriers of teams", barriers);
+    net_rig_cases(&t, "messages round a ring", messages);
+    net_rig_cases(&t, "barriers of teams", barriers);
     return test_end(&t);
 }

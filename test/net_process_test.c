@@ -3,7 +3,7 @@
  * Networks of ranks that are processes, or threads with a communicator each: opening is judged by all ranks
  * together, device teams find a place among members of several teams, and rows go round. */
 #include "comm_scene.h"
-#include "procs.h"
+#include "net_rig.h"
 
 #include <string.h>
 
@@ -41,6 +41,7 @@ static int open_part(struct part *p)
     p->worlds = p->pairs = none;
     PASS(refused_together(p));
     config.num_teams = 2;
+    config.transport = net_rig_transport();
     OK(tern_net_open(p->comm, &config, &p->network));
     OK(tern_stream_open(p->comm, &p->stream));
     OK(tern_alloc(p->comm, TERN_MEMORY_WINDOW, WORDS * 8, (void **)&p->inbox));
@@ -49,6 +50,7 @@ static int open_part(struct part *p)
     OK(tern_alloc(p->comm, TERN_MEMORY_HOST, WORDS * 8, (void **)&p->host));
     OK(tern_fill(p->comm, p->flag, 0, 8, p->stream));
     OK(tern_stream_synchronize(p->comm, p->stream));
+    terni_pgas_proxy_sees(p->network);
     OK(tern_team_open(p->comm, TERN_TEAM_WORLD, &p->world));
     OK(tern_team_split(p->world, 0, 1, 2, &p->pair));
     if (p->pair != NULL) { /* first, so that they have a place taken which rank 2 has free */
@@ -145,17 +147,21 @@ static int threads(struct test *t)
 {
     static struct scene scene;
     static struct actor actors[RANKS];
-    (void)t;
+    if (net_rig_way()->nics == TERN_TRANSPORT_MLX5) {
+        return test_skip(t, "the mock is for one thread");
+    }
     OK(tern_id_create(NULL, &scene.id));
     return run_threads(&scene, actors, RANKS, thread_body);
 }
 
 int main(int argc, char **argv)
 {
+    static const struct net_way_procs all = {RANKS, -1, 120, process_body};
     struct test t;
     test_begin(&t, argc, argv);
     test_quiet();
     test_run(&t, "ranks as processes", processes);
-    test_run(&t, "ranks as threads", threads);
+    net_rig_procs(&t, "ranks as processes", &all);
+    net_rig_cases(&t, "ranks as threads", threads);
     return test_end(&t);
 }

@@ -7,6 +7,7 @@
 #define TERN_TEST_NET_RIG_H
 
 #include "pgas/pgas.h"
+#include "procs.h"
 #include "world.h"
 
 enum { RIG_RANKS = 8, RIG_REQUESTS = 4096 };
@@ -32,6 +33,46 @@ struct net_shape {
     int each; /* requests a group */
 };
 
+/* By what ranks reach each other. NULL as engine: no proxy. */
+struct net_way {
+    const char *name, *engine; /* TERN_PROXY */
+    const char *domain_size;   /* TERN_DOMAIN_SIZE; NULL: one domain, and no loads and stores in it */
+    uint32_t nics;             /* 0, or by queue pairs: TERN_TRANSPORT_MLX5 of the mock, or _SOFTNIC */
+    int packets;               /* RIG_*: those of software NICs are connected by a network that errs */
+};
+enum { RIG_NO_PACKETS, RIG_PACKETS, RIG_ADAPTIVE };
+
+/* The case over loads and stores, and then over each way of the proxy and of NICs; skips those whose engine
+ * is not here. */
+void net_rig_cases(struct test *t, const char *name, int (*body)(struct test *t));
+/* The same over the ways of the proxy alone; of NICs alone; of those by packets alone. */
+void net_rig_proxy_cases(struct test *t, const char *name, int (*body)(struct test *t));
+/* Of NICs that notice when a peer's is gone: all but those that reach its memory themselves. */
+void net_rig_cut_cases(struct test *t, const char *name, int (*body)(struct test *t));
+void net_rig_packet_cases(struct test *t, const char *name, int (*body)(struct test *t));
+void net_rig_nic_cases(struct test *t, const char *name, int (*body)(struct test *t));
+/* The same where ranks are processes, which fork from one that has not used libfabric: procs_run in the
+ * environment of each way of the proxy; or of these and by software NICs; or by packets. */
+struct net_way_procs {
+    int num_ranks, victim; /* as of procs_run, likewise the next */
+    double seconds;
+    int (*body)(int rank, struct procs_page *page, void *user);
+};
+void net_rig_procs(struct test *t, const char *name, const struct net_way_procs *procs);
+void net_rig_packet_procs(struct test *t, const char *name, const struct net_way_procs *procs);
+void net_rig_proxy_procs(struct test *t, const char *name, const struct net_way_procs *procs);
+/* Of the running case. */
+const struct net_way *net_rig_way(void);
+/* As test_scaled, and a small part of that by the proxy, where an operation takes a thread's turn. */
+int net_rig_scaled(const struct test *t, int count);
+/* Networks that are asked for get this transport. */
+uint32_t net_rig_transport(void);
+/* Where memory is that kernels may name as their own: windows, where NICs reach nothing else. */
+int net_rig_local_arena(void);
+/* Whether the cases are asked to run on GPUs; whether a proxy reaches any peer. */
+int net_rig_on_cuda(void);
+int net_rig_goes_by_proxy(void);
+
 void net_rig_init(struct net_rig *rig, int num_ranks);
 /* After places have been taken: all ranks, by this thread. cpu_seed 0: free running. */
 int net_rig_open(struct net_rig *rig, const struct tern_net_config *config, uint64_t cpu_seed);
@@ -46,7 +87,10 @@ void net_rig_clear(struct net_rig *rig);
 /* On the rank's lane 0. team: NULL, or for BARRIER. */
 int net_rig_launch(struct net_rig *rig, int rank, const struct net_shape *shape,
                    const struct tern_net_team *team);
-/* Waits for all ranks and brings their results. */
+/* What the ranks' proxies have done for each other is visible to this thread, also to ThreadSanitizer,
+ * which does not look into the network. Waits for nothing that is under way. */
+void net_rig_see(struct net_rig *rig);
+/* Waits for all ranks and for what their kernels issued, and brings their results. */
 int net_rig_collect(struct net_rig *rig);
 /* Every request of every rank has this status. */
 int net_rig_all(const struct net_rig *rig, int status);

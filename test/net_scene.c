@@ -5,10 +5,11 @@
 
 #include <string.h>
 
-static int open_scene(struct host_scene *s, const struct tern_net_config *config)
+static int open_scene(struct host_scene *s, const struct tern_net_config *config, int grows)
 {
     memset(s, 0, sizeof *s);
     net_rig_init(&s->rig, RANKS);
+    s->rig.world.grows = grows;
     for (int r = 0; r < RANKS; r++) {
         struct rng rng = {(uint64_t)r + 77};
         s->box[r] = world_take(&s->rig.world, r, ARENA_WINDOW, BYTES, "the box");
@@ -33,13 +34,23 @@ char *image(const struct host_scene *s, struct place p, size_t offset)
 
 struct tern_stream *lane_of(const struct host_scene *s, int r) { return s->rig.world.members[r].lanes[0]; }
 
-int in_scene(const struct tern_net_config *config, int (*body)(struct host_scene *s))
+static int run_scene(const struct tern_net_config *config, int grows, int (*body)(struct host_scene *s))
 {
     static struct host_scene s;
-    int result = open_scene(&s, config);
+    int result = open_scene(&s, config, grows);
     result = result ? result : body(&s);
     net_rig_close(&s.rig);
     return result;
+}
+
+int in_scene(const struct tern_net_config *config, int (*body)(struct host_scene *s))
+{
+    return run_scene(config, 0, body);
+}
+
+int in_scene_with_room(const struct tern_net_config *config, int (*body)(struct host_scene *s))
+{
+    return run_scene(config, 1, body);
 }
 
 int open_teams(struct host_scene *s, int kind, struct tern_team **teams, struct tern_net_team *views)
@@ -72,4 +83,47 @@ int kernel_refuses(struct host_scene *s, const struct net_request *q, int status
         REFUSES(tern_net_synchronize(s->rig.networks[0], lane_of(s, 0)), (enum tern_status)status, text);
     }
     return 0;
+}
+
+int put_ends(struct host_scene *s, struct place local, uint32_t queue, char *remote, uint64_t bytes,
+             int status, const char *text)
+{
+    struct net_shape shape = {GROUP_BLOCK, 1, 64, 1};
+    struct net_request *q;
+    net_rig_clear(&s->rig);
+    q = net_rig_add(&s->rig, 0);
+    q->kind = NET_REQUEST_PUT;
+    q->flags = NET_REQUEST_PLAIN;
+    q->peer = 2;
+    q->queue = queue;
+    q->remote = remote;
+    q->local = device(s, local, 0);
+    q->bytes = bytes;
+    PASS(net_rig_launch(&s->rig, 0, &shape, NULL));
+    PASS(world_synchronize(&s->rig.world));
+    if (status != TERN_OK) {
+        REFUSES(tern_net_synchronize(s->rig.networks[0], lane_of(s, 0)), (enum tern_status)status, text);
+    }
+    OK(tern_net_synchronize(s->rig.networks[0], lane_of(s, 0)));
+    const struct net_result *result = (const struct net_result *)world_peek(
+        &s->rig.world, 0, s->rig.ranks[0].device_results, sizeof *result);
+    CHECK(result != NULL && result->status == status, "the put ended with %lld, not %d",
+          (long long)(result != NULL ? result->status : 1), status);
+    return 0;
+}
+
+int open_comms(struct tern_comm **comms)
+{
+    struct tern_comm_config config = TERN_COMM_CONFIG_INIT;
+    config.heap_bytes = 1 << 20;
+    config.machine = TERN_MACHINE_CPU;
+    config.cpu_seed = 1;
+    return tern_comm_open_all(RANKS, &config, comms) == TERN_OK ? 0 : TEST_FAILED;
+}
+
+void close_comms(struct tern_comm **comms)
+{
+    for (int r = 0; r < RANKS; r++) {
+        tern_comm_close(comms[r]);
+    }
 }

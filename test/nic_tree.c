@@ -110,3 +110,19 @@ static int remove_one(const char *path, const struct stat *s, int kind, struct F
 }
 
 void nic_tree_close(const char *root) { nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
+
+int nic_tree_mlx5(const char *root, int is_roce)
+{
+    static const struct nic_tree_nic nics[] = {
+        {"mlx5_0", "pci0000:00/0000:00:01.0/0000:01:00.0", 0, NULL, "4: ACTIVE", NULL, 0},
+        {"mlx5_1", "pci0000:00/0000:00:02.0/0000:02:00.0", 0, NULL, "4: ACTIVE", NULL, 0},
+        {"mlx5_2", "pci0000:80/0000:80:01.0/0000:81:00.0", 1, NULL, "4: ACTIVE", NULL, 0},
+        {"mlx5_3", "pci0000:80/0000:80:02.0/0000:82:00.0", 1, NULL, "4: ACTIVE", NULL, 0}};
+    int good = 1;
+    for (int i = 0; good && i < (int)(sizeof nics / sizeof nics[0]); i++) {
+        struct nic_tree_nic nic = nics[i];
+        nic.is_roce = is_roce;
+        good = nic_tree_nic(root, &nic);
+    }
+    return good;
+}

@@ -23,6 +23,8 @@ int nic_tree_device(const char *root, const char *path, int numa);
 int nic_tree_nic(const char *root, const struct nic_tree_nic *nic);
 /* A file with one line; folders on the way are made. */
 int nic_tree_file(const char *root, const char *path, const char *line);
+/* NICs mlx5_0 to mlx5_3, two at each of two nodes: those that the mock has (mlx5_mock.h). */
+int nic_tree_mlx5(const char *root, int is_roce);
 void nic_tree_close(const char *root);
 
 #endif

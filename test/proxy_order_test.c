@@ -642,7 +642,7 @@ static int bad_configs(struct test *t)
     OK(terni_executor_open(0, &x));
     OK(terni_cpu_open(x, &m));
     for (int i = 0; i < 4; i++) {
-        struct proxy_config c = {m, &mock_engine_new(0, 2)->base, 1, 64, 1000, 0};
+        struct proxy_config c = {m, &mock_engine_new(0, 2)->base, 1, 64, 1000, 0, 0};
         c.num_queues = i == 0 ? 0 : 1;
         c.depth = i == 1 ? 48 : i == 2 ? 1 : 64;
         c.timeout_ms = i == 3 ? 0 : 1000;

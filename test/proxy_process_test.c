@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Ranks as processes that reach each other through proxies only: every operation, peers that die, stop or
- * leave, and what closing leaves behind.
- *
- * With TERN_RANK in the environment the program is one rank of a job that somebody else has started, maybe on
- * several hosts (test/proxy_hosts.sh): it runs the operations over the engine of TERN_PROXY, and then, if
- * TERN_TEST_CUT is set, goes on until a peer is lost. A job of one rank says by its exit whether the engine
- * is to be had. */
+ * leave, and what closing leaves behind. */
 #include "comm_scene.h"
 #include "procs.h"
 #include "proxy_case.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,6 +75,21 @@ static int operations_body(int rank, struct procs_page *page, void *user)
     }
     (void)user;
     proxy_rig_close(&rig);
+    return result;
+}
+
+/* What a process of this number that was killed has left of its endpoint: a file that the provider itself
+ * would name so. */
+static int after_killed_body(int rank, struct procs_page *page, void *user)
+{
+    char path[64];
+    int file, result;
+    snprintf(path, sizeof path, "/dev/shm/%d:%d:0", (int)getpid(), (int)getuid());
+    file = open(path, O_CREAT | O_RDWR, 0600);
+    CHECK(file >= 0, "%s: %s", path, strerror(errno));
+    close(file);
+    result = operations_body(rank, page, user);
+    unlink(path);
     return result;
 }
 
@@ -197,7 +209,7 @@ static int no_connection_body(int rank, struct procs_page *page, void *user)
     for (int i = 0; i < num_fds_taken; i++) {
         close(fds[i]);
     }
-    terni_courier_open_finish(&m->courier, TERN_SYSTEM_ERROR);
+    terni_courier_close(m->courier);
     OK(tern_comm_barrier(m->comm));
     tern_comm_close(m->comm);
     return TEST_PASSED;
@@ -251,12 +263,12 @@ static int nothing_left_body(int rank, struct procs_page *page, void *user)
         nap_ms(200);
         if (round == 0) { /* what stays for good is there now */
             fds = num_fds();
-            threads = num_threads_here();
+            threads = test_files("/proc/self/task");
             windows = num_windows();
         }
-        CHECK(num_fds() == fds && num_threads_here() == threads && num_windows() == windows,
+        CHECK(num_fds() == fds && test_files("/proc/self/task") == threads && num_windows() == windows,
               "rank %d, round %d: %d descriptors, %d threads, %d windows; %d, %d, %d after the first", rank,
-              round, num_fds(), num_threads_here(), num_windows(), fds, threads, windows);
+              round, num_fds(), test_files("/proc/self/task"), num_windows(), fds, threads, windows);
     }
     return result;
 }
@@ -297,6 +309,7 @@ static int is_killed = 0, is_stopped = 1;
 static int tcp_operations(struct test *t) { return with_engine(t, "tcp", 3, -1, operations_body, NULL); }
 static int rxm_operations(struct test *t) { return with_engine(t, rxm, 3, -1, operations_body, NULL); }
 static int shm_operations(struct test *t) { return with_engine(t, shm, 3, -1, operations_body, NULL); }
+static int shm_after_killed(struct test *t) { return with_engine(t, shm, 3, -1, after_killed_body, NULL); }
 static int tcp_killed(struct test *t) { return with_engine(t, "tcp", 3, 2, lost_body, &is_killed); }
 static int tcp_stopped(struct test *t) { return with_engine(t, "tcp", 3, 2, lost_body, &is_stopped); }
 static int rxm_killed(struct test *t) { return with_engine(t, rxm, 3, 2, lost_body, &is_killed); }
@@ -310,64 +323,16 @@ static int tcp_nothing(struct test *t) { return with_engine(t, "tcp", 3, -1, not
 static int rxm_nothing(struct test *t) { return with_engine(t, rxm, 3, -1, nothing_left_body, NULL); }
 static int shm_nothing(struct test *t) { return with_engine(t, shm, 3, -1, nothing_left_body, NULL); }
 
-/* ---- One rank of somebody's job ---- */
-
-/* Goes on until a peer is lost, which the caller of the script provides for. */
-static int until_cut(struct proxy_rig *rig, int rank)
-{
-    double end = test_seconds() + 40;
-    int cut = atoi(getenv("TERN_TEST_CUT"));
-    printf("# rank %d goes on\n", rank);
-    fflush(stdout);
-    if (rank != cut) {
-        return lose(rig, rank, cut, 40);
-    }
-    for (int r = 0; test_seconds() < end; r = (r + 1) % rig->num_ranks) {
-        if (r != rank && put_once(rig, rank, r) != NET_OK) {
-            return lose(rig, rank, r, 1);
-        }
-    }
-    return TEST_FAILED;
-}
-
-static int one_rank(void)
-{
-    struct proxy_rig rig;
-    struct tern_id id;
-    int rank, num_ranks, result;
-    OK(tern_id_from_environment(&id, &rank, &num_ranks));
-    CHECK(num_ranks <= RIG_MAX_RANKS, "%d ranks", num_ranks);
-    memset(&rig, 0, sizeof rig);
-    rig.num_ranks = num_ranks;
-    result = joined(&rig, rank, &id, LATE_MS);
-    for (uint64_t seed = 1; seed <= 2 && !result && num_ranks > 1; seed++) {
-        result = run_case(&rig, rank, seed);
-    }
-    if (!result && getenv("TERN_TEST_CUT") != NULL) {
-        result = until_cut(&rig, rank);
-        if (!result) {
-            printf("# rank %d: %s\n", rank, tern_last_error());
-        }
-    }
-    printf("# rank %d of %d: %s\n", rank, num_ranks, result ? "failed" : "done");
-    fflush(stdout);
-    if (getenv("TERN_TEST_CUT") == NULL) {
-        proxy_rig_close(&rig);
-    }
-    return result ? 1 : 0;
-}
-
 int main(int argc, char **argv)
 {
     struct test t;
     test_begin(&t, argc, argv);
     test_quiet();
-    if (getenv("TERN_RANK") != NULL) {
-        return one_rank();
-    }
     test_run(&t, "every operation, TCP", tcp_operations);
     test_run(&t, "every operation, libfabric's tcp;ofi_rxm", rxm_operations);
     test_run(&t, "every operation, libfabric's shm", shm_operations);
+    test_run(&t, "every operation, libfabric's shm, after a killed process of the same number",
+             shm_after_killed);
     test_run(&t, "a killed peer, TCP", tcp_killed);
     test_run(&t, "a stopped peer, TCP", tcp_stopped);
     test_run(&t, "a killed peer, libfabric's tcp;ofi_rxm", rxm_killed);

@@ -5,7 +5,6 @@
 
 #include "simt/executor.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,8 +64,9 @@ static enum tern_status open_all(struct proxy_rig *rig, uint64_t seed)
             status = terni_courier_open_step(comms[r], &rig->config, step, &rig->members[r].courier);
         }
     }
-    for (int r = 0; r < rig->num_ranks; r++) {
-        terni_courier_open_finish(&rig->members[r].courier, status);
+    for (int r = 0; r < rig->num_ranks && status != TERN_OK; r++) {
+        terni_courier_close(rig->members[r].courier);
+        rig->members[r].courier = NULL;
     }
     for (int r = 0; r < rig->num_ranks && status == TERN_OK; r++) {
         status = equip(rig, r);
@@ -100,8 +100,11 @@ enum tern_status proxy_rig_join(struct proxy_rig *rig, int rank, const struct te
     for (int step = 0; step < COURIER_OPEN_STEPS && status == TERN_OK; step++) {
         status = terni_courier_open_step(m->comm, &rig->config, step, &m->courier);
     }
-    terni_courier_open_finish(&m->courier, status);
-    TERN_TRY(status);
+    if (status != TERN_OK) {
+        terni_courier_close(m->courier);
+        m->courier = NULL;
+        return status;
+    }
     TERN_TRY(equip(rig, rank));
     window = (uint64_t)(uintptr_t)m->window;
     return terni_comm_allgather(m->comm, &window, m->peers_window, sizeof window);
@@ -167,18 +170,4 @@ uint64_t proxy_rig_at(const struct proxy_rig *rig, int rank, uint64_t offset)
         }
     }
     return 0;
-}
-
-int num_threads_here(void)
-{
-    int n = 0;
-    const struct dirent *entry;
-    DIR *d = opendir("/proc/self/task");
-    while (d != NULL && (entry = readdir(d)) != NULL) {
-        n += entry->d_name[0] != '.';
-    }
-    if (d != NULL) {
-        closedir(d);
-    }
-    return n;
 }

@@ -49,7 +49,4 @@ uint32_t proxy_rig_ring(int peer, int queue); /* index into the rings */
 /* The address of a place in a rank's window, for requests. */
 uint64_t proxy_rig_at(const struct proxy_rig *rig, int rank, uint64_t offset);
 
-/* Threads of this process. */
-int num_threads_here(void);
-
 #endif

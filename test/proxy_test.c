@@ -63,24 +63,41 @@ static int run_cases(struct test *t, const char *engine, int num_ranks, uint32_t
     return TEST_PASSED;
 }
 
-/* One step of every rank. */
-static enum tern_status register_all(struct proxy_rig *rig, const struct courier_piece *pieces)
+/* One piece a rank. */
+static void wrap(const struct proxy_rig *rig, const struct carrier_piece *pieces,
+                 struct carrier_parcels *parcels)
 {
+    for (int r = 0; r < rig->num_ranks; r++) {
+        parcels[r].num = 1;
+        parcels[r].list = (struct carrier_parcel *)test_take(1, sizeof *parcels[r].list);
+        memset(parcels[r].list, 0, sizeof *parcels[r].list);
+        parcels[r].list->carrier = terni_courier_carrier(rig->members[r].courier);
+        parcels[r].list->piece = pieces[r];
+    }
+}
+
+/* One step of every rank after another. */
+static enum tern_status register_all(struct proxy_rig *rig, const struct carrier_piece *pieces)
+{
+    struct carrier_parcels parcels[RIG_MAX_RANKS];
     enum tern_status status = TERN_OK;
-    for (int step = 0; step < COURIER_REGISTER_STEPS; step++) {
+    wrap(rig, pieces, parcels);
+    for (int step = 0; step < CARRIER_STEPS; step++) {
         for (int r = 0; r < rig->num_ranks; r++) {
-            enum tern_status mine =
-                status == TERN_OK || step == COURIER_REGISTER_STEPS - 1
-                    ? terni_courier_register_step(rig->members[r].courier, &pieces[r], step)
-                    : TERN_OK;
+            enum tern_status mine = status == TERN_OK || step == CARRIER_STEPS - 1
+                                        ? terni_carrier_step(rig->members[r].comm, &parcels[r], step)
+                                        : TERN_OK;
             status = status == TERN_OK ? mine : status;
         }
+    }
+    for (int r = 0; r < rig->num_ranks; r++) {
+        terni_carrier_finish(&parcels[r], status);
     }
     return status;
 }
 
 /* Rank 0 puts from its piece to rank 1's; how the flush ended. */
-static uint32_t put_piece(struct proxy_rig *rig, const struct courier_piece *pieces, uint64_t bytes)
+static uint32_t put_piece(struct proxy_rig *rig, const struct carrier_piece *pieces, uint64_t bytes)
 {
     struct ring_step *steps = proxy_rig_steps(rig, 0, 1, 2);
     steps[0].kind = STEP_PUT;
@@ -95,7 +112,7 @@ static uint32_t put_piece(struct proxy_rig *rig, const struct courier_piece *pie
     return steps[1].end;
 }
 
-static int more_memory_body(struct proxy_rig *rig, struct courier_piece *pieces)
+static int more_memory_body(struct proxy_rig *rig, struct carrier_piece *pieces)
 {
     uint32_t end;
     struct rng rng = {11};
@@ -108,8 +125,7 @@ static int more_memory_body(struct proxy_rig *rig, struct courier_piece *pieces)
 /* Memory that joins later, of different sizes; memory that leaves; a registration that fails on one rank. */
 static int more_memory(struct test *t, const char *engine)
 {
-    struct courier_piece pieces[2] = {{NULL, 9000, KEY_LOCAL_WRITE, 1},
-                                      {NULL, 7000, KEY_LOCAL_WRITE | KEY_REMOTE_WRITE, 1}};
+    struct carrier_piece pieces[2] = {{NULL, 9000, NULL, NULL}, {NULL, 7000, NULL, NULL}};
     struct proxy_rig rig;
     int result;
     uint32_t end = 0;
@@ -123,7 +139,7 @@ static int more_memory(struct test *t, const char *engine)
     proxy_rig_init(&rig, 2, engine);
     result = result ? result : proxy_rig_open(t, &rig, 0);
     if (!result) {
-        struct courier_piece nothing[2] = {pieces[0], pieces[1]};
+        struct carrier_piece nothing[2] = {pieces[0], pieces[1]};
         nothing[1].bytes = 0;
         if (register_all(&rig, nothing) != TERN_INVALID_ARGUMENT ||
             !strstr(tern_last_error(), "rank 1: a registration of no bytes") ||
@@ -167,25 +183,30 @@ static enum tern_status post_failure(struct boot *boot, const void *data, size_t
 }
 
 /* Registering fails at rank 1 when all have imported. */
-static enum tern_status fail_late(struct proxy_rig *rig, const struct courier_piece *pieces)
+static enum tern_status fail_late(struct proxy_rig *rig, const struct carrier_piece *pieces)
 {
     struct boot *boot = rig->members[1].comm->boot;
     struct boot_ops ops = *boot->ops;
+    struct carrier_parcels parcels[RIG_MAX_RANKS];
     enum tern_status ends[2];
     true_ops = boot->ops;
     ops.post = post_failure;
-    for (int step = 0; step < COURIER_REGISTER_STEPS; step++) {
+    wrap(rig, pieces, parcels);
+    for (int step = 0; step < CARRIER_STEPS; step++) {
         for (int r = 0; r < 2; r++) {
             boot->ops = step == 1 && r == 1 ? &ops : true_ops;
-            ends[r] = terni_courier_register_step(rig->members[r].courier, &pieces[r], step);
+            ends[r] = terni_carrier_step(rig->members[r].comm, &parcels[r], step);
         }
+    }
+    for (int r = 0; r < 2; r++) {
+        terni_carrier_finish(&parcels[r], ends[r]);
     }
     return ends[0] == TERN_OUT_OF_MEMORY && ends[1] == TERN_OUT_OF_MEMORY ? TERN_OK : TERN_INTERNAL_ERROR;
 }
 
 /* Both ranks release and register again at the same addresses, or fail to and try again: requests find the
  * keys of now. */
-static int again_body(struct proxy_rig *rig, struct courier_piece *pieces)
+static int again_body(struct proxy_rig *rig, struct carrier_piece *pieces)
 {
     struct rng rng = {13};
     for (int round = 0; round < 3; round++) {
@@ -210,8 +231,7 @@ static int again_body(struct proxy_rig *rig, struct courier_piece *pieces)
 
 static int again(struct test *t, const char *engine)
 {
-    struct courier_piece pieces[2] = {{NULL, 9000, KEY_LOCAL_WRITE, 1},
-                                      {NULL, 7000, KEY_LOCAL_WRITE | KEY_REMOTE_WRITE, 1}};
+    struct carrier_piece pieces[2] = {{NULL, 9000, NULL, NULL}, {NULL, 7000, NULL, NULL}};
     struct proxy_rig rig;
     int result;
     for (int r = 0; r < 2; r++) {
@@ -250,7 +270,7 @@ static int no_such_engine(struct test *t)
     (void)t;
     for (int i = 0; i < 2; i++) {
         struct tern_comm_config config = TERN_COMM_CONFIG_INIT;
-        struct courier_config c = {engines[i], 1, 64, 1000, 0};
+        struct courier_config c = {engines[i], 1, 64, 1000, 0, 0};
         struct courier *couriers[2] = {NULL, NULL};
         struct tern_comm *comms[2];
         config.machine = TERN_MACHINE_CPU;
@@ -266,8 +286,7 @@ static int no_such_engine(struct test *t)
         }
         for (int r = 0; r < 2; r++) {
             REFUSES(terni_courier_open_step(comms[r], &c, 3, &couriers[r]), wanted[i], texts[i]);
-            terni_courier_open_finish(&couriers[r], wanted[i]);
-            CHECK(couriers[r] == NULL, "rank %d has a courier", r);
+            terni_courier_close(couriers[r]);
         }
         for (int r = 0; r < 2; r++) {
             tern_comm_close(comms[r]);

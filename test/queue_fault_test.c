@@ -3,7 +3,7 @@
  * How waits on queue pairs end when it does not go well: completions in error, of any entry, in collapsed and
  * ring completion queues; entries behind them; deadlines and the abort word; requests that name no memory.
  * And that the software NIC sees what software does wrong. Both NICs: that which moves memory, and those that
- * speak packets. */
+ * speak packets. One file, because every case is a script of steps that all run on the same queues. */
 #include "net/mlx5_cqe.h"
 #include "queue_rig.h"
 
@@ -78,10 +78,10 @@ static void provoke(struct queue_rig *r, int fault, struct script *c)
     uint32_t kind = STEP_PUT, bytes = 40;
     switch (fault) {
     case BAD_RKEY:
-        s->remote_ranges[1].key = wqe_key_of(WQE_INVALID_KEY);
+        s->remote_list.ranges[0].key = wqe_key_of(TERN_WQE_INVALID_KEY);
         break;
     case BAD_LKEY:
-        s->local_ranges[1].key = wqe_key_of(r->lkeys[0] + 1);
+        s->local_list.ranges[0].key = wqe_key_of(r->lkeys[0] + 1);
         break;
     case NO_LOCAL_WRITE:
         s->entries[0].access = 0;
@@ -150,6 +150,7 @@ static int one_fault(struct queue_rig *r, int fault, struct script *c)
     add(c, STEP_PUT, 1, queue_rig_remote(far), queue_rig_local(r, far), 40);
     add(c, STEP_FLUSH, 1, 0, 0, 0);
     PASS(run(r, c, RIG_PATIENCE_NS));
+    PASS(queue_rig_nic_end(r)); /* what it knows is its own until then */
     return after_fault(r, fault, c);
 }
 
@@ -191,7 +192,7 @@ static int flushed_behind(struct queue_rig *r, struct script *c)
     c->steps[5].kind = STEP_SIGNAL; /* two blocks and a NOP */
     c->steps[5].amo = NET_AMO_SET;
     c->steps[5].value = 5;
-    r->s->local_ranges[0].key = wqe_key_of(r->lkeys[1] + 1);
+    r->s->local_list.ranges[1].key = wqe_key_of(r->lkeys[1] + 1);
     memset(r->local + 64, 0x3c, 8);
     PASS(run(r, c, RIG_PATIENCE_NS));
     PASS(queue_rig_nic(r));
@@ -253,7 +254,7 @@ static int all_agree(struct queue_rig *r, struct rng *rng)
         steps[i].local = queue_rig_local(r, i == bad * EACH ? RIG_HEAP_BYTES - 16 : 16 * i);
         steps[i].bytes = 16;
     }
-    r->s->local_ranges[0].key = wqe_key_of(r->lkeys[1] + 1);
+    r->s->local_list.ranges[1].key = wqe_key_of(r->lkeys[1] + 1);
     if (queue_rig_nic(r) || queue_rig_drive(r, steps, EACH, 1, 32, ~0u, RIG_PATIENCE_NS) ||
         queue_rig_wait(r)) {
         free(steps);
@@ -359,8 +360,8 @@ static int aborted(struct queue_rig *r, struct script *c)
     add(c, STEP_FLUSH, 0, 0, 0, 0);
     add(c, STEP_PUT, 0, queue_rig_remote(0), queue_rig_local(r, 0), 8);
     add(c, STEP_FETCH, 0, queue_rig_remote(0), 0, 0);
-    r->s->queues[0].timeout_ns = NET_NO_DEADLINE;
-    PASS(queue_rig_drive(r, c->steps, c->num, 1, 32, ~0u, NET_NO_DEADLINE));
+    r->s->queues[0].timeout_ns = TERN_NET_NO_DEADLINE;
+    PASS(queue_rig_drive(r, c->steps, c->num, 1, 32, ~0u, TERN_NET_NO_DEADLINE));
     nanosleep(&moment, NULL);
     __atomic_store_n(&r->s->abort, 1, __ATOMIC_RELEASE);
     PASS(queue_rig_wait(r));

@@ -279,15 +279,17 @@ static int grow(struct queue_rig *r)
     struct key_registration g = {queue_rig_remote(0), r->shape.remote_cut, r->remote, RIG_PEER_PD,
                                  KEY_LOCAL_WRITE | KEY_REMOTE_WRITE};
     uint64_t across = r->shape.remote_cut - 50;
+    struct queue_rig_list upper = {{1}, {{0, 0, {0}, 0}}};
     uint32_t key;
     memset(r->local, 0x21, 100);
     OK(terni_key_table_remove(&s->remote_keys, r->rkeys[0]));
-    s->queues[0].remote.num = 1;
+    upper.ranges[0] = s->remote_list.ranges[1];
+    s->queues[0].remote = (uint64_t)(uintptr_t)&upper.head;
     PASS(run_put(r, across, NET_REFUSED));
     PASS(run_put(r, r->shape.remote_cut, NET_OK));
     OK(terni_key_table_add(&s->remote_keys, &g, &key));
-    s->remote_ranges[1].key = wqe_key_of(key);
-    s->queues[0].remote.num = 2;
+    s->remote_list.ranges[0].key = wqe_key_of(key);
+    s->queues[0].remote = (uint64_t)(uintptr_t)&s->remote_list.head;
     PASS(run_put(r, across, NET_OK));
     CHECK(memcmp(r->remote + across, r->local, 100) == 0 && r->remote[across - 1] == 0,
           "the bytes are not there");

@@ -6,7 +6,7 @@
 
 TERN_DEVICE uint64_t deadline_of(const struct queue_drive_args *p)
 {
-    return p->timeout_ns == NET_NO_DEADLINE ? NET_NO_DEADLINE : clock_ns() + p->timeout_ns;
+    return p->timeout_ns == TERN_NET_NO_DEADLINE ? TERN_NET_NO_DEADLINE : clock_ns() + p->timeout_ns;
 }
 
 /* No operation of ours has immediate data, but a NIC has receivers that are not ready. */
@@ -29,8 +29,7 @@ TERN_DEVICE uint64_t put_imm(const struct net_queue *q, const struct queue_step 
     args.rkey = piece.rkey;
     args.lkey = piece.lkey;
     args.bytes = piece.bytes;
-    args.imm = (uint32_t)s->value;
-    wqe_write_imm(&q->ring, (uint32_t)first, &args);
+    wqe_rdma(&q->ring, (uint32_t)first, &args, WQE_RDMA_WRITE_IMM, (uint32_t)s->value);
     queue_submit(q, first, 1);
     return first + 1;
 }
@@ -50,9 +49,9 @@ TERN_DEVICE uint64_t hand_over(const struct net_queue *q, const struct queue_ste
     case STEP_PUT_IMM:
         return put_imm(q, s);
     case STEP_SIGNAL:
-        return queue_signal(q, s->remote, s->value, s->amo);
+        return queue_atomic(q, s->remote, s->amo, 8, s->value, 0);
     default:
-        return queue_put_signal(q, s->remote, s->local, s->bytes, s->signal, s->value, s->amo);
+        return queue_put_signal(q, s->remote, s->local, s->bytes, s->signal, 8, s->value, s->amo);
     }
 }
 
@@ -99,7 +98,10 @@ TERN_DEVICE void follow(struct queue_step *s, const struct queue_drive_args *p, 
         *ticket = 0; /* the next one may be of another queue */
         return;
     case STEP_FLUSH_ALL:
-        s->status = queue_flush_each(p->queues, p->num_queues, 0, 1, deadline_of(p));
+        for (uint32_t i = 0; i < p->num_queues; i++) {
+            uint32_t one = queue_flush_all(&p->queues[i], deadline_of(p));
+            s->status = s->status == NET_OK ? one : s->status;
+        }
         return;
     case STEP_POLL:
         s->status = queue_poll(q);

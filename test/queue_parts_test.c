@@ -126,11 +126,15 @@ static int completions(struct test *t)
 static int cutting(struct test *t)
 {
     const uint64_t gib = 1ull << 30, remote = 0x100000000000ull, local = 0x200000000000ull;
-    const struct net_range there[2] = {{remote + 3 * gib - 5, 9 * gib, {2}, 0},
-                                       {remote, 3 * gib - 5, {1}, 0}};
-    const struct net_range here[2] = {{local, gib / 2, {3}, 0}, {local + gib / 2, 9 * gib, {4}, 0}};
+    const struct queue_rig_list there = {
+        .head = {.num = 2},
+        .ranges = {{remote, 3 * gib - 5, {1}, 0}, {remote + 3 * gib - 5, 9 * gib, {2}, 0}}};
+    const struct queue_rig_list here = {
+        .head = {.num = 2}, .ranges = {{local, gib / 2, {3}, 0}, {local + gib / 2, 9 * gib, {4}, 0}}};
     const uint64_t wanted[] = {gib / 2, gib, gib, gib / 2 - 5, gib, gib, 5};
-    struct net_queue q = {.message_bytes = WQE_MAX_BYTES, .local = {here, 2}, .remote = {there, 2}};
+    struct net_queue q = {.message_bytes = WQE_MAX_BYTES,
+                          .local = (uint64_t)(uintptr_t)&here.head,
+                          .remote = (uint64_t)(uintptr_t)&there.head};
     uint64_t done = 0;
     (void)t;
     for (int i = 0; i < 7; i++) {

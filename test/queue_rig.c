@@ -5,6 +5,8 @@
 
 #include "kernels/kernels.h"
 #include "net/mlx5_cqe.h"
+#include "net/softnic_engine.h"
+#include "net/softnic_fleet.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -41,17 +43,18 @@ static int open_machine(struct queue_rig *r)
 
 /* A heap in two registrations; its bytes are named by `addr`. */
 static int add_heap(struct key_table *table, char *host, uint64_t addr, uint64_t cut, uint32_t pd,
-                    struct net_range *ranges, uint32_t *keys)
+                    struct queue_rig_list *list, uint32_t *keys)
 {
     const uint32_t all = KEY_LOCAL_WRITE | KEY_REMOTE_WRITE | KEY_REMOTE_READ | KEY_REMOTE_ATOMIC;
     for (int i = 0; i < 2; i++) {
         uint64_t from = i == 0 ? 0 : cut, bytes = i == 0 ? cut : RIG_HEAP_BYTES - cut;
         struct key_registration g = {addr + from, bytes, host + from, pd, all};
         OK(terni_key_table_add(table, &g, &keys[i]));
-        ranges[1 - i].addr = addr + from; /* the first address is not in the first range */
-        ranges[1 - i].bytes = bytes;
-        ranges[1 - i].key = wqe_key_of(keys[i]);
+        list->ranges[i].addr = addr + from;
+        list->ranges[i].bytes = bytes;
+        list->ranges[i].key = wqe_key_of(keys[i]);
     }
+    list->head.num = 2;
     return TEST_PASSED;
 }
 
@@ -62,10 +65,10 @@ static int add_keys(struct queue_rig *r)
                                        RIG_PD, KEY_LOCAL_WRITE};
     OK(terni_key_table_init(&s->keys, s->entries, RIG_KEYS));
     OK(terni_key_table_init(&s->remote_keys, s->remote_entries, RIG_KEYS));
-    PASS(add_heap(&s->keys, r->local, queue_rig_local(r, 0), r->shape.local_cut, RIG_PD, s->local_ranges,
+    PASS(add_heap(&s->keys, r->local, queue_rig_local(r, 0), r->shape.local_cut, RIG_PD, &s->local_list,
                   r->lkeys));
     PASS(add_heap(&s->remote_keys, r->remote, queue_rig_remote(0), r->shape.remote_cut, RIG_PEER_PD,
-                  s->remote_ranges, r->rkeys));
+                  &s->remote_list, r->rkeys));
     OK(terni_key_table_add(&s->keys, &results, &r->results_lkey));
     return TEST_PASSED;
 }
@@ -89,9 +92,8 @@ static int fill_queue(struct queue_rig *r, uint32_t i)
     q->results_lkey = wqe_key_of(r->results_lkey);
     q->results = s->results[i];
     q->results_addr = (uint64_t)(uintptr_t)s->results[i];
-    q->local.ranges = s->local_ranges;
-    q->remote.ranges = s->remote_ranges;
-    q->local.num = q->remote.num = 2;
+    q->local = (uint64_t)(uintptr_t)&s->local_list.head;
+    q->remote = (uint64_t)(uintptr_t)&s->remote_list.head;
     q->abort = &s->abort;
     q->timeout_ns = shape->timeout_ns;
     q->state = &s->states[i];
@@ -197,9 +199,14 @@ void queue_rig_close(struct queue_rig *r)
 
 int queue_rig_nic(struct queue_rig *r)
 {
-    struct softnic_args args = {r->s->qps, r->shape.num_queues, r->shape.hold_one_in, r->seed, &r->s->stop};
-    struct launch launch = {TERN_KERNEL_softnic, r->shape.nic_blocks, 32 * r->shape.nic_warps, 0, &args,
-                            sizeof(args)};
+    struct softnic_args args = {r->s->qps, r->shape.num_queues, r->shape.hold_one_in,
+                                r->seed,   &r->s->stop,         {0, 0, 0, 0, 0}};
+    struct softnic_crew crew;
+    struct launch launch = {
+        TERN_KERNEL_softnic, r->shape.nic_blocks, 32 * r->shape.nic_warps, SOFTNIC_SHARED_BYTES, &crew,
+        sizeof(crew)};
+    memset(&crew, 0, sizeof(crew));
+    softnic_crew_add(&crew, &args, r->shape.nic_blocks);
     __atomic_store_n(&r->s->stop, 0, __ATOMIC_RELEASE);
     if (r->net != NULL) {
         struct softnic_rc_args rc = softnic_net_args(r->net, &r->s->stop);

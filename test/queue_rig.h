@@ -41,6 +41,12 @@ struct queue_shape {
     uint64_t local_cut, remote_cut; /* 0: in the middle */
 };
 
+/* A list of keys: a heap's two halves, in the order of their addresses. */
+struct queue_rig_list {
+    struct net_ranges head;
+    struct net_range ranges[2];
+};
+
 /* Shared with kernels; in memory of the machine. */
 struct queue_shared {
     struct net_queue queues[RIG_QUEUES];
@@ -48,14 +54,14 @@ struct queue_shared {
     struct softnic_qp peer_qps[RIG_QUEUES]; /* of the second card; nobody posts there */
     struct softnic_late late[RIG_QUEUES];
     struct net_queue_state states[RIG_QUEUES];
-    uint64_t results[RIG_QUEUES][NET_QUEUE_NUM_RESULTS + 1];
+    uint64_t results[RIG_QUEUES][NET_QUEUE_RESULT_WORDS];
     struct {
         _Alignas(64) uint32_t words[2];
     } records[RIG_QUEUES], peer_records[RIG_QUEUES];
     _Alignas(64) unsigned char peer_ring[NET_QUEUE_MIN_BLOCKS * WQE_BLOCK_BYTES];
     _Alignas(64) uint32_t peer_cqe[CQE_WORDS];
     uint64_t doorbells[RIG_QUEUES], relays[RIG_QUEUES], peer_doorbell;
-    struct net_range local_ranges[2], remote_ranges[2];
+    struct queue_rig_list local_list, remote_list;
     struct key_table keys, remote_keys;
     struct key_entry entries[RIG_KEYS], remote_entries[RIG_KEYS];
     uint64_t stop, abort;

@@ -43,7 +43,7 @@ struct queue_drive_args {
     uint32_t num_steps; /* of a thread */
     struct queue_step *steps;
     uint32_t warp_step;  /* at this one all lanes call queue_put_warp; ~0: never */
-    uint64_t timeout_ns; /* of a flush; NET_NO_DEADLINE */
+    uint64_t timeout_ns; /* of a flush; TERN_NET_NO_DEADLINE */
 };
 
 enum { TERN_THREADS_queue_drive = 256 };

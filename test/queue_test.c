@@ -310,6 +310,9 @@ static int play(struct queue_rig *rig, struct program *p)
                          RIG_PATIENCE_NS));
     PASS(queue_rig_wait(rig));
     PASS(queue_rig_nic_end(rig));
+    if (rig->net != NULL) {
+        softnic_net_land(rig->net);
+    }
     count_hits(rig, p);
     return compare(rig, p);
 }

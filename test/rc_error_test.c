@@ -26,16 +26,18 @@ static int ends_with(const struct rc_pair *p, const uint32_t *syndromes, uint32_
 }
 
 /* Two operations arrive, a third and those behind it do not: requests vanish from then on. */
-static int black_hole(struct test *t)
+static int swallow(uint32_t backoff)
 {
     static const uint32_t wanted[] = {0, 0, SYNDROME_TRANSPORT_RETRY, SYNDROME_FLUSHED, SYNDROME_FLUSHED};
-    for (uint32_t retries = 0; retries <= 7; retries++) {
+    for (uint32_t retries = 0; retries <= (backoff ? 3 : 7); retries++) {
+        uint32_t waits = backoff ? (2u << retries) - 1 : retries + 1;
         struct rc_rig_options o = rc_rig_defaults(retries + 1);
         struct rc_rig rig;
         struct wqe_op ops[5];
         uint64_t late;
         int result = TEST_PASSED;
         o.config.retry_count = retries;
+        o.config.backoff = backoff;
         o.config.window = 1;
         o.requests.nth_fault = RC_FAULT_DROP;
         o.requests.nth_first = 3;
@@ -53,10 +55,115 @@ static int black_hole(struct test *t)
         PASS(result);
         CHECK(rig.requests.num_dropped == retries + 1, "%u retries: %llu packets", retries,
               (unsigned long long)rig.requests.num_dropped);
-        CHECK(late >= (retries + 1) * o.config.timeout && late < (retries + 2) * o.config.timeout,
+        CHECK(late >= waits * o.config.timeout && late < (waits + 1) * o.config.timeout,
               "%u retries took %llu", retries, (unsigned long long)late);
     }
+    return TEST_PASSED;
+}
+
+static int black_hole(struct test *t)
+{
     (void)t;
+    PASS(swallow(0));
+    return swallow(1);
+}
+
+/* Nobody takes packets any more. A queue pair that has sent some, and fills the link with them, ends as in a
+ * black hole; and so does one that finds no room for its first. */
+static int full_link(struct test *t)
+{
+    struct rc_rig_options o = rc_rig_defaults(1);
+    struct rc_rig rig;
+    uint32_t ends[2];
+    (void)t;
+    o.num_pairs = 2;
+    o.config.retry_count = 3;
+    o.config.window = RC_RIG_PACKETS;
+    rc_rig_open(&rig, &o);
+    for (int i = 0; i < 2; i++) {
+        struct wqe_op op = rc_op_write(&rig, 0, 0, RC_RIG_PACKETS * 256);
+        rc_rig_post(&rig, i, &op, NULL);
+    }
+    while (rc_requester_work(&rig.pairs[0].q, &rig.home.memory, &rig.requests, 1)) {
+    }
+    for (uint64_t now = 2; now < 6 * o.config.timeout; now++) {
+        (void)rc_requester_work(&rig.pairs[0].q, &rig.home.memory, &rig.requests, now);
+        (void)rc_requester_work(&rig.pairs[1].q, &rig.home.memory, &rig.requests, now);
+    }
+    for (int i = 0; i < 2; i++) {
+        struct rc_completion done;
+        ends[i] = rc_requester_peek(&rig.pairs[i].q, &done) ? done.syndrome : SYNDROME_NONE;
+    }
+    CHECK(rig.pairs[1].q.next == rig.pairs[1].q.acked, "the second queue pair has sent something");
+    rc_rig_close(&rig);
+    CHECK(ends[0] == SYNDROME_TRANSPORT_RETRY && ends[1] == SYNDROME_TRANSPORT_RETRY,
+          "they ended with 0x%02x and 0x%02x", ends[0], ends[1]);
+    return TEST_PASSED;
+}
+
+/* Somebody else's packets, as many as there is room for. */
+static void fill_link(struct rc_link *link, uint64_t now)
+{
+    struct rc_packet *packet;
+    while ((packet = rc_link_slot(link)) != NULL) {
+        rc_packet_clear(packet, RC_WRITE, rc_rig_qpn(RC_RIG_PAIRS), 1);
+        packet->payload_bytes = 0;
+        rc_link_send(link, now);
+    }
+}
+
+/* The link is full at every look of queue pair 0, for many times as long as it may be silent; a packet is
+ * taken from it only every `every`, and the place is another's at once. */
+static void keep_full(struct rc_rig *rig, uint64_t every, uint64_t *now, uint64_t end)
+{
+    for (; *now < end; ++*now) {
+        if (*now % every == 0 && rc_link_peek(&rig->requests, *now) != NULL) {
+            rc_link_release(&rig->requests);
+        }
+        fill_link(&rig->requests, *now);
+        (void)rc_requester_work(&rig->pairs[0].q, &rig->home.memory, &rig->requests, *now);
+    }
+}
+
+/* A full link that moves is no silence, whether the queue pair waits for its first turn or, with a packet
+ * that was lost, to send it again: retries are counted when something was sent, and with room all is as ever.
+ * One that has stopped moving is. */
+static int full_but_moving(struct test *t)
+{
+    struct rc_rig_options o = rc_rig_defaults(2);
+    const uint64_t long_ns = 40 * o.config.timeout;
+    struct rc_rig rig;
+    struct rc_requester *q;
+    struct rc_completion done;
+    struct wqe_op op;
+    uint32_t retries[2], ended[2], last;
+    uint64_t now = 1;
+    (void)t;
+    o.config.retry_count = 3;
+    rc_rig_open(&rig, &o);
+    q = &rig.pairs[0].q;
+    op = rc_op_write(&rig, 0, 0, 256);
+    fill_link(&rig.requests, now);
+    rc_rig_post(&rig, 0, &op, NULL);
+    keep_full(&rig, o.config.timeout - 1, &now, long_ns);
+    retries[0] = q->retries;
+    ended[0] = q->state == RC_ERROR || q->next != q->acked;
+    for (int i = 0; i < 4 && rc_link_peek(&rig.requests, now) != NULL;
+         i++) { /* its turn; nobody will answer */
+        rc_link_release(&rig.requests);
+    }
+    (void)rc_requester_work(q, &rig.home.memory, &rig.requests, now);
+    ended[1] = q->next == q->acked;
+    keep_full(&rig, o.config.timeout - 1, &now, 2 * long_ns);
+    retries[1] = q->retries;
+    ended[1] |= q->state == RC_ERROR;
+    keep_full(&rig, ~0ull, &now, 2 * long_ns + 5 * o.config.timeout);
+    last = rc_requester_peek(q, &done) ? done.syndrome : SYNDROME_NONE;
+    rc_rig_close(&rig);
+    CHECK(retries[0] == 0 && !ended[0], "before the first packet: %u retries, ended: %u", retries[0],
+          ended[0]);
+    CHECK(retries[1] == 1 && !ended[1], "behind a lost packet: %u retries, ended: %u", retries[1], ended[1]);
+    CHECK(last == SYNDROME_TRANSPORT_RETRY, "a link that stands still: 0x%02x", last);
     return TEST_PASSED;
 }
 
@@ -405,6 +512,8 @@ int main(int argc, char **argv)
     struct test t;
     test_begin(&t, argc, argv);
     test_run(&t, "black hole: 0x15 on the oldest after its retries, 0x05 behind it", black_hole);
+    test_run(&t, "a link that nobody empties", full_link);
+    test_run(&t, "a link that is full, and moves", full_but_moving);
     test_run(&t, "atomic applied, its answer lost for ever: 0x15", answer_lost_for_ever);
     test_run(&t, "no receive entry: late, or 0x16 after its retries", not_ready);
     test_run(&t, "refused: 0x13 and 0x12 of the target, 0x04, 0x11 and 0x02 at home", protection);

@@ -46,11 +46,13 @@ TERN_DEVICE void do_step(const struct ring_steps_args *p, struct ring_step *s, u
         }
         break;
     case STEP_PUT_SIGNAL:
-        ticket = ring_put_signal(r, s->remote, (uint64_t)(uintptr_t)s->local, s->bytes, s->compare, s->value,
-                                 s->amo);
+        ticket = ring_put(r, s->remote, (uint64_t)(uintptr_t)s->local, s->bytes);
+        if (net_ticket_status(ticket) == NET_OK) {
+            ticket = ring_atomic(r, s->compare, s->amo, 8, s->value, 0);
+        }
         break;
     case STEP_SIGNAL:
-        ticket = ring_signal(r, s->remote, s->value, s->amo);
+        ticket = ring_atomic(r, s->remote, s->amo, 8, s->value, 0);
         break;
     case STEP_FLUSH:
         s->end = ring_flush(r, ticket, deadline);

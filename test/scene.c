@@ -86,6 +86,96 @@ int scene_round(struct scene *s, int i)
     return combine_check(&s->combines[i], s->eps, 0);
 }
 
+static int issue_any(struct scene *s, int operation)
+{
+    int i = operation / 2;
+
+    return operation % 2 ? combine_issue(&s->combines[i], 0) : dispatch_issue(&s->dispatches[i], 0);
+}
+
+/* Operations of all batches in a random order that all ranks share. */
+static int shuffled_round(struct scene *s)
+{
+    int order[2 * MAX_BATCHES];
+
+    for (int i = 0; i < s->num_batches; i++) {
+        scene_refill(s, i);
+        order[2 * i] = 2 * i;
+        order[2 * i + 1] = 2 * i + 1;
+    }
+    rng_shuffle(&s->rng, order, 2 * s->num_batches);
+    PASS(world_upload(&s->world));
+    for (int i = 0; i < 2 * s->num_batches; i++) {
+        PASS(issue_any(s, order[i]));
+    }
+    for (int i = 0; i < s->num_batches; i++) {
+        dispatch_expect(&s->dispatches[i]);
+        combine_expect(&s->combines[i]);
+    }
+    PASS(world_ep_synchronize(&s->world, s->eps));
+    return world_verify(&s->world, "routes interleaved");
+}
+
+int scene_interleave(struct scene *s, int rounds)
+{
+    PASS(scene_open(s));
+    PASS(world_upload(&s->world));
+    for (int i = 0; i < s->num_batches; i++) {
+        PASS(batch_open(&s->batches[i], s->eps, 0));
+    }
+    for (int round = 0; round < rounds; round++) {
+        PASS(shuffled_round(s));
+    }
+    for (int i = 0; i < s->num_batches; i++) {
+        PASS(batch_check_view(&s->batches[i]));
+    }
+    return 0;
+}
+
+/* Route, dispatch and combine of batch 0, all ranks. */
+static int scene_capture(struct scene *s, int lane)
+{
+    for (int r = 0; r < s->world.num_ranks; r++) {
+        struct member *m = &s->world.members[r];
+        struct tern_route_args args = batch_args(&s->batches[0], r);
+        OK(tern_graph_begin(m->comm, m->lanes[lane]));
+        OK(tern_route_update(s->batches[0].routes[r], &args, m->lanes[lane]));
+        PASS(dispatch_issue_rank(&s->dispatches[0], r, lane));
+        PASS(combine_issue_rank(&s->combines[0], r, lane));
+        OK(tern_graph_end(m->comm, m->lanes[lane], &s->graphs[r]));
+    }
+    return 0;
+}
+
+int scene_replay(struct scene *s, int lane, int rounds)
+{
+    PASS(scene_open(s));
+    scene_refill(s, 0);
+    PASS(world_upload(&s->world));
+    PASS(batch_open(&s->batches[0], s->eps, 0));
+    PASS(world_ep_synchronize(&s->world, s->eps));
+    PASS(scene_capture(s, lane));
+    PASS(world_verify(&s->world, "a capture, which must run nothing"));
+    for (int round = 0; round < rounds; round++) {
+        batch_redraw(&s->batches[0], round % NUM_ROUTINGS, &s->rng);
+        scene_refill(s, 0);
+        PASS(world_upload(&s->world));
+        for (int r = 0; r < s->world.num_ranks; r++) {
+            struct member *m = &s->world.members[r];
+            OK(tern_graph_launch(m->comm, s->graphs[r], m->lanes[lane]));
+        }
+        dispatch_expect(&s->dispatches[0]);
+        combine_expect(&s->combines[0]);
+        PASS(world_ep_synchronize(&s->world, s->eps));
+        PASS(world_verify(&s->world, "a replayed graph"));
+        if (round % 3 == 2) { /* calls outside the graph fit between replays */
+            scene_refill(s, 0);
+            PASS(dispatch_check(&s->dispatches[0], s->eps, lane));
+        }
+    }
+    return 0;
+}
+
 int scene_static(struct scene *s, int ranks, uint32_t layout, uint64_t seed, int equal)
 {
     struct batch_shape shape = scene_shape(ranks, layout, ROUTING_UNIFORM);

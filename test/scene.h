@@ -39,6 +39,10 @@ int scene_open(struct scene *s);
 void scene_refill(struct scene *s, int i);
 /* One of each, from ids to sums, judged; batch i's routes must be closed and are left open. */
 int scene_round(struct scene *s, int i);
+/* Opens, and routes of all batches; then rounds of their operations in random orders. */
+int scene_interleave(struct scene *s, int rounds);
+/* Route, dispatch and combine of batch 0, captured once on a lane of each rank, replayed with other ids. */
+int scene_replay(struct scene *s, int lane, int rounds);
 void scene_fini(struct scene *s);
 
 #endif

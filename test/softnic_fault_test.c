@@ -162,13 +162,13 @@ static int protection(struct softnic_scene *w, uint64_t seed)
     PASS(nics_begin(w, seed));
     s = w->rig.s;
     if (which == 0) {
-        s->remote_ranges[1].key = wqe_key_of(w->rig.rkeys[0] + 1);
+        s->remote_list.ranges[0].key = wqe_key_of(w->rig.rkeys[0] + 1);
     } else if (which == 1) {
         s->remote_entries[0].bytes = 64 + 39;
     } else if (which == 2) {
         s->remote_entries[0].access = KEY_REMOTE_READ;
     } else if (which == 3) {
-        s->local_ranges[1].key = wqe_key_of(w->rig.lkeys[0] + 1);
+        s->local_list.ranges[0].key = wqe_key_of(w->rig.lkeys[0] + 1);
     } else {
         s->entries[0].access = 0;
     }

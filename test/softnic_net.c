@@ -118,6 +118,13 @@ struct softnic_rc_args softnic_net_args(struct softnic_net *net, const uint64_t 
     return args;
 }
 
+void softnic_net_land(struct softnic_net *net)
+{
+    for (uint32_t c = 0; c < net->num_cards; c++) {
+        rc_memory_land(&net->memories[c]);
+    }
+}
+
 int softnic_net_is_idle(const struct softnic_net *net)
 {
     for (uint32_t i = 0; i < net->num_cards; i++) {

@@ -57,6 +57,9 @@ struct softnic_rc_qp *softnic_net_add(struct softnic_net *net, uint32_t card, ui
                                       struct softnic_qp *front, uint32_t peer_qpn, uint32_t psn);
 /* So that a kernel of num_cards warps serves it. */
 struct softnic_rc_args softnic_net_args(struct softnic_net *net, const uint64_t *stop);
+/* What peers wrote and what is posted to memory yet is there: an acknowledgement says less. Not while the
+ * cards run. */
+void softnic_net_land(struct softnic_net *net);
 /* Everything that was posted has completed, and been told. Not while the cards run. */
 int softnic_net_is_idle(const struct softnic_net *net);
 

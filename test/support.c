@@ -4,6 +4,8 @@
  * only test_note may be called from others. */
 #include "support.h"
 
+#include <dirent.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,6 +157,36 @@ double test_seconds(void)
 
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+int test_files(const char *folder)
+{
+    DIR *d = opendir(folder);
+    const struct dirent *entry;
+    int num = 0;
+    while (d != NULL && (entry = readdir(d)) != NULL) {
+        num += entry->d_name[0] != '.';
+    }
+    if (d != NULL) {
+        closedir(d);
+    }
+    return num;
+}
+
+static void *no_work(void *nothing) { return nothing; }
+
+int test_threads(int wanted)
+{
+    const struct timespec nap = {0, 1000000};
+    pthread_t first;
+    int num;
+    if (pthread_create(&first, NULL, no_work, NULL) == 0) {
+        pthread_join(first, NULL);
+    }
+    for (int i = 0; (num = test_files("/proc/self/task")) > wanted && i < (wanted < 0 ? 5 : 2000); i++) {
+        nanosleep(&nap, NULL);
+    }
+    return num;
 }
 
 uint64_t rng_next(struct rng *r)

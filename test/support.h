@@ -43,6 +43,11 @@ void test_note(const char *file, int line, const char *format, ...) __attribute_
 /* Tern logs each failure; tests that provoke failures ask for silence. */
 void test_quiet(void);
 double test_seconds(void);
+/* Entries of a folder, but for hidden ones. */
+int test_files(const char *folder);
+/* Threads of the process, once no more than `wanted` are left, or, with -1, what is left after a while: one
+ * that was joined is listed for a moment. A sanitizer has a thread from the first one on. */
+int test_threads(int wanted);
 
 #define CHECK(condition, ...)                                                                                \
     do {                                                                                                     \

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# The shared library exports what the headers declare and nothing else, and needs nothing but the C library.
+# The shared library exports what the headers declare and nothing else, needs nothing but the C library, and can be
+# loaded late.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 . test/house.inc
@@ -24,6 +25,9 @@ check "nothing else is exported" "$scratch/errors"
 readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' > "$scratch/needed"
 grep -vE '^(libc|libm|libdl|librt|libpthread|ld-linux.*)\.so' "$scratch/needed" > "$scratch/errors"
 check "needs only the C library ($(tr '\n' ' ' < "$scratch/needed"))" "$scratch/errors"
+
+readelf -d "$library" | grep STATIC_TLS > "$scratch/errors"
+check "has no static TLS: programs whose libraries have used up the room for it can load it" "$scratch/errors"
 
 soname=$(readelf -d "$library" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
 major=$(sed -n 's/^#define TERN_VERSION_MAJOR *//p' include/tern/tern.h)

@@ -2,7 +2,8 @@
  *
  * Teams: who is in them and by which number, for random communicators, domains and splits; barriers that hold
  * back their own members and nobody else, between threads and between processes; late ranks, ranks that
- * leave, ranks that cannot open. */
+ * leave, ranks that cannot open. One file, because all cases are one life of a team, from its members to its
+ * end, on the same few actors. */
 #include "comm_scene.h"
 #include "procs.h"
 

@@ -5,6 +5,8 @@
  * wait. */
 #include "world.h"
 
+#include "erring.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,8 +100,12 @@ static int open_comms(struct world *w, const struct tern_id *id, const struct te
     struct tern_comm **comms;
     enum tern_status status;
     size_t most = 0;
+    char size[16];
     int r, result;
 
+    if (w->self >= 0 && w->members[w->self].comm) {
+        return 0;
+    }
     for (r = 0; r < w->num_ranks; r++) {
         size_t bytes = arena_bytes(&w->members[r].arenas[ARENA_WINDOW]);
         most = bytes > most ? bytes : most;
@@ -111,7 +117,14 @@ static int open_comms(struct world *w, const struct tern_id *id, const struct te
         return w->grows ? grow_windows(w, NULL, most) : 0;
     }
     comms = (struct tern_comm **)test_take((size_t)w->num_ranks, sizeof *comms);
+    if (w->forces_domains) {
+        snprintf(size, sizeof size, "%d", w->domain_ranks);
+        setenv("TERN_DOMAIN_SIZE", size, 1);
+    }
     status = tern_comm_open_all(w->num_ranks, &c, comms);
+    if (w->forces_domains) {
+        unsetenv("TERN_DOMAIN_SIZE");
+    }
     for (r = 0; r < w->num_ranks; r++) {
         w->members[r].comm = comms[r];
     }
@@ -343,6 +356,7 @@ void world_ep_close(struct world *w, struct tern_ep **eps)
     int r;
 
     for (r = 0; r < w->num_ranks; r++) {
+        erring_count(eps[r]);
         tern_ep_close(eps[r]);
         eps[r] = NULL;
     }

@@ -49,9 +49,14 @@ struct member {
 
 struct world {
     int num_ranks;
-    int self;      /* the one local rank; -1: all are */
-    int num_lanes; /* a rank opens so many; NUM_LANES unless set before world_open */
-    int grows;     /* set before world_open: the windows lie in memory that the heap grew by, in pieces */
+    int self;         /* the one local rank; -1: all are */
+    int num_lanes;    /* a rank opens so many; NUM_LANES unless set before world_open */
+    int grows;        /* set before world_open: the windows lie in memory that the heap grew by, in pieces */
+    int domain_ranks; /* set before batches: of a domain, which divides num_ranks; 0: one domain */
+    int forces_domains; /* set before world_open: TERN_DOMAIN_SIZE makes them, so that nobody can address
+                           another
+                           domain's ranks; else an EP object's config.domain_ranks does. Ranks that open apart
+                           need it from who starts them */
     struct member *members;
 };
 
@@ -65,7 +70,7 @@ void *world_device(const struct world *w, struct place place);
 void world_poison(const struct world *w, struct place place);
 
 /* Opens the communicator of all local ranks (id NULL: all ranks in this process), streams and arenas.
- * config->heap_bytes is chosen here. */
+ * config->heap_bytes is chosen here. The one local rank's member may have its communicator already. */
 int world_open(struct world *w, const struct tern_id *id, const struct tern_comm_config *config);
 /* Waits for everything issued, then images to devices, and done. */
 int world_upload(struct world *w);

@@ -99,14 +99,7 @@ TERN_DEVICE void wqe_case_post_rdma(const struct wqe_ring *ring, const struct wq
     args.rkey = wqe_key_of(c->op.rkey);
     args.lkey = wqe_key_of(c->op.lkey);
     args.bytes = c->op.bytes;
-    args.imm = opcode == WQE_RDMA_WRITE_IMM ? c->op.imm : 0x0badbad0u; /* not of other operations */
-    if (opcode == WQE_RDMA_WRITE) {
-        wqe_write(ring, c->idx, &args);
-    } else if (opcode == WQE_RDMA_READ) {
-        wqe_read(ring, c->idx, &args);
-    } else {
-        wqe_write_imm(ring, c->idx, &args);
-    }
+    wqe_rdma(ring, c->idx, &args, opcode, opcode == WQE_RDMA_WRITE_IMM ? c->op.imm : 0);
 }
 
 TERN_DEVICE void wqe_case_post_atomic(const struct wqe_ring *ring, const struct wqe_case *c)

@@ -67,10 +67,10 @@ static enum tern_status check_environment(void)
     static const struct {
         enum terni_variable variable;
         uint64_t min, max;
-    } numbers[] = {{TERN_ENV_TIMEOUT_MS, 1, UINT32_MAX},
-                   {TERN_ENV_CPU_SEED, 0, UINT64_MAX},
-                   {TERN_ENV_CPU_SMS, 1, UINT32_MAX},
-                   {TERN_ENV_DOMAIN_SIZE, 0, UINT32_MAX}};
+    } numbers[] = {{TERN_ENV_TIMEOUT_MS, 1, UINT32_MAX}, {TERN_ENV_CPU_SEED, 0, UINT64_MAX},
+                   {TERN_ENV_CPU_SMS, 1, UINT32_MAX},    {TERN_ENV_DOMAIN_SIZE, 0, UINT32_MAX},
+                   {TERN_ENV_NIC_GID_INDEX, 0, 255},     {TERN_ENV_NIC_TRAFFIC_CLASS, 0, 255},
+                   {TERN_ENV_NIC_SERVICE_LEVEL, 0, 15}};
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
         if (!is_one_of(choices[i].variable, choices[i].words)) {
             return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s=%s is not a value of it: %s",
@@ -80,6 +80,9 @@ static enum tern_status check_environment(void)
     }
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         uint64_t value;
+        if (terni_env(numbers[i].variable)[0] == '\0') {
+            continue; /* not set, and there is no number that stands for that */
+        }
         TERN_TRY(terni_env_uint(numbers[i].variable, numbers[i].max, &value));
         if (value < numbers[i].min) {
             return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s=%s is below the least allowed, %llu",
@@ -135,19 +138,40 @@ static int print_cpu(void)
     return 0;
 }
 
+/* On memory of which other devices this one's atomics are atomic. */
+static void print_links(struct machine *m, struct machine *const *machines, int num)
+{
+    int lacking = 0;
+    for (int i = 0; i < num; i++) {
+        if (m->ops->lacks_atomics(m, machines[i]->info.uuid)) {
+            printf("%s %d", lacking++ == 0 ? "    atomics: the link carries none to device" : ",",
+                   machines[i]->info.device);
+        }
+    }
+    if (num > 1) {
+        printf("%s\n", lacking == 0 ? "    atomics: to every other device" : "");
+    }
+}
+
 static int print_cuda(void)
 {
-    int result = 0;
+    struct machine *machines[MAX_DEVICES];
+    int num = 0, result = 0;
     printf("machine cuda: %s\n", terni_cuda_describe());
-    for (int i = 0; i < terni_cuda_device_count(); i++) {
-        struct machine *machine;
-        enum tern_status status = terni_cuda_open(i, &machine);
+    for (int i = 0; i < terni_cuda_device_count() && i < MAX_DEVICES; i++) {
+        enum tern_status status = terni_cuda_open(i, &machines[num]);
         if (status != TERN_OK) {
             result = complain("a cuda device does not open", status);
             continue;
         }
-        print_machine(&machine->info);
-        machine->ops->close(machine);
+        num++;
+    }
+    for (int i = 0; i < num; i++) {
+        print_machine(&machines[i]->info);
+        print_links(machines[i], machines, num);
+    }
+    for (int i = 0; i < num; i++) {
+        machines[i]->ops->close(machines[i]);
     }
     return result;
 }

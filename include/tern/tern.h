@@ -42,9 +42,9 @@
  * structures and arrays of structures are read before the call returns.
  *
  * Deadlines. A host collective (opening, resetting, barrier, allgather) that misses its deadline ends the
- * communicator: its later collectives fail with the same sentence; close it and open another. A barrier of a
- * team, or a split, that does so ends that team only. A kernel that
- * misses its deadline ends its EP object only, which tern_ep_reset makes as new.
+ * communicator: its later collectives fail with the same sentence; close it and open another, or let those
+ * that are left shrink it (tern_comm_shrink). A barrier of a team, or a split, that does so ends that team
+ * only. A kernel that misses its deadline ends its EP object only, which tern_ep_reset makes as new.
  */
 #ifndef TERN_TERN_H
 #define TERN_TERN_H
@@ -205,6 +205,36 @@ TERN_API enum tern_status tern_comm_barrier(struct tern_comm *comm);
 TERN_API enum tern_status tern_comm_allgather(struct tern_comm *comm, const void *send, void *recv,
                                               size_t bytes);
 
+/* What the ranks that are left do after one was lost. Zero is the default of every field; equal on all
+ * ranks. */
+struct tern_shrink_args {
+    size_t size;
+    const struct tern_comm_config *config; /* of the new communicator; default: as the old one was opened */
+    uint32_t timeout_ms; /* that a silent rank is waited for; default: twice the old one's deadline */
+    uint32_t min_ranks;  /* fewer are refused; more than half of the old ones: no two groups can both go on */
+    uint32_t whole_domains; /* 1: only ranks go on whose domain has lost none */
+    uint32_t reserved;
+};
+#define TERN_SHRINK_ARGS_INIT                                                                                \
+    {                                                                                                        \
+        sizeof(struct tern_shrink_args), NULL, 0, 0, 0, 0                                                    \
+    }
+
+/* COLLECTIVE over the ranks that are left, whichever they are, blocking: they agree who is there and open a
+ * communicator of their own, in the same order; *shrunk is NULL on a rank that whole_domains leaves out.
+ * old_ranks, unless NULL, has room for tern_comm_size(comm) numbers: those in `comm` of the new ranks, then
+ * -1. Also when `comm` has failed, and whichever rank was lost, rank 0 among them. `comm` stays until it is
+ * closed, best after this, with all that was opened on it.
+ *
+ * A rank is lost at once if its process has ended or has closed `comm`; one that is silent or cannot be
+ * reached, when timeout_ms are over, and so is one that calls this so much later than others. TERN_TIMEOUT,
+ * on all alike, names the ranks that were lost if fewer are left than must. TERN_DISCONNECTED: the others
+ * went on without this rank. If one more rank is lost meanwhile, opening fails as tern_comm_open does, with
+ * the new ranks' numbers: call again. Where the network is cut each side may go on by itself unless
+ * min_ranks forbids it. TERN_UNSUPPORTED on ranks of tern_comm_open_all. */
+TERN_API enum tern_status tern_comm_shrink(struct tern_comm *comm, const struct tern_shrink_args *args,
+                                           int32_t *old_ranks, struct tern_comm **shrunk);
+
 /* ---- Teams ------------------------------------------------------------------------------------------- */
 
 /* Some ranks of a communicator, numbered from 0 in ascending order of their numbers there, with collectives
@@ -279,10 +309,10 @@ TERN_API enum tern_status tern_heap_grow(struct tern_comm *comm, uint64_t bytes)
 TERN_API enum tern_status tern_heap_grow_all(int num_ranks, struct tern_comm **comms, uint64_t bytes);
 
 /* COLLECTIVE, blocking. Makes memory that the caller allocated a window: the peers of this rank's domain
- * reach it by tern_peer_pointer. `bytes` is the same on all ranks; addresses need not be. The memory stays
- * the caller's, who frees it after tern_window_release and, as long as peers may use it, not at all. Judged
- * together like tern_heap_grow; TERN_UNSUPPORTED says which rank's memory peers cannot address and what to
- * take instead:
+ * reach it by tern_peer_pointer, all others by networks (tern_net.h). `bytes` is the same on all ranks;
+ * addresses need not be. The memory stays the caller's, who frees it after tern_window_release and, as long
+ * as peers may use it, not at all. Judged together like tern_heap_grow; TERN_UNSUPPORTED says which rank's
+ * memory peers cannot address and what to take instead:
  *
  *     cpu    ranks in one process: any memory. Else a MAP_SHARED mapping of a memfd, or of a file, of which a
  *            descriptor for reading and writing is open during this call
@@ -353,7 +383,7 @@ struct tern_ep;
 struct tern_route;
 
 enum {
-    TERN_MAX_RANKS = 128, /* of one domain */
+    TERN_MAX_RANKS = 128, /* of an EP object, all domains together */
     TERN_MAX_TOPK = 64,
     TERN_MAX_PAYLOADS = 8,
     TERN_FP8_BLOCK = 128 /* channels that share one scale */
@@ -376,33 +406,45 @@ struct tern_ep_config {
     uint32_t max_tokens;  /* tokens a rank gives to one route, to 2^24; num_ranks * max_tokens * max_topk is
                              below 2^31. With ll_tokens, this and the next two may be 0: the object then has
                              low-latency operations alone, no routes and no staging */
-    uint32_t max_row_bytes; /* payload bytes of one row, all columns together, of dispatch or combine; bulk
+    uint32_t max_row_bytes;  /* payload bytes of one row, all columns together, of dispatch or combine; bulk
                                copies take rows to about 100 KiB on sm_90, plain ones to about 200 */
-    uint32_t max_routes;    /* routes open at once; default 4 */
-    uint32_t num_sms;       /* processors an operation takes unless its arguments say otherwise; default 24,
+    uint32_t max_routes;     /* routes open at once; default 4 */
+    uint32_t num_sms;        /* processors an operation takes unless its arguments say otherwise; default 24,
                                capped by tern_comm_num_sms and 256. Operations that may run at once (of
                                several objects) must together fit it, or one may wait for processors that
-                               another holds while it waits for a peer */
-    uint32_t timeout_ms;    /* default: the communicator's */
-    uint32_t transfer;      /* enum tern_transfer; default: TERN_TRANSFER, else auto */
-    uint64_t staging_bytes; /* window memory for callers' tensors that are in no window: default the worst
+                               another holds while it waits for a peer. Across domains a dispatch takes 3
+                               and a combine 2 at least */
+    uint32_t timeout_ms;     /* default: the communicator's */
+    uint32_t transfer;       /* enum tern_transfer; default: TERN_TRANSFER, else auto */
+    uint64_t staging_bytes;  /* window memory for callers' tensors that are in no window: default the worst
                                case of one operation in rank layout, about num_ranks * max_tokens *
                                max_row_bytes; TERN_STAGING_NONE for none, if every tensor is in a window.
                                Expert layout can need up to max_topk times as much, once many choices fall on
                                one rank: there give the rows of tern_ep_max_rows times the bytes of a row of
                                all outputs (ids, weights and sources too), and 256 bytes an output */
-    uint32_t copy_engine;   /* 1: combine may use the copy engine, on a stream of the object's own */
-    uint32_t ll_tokens;     /* most tokens a rank gives to one low-latency dispatch, to 8192; default 0: the
+    uint32_t copy_engine;    /* 1: combine may use the copy engine, on a stream of the object's own */
+    uint32_t ll_tokens;      /* most tokens a rank gives to one low-latency dispatch, to 8192; default 0: the
                            object has no low-latency operations */
-    uint32_t ll_hidden;     /* most channels of a token there, 8 to 2^19, a multiple of 8 */
-    uint32_t ll_lanes;      /* low-latency batches in flight at once, to 64; default 2 */
-    uint32_t ll_mask;       /* 1: a rank that misses the deadline of a low-latency operation is masked there,
+    uint32_t ll_hidden;      /* most channels of a token there, 8 to 2^19, a multiple of 8 */
+    uint32_t ll_lanes;       /* low-latency batches in flight at once, to 64; default 2 */
+    uint32_t ll_mask;        /* 1: a rank that misses the deadline of a low-latency operation is masked there,
                                which goes on without it; default 0: it ends the object's operations */
-    uint32_t reserved;
+    uint32_t domain_ranks;   /* consecutive ranks that reach each other by loads and stores, all others by the
+                               network below; a divisor of num_ranks. Default: the communicator's domains,
+                               which must then be of equal size and consecutive ranks. A smaller number cuts
+                               them. Across domains copy_engine is not supported yet */
+    uint32_t transport;      /* enum tern_transport (tern_net.h): how other domains are reached */
+    uint32_t net_queues;     /* to the rank of each other domain that has this rank's place there: its rail
+                               peer; in low latency to every rank of other domains; to TERN_NET_MAX_QUEUES.
+                               Default: 8, or fewer with more than 5 of these */
+    uint64_t net_ring_bytes; /* buffers for each rail peer, each way, of all streams to it, whose number
+                                follows from num_sms; default 4 to 16 MiB, less if max_tokens need less. If
+                                given, a low-latency combine, too, has no more for rows to each other domain
+                                at once, and fewer blocks if these have a row a warp else */
 };
 #define TERN_EP_CONFIG_INIT                                                                                  \
     {                                                                                                        \
-        sizeof(struct tern_ep_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                           \
+        sizeof(struct tern_ep_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                  \
     }
 
 /* What tern_ep_open takes on every rank. */
@@ -414,13 +456,15 @@ struct tern_ep_sizes {
     uint64_t host_bytes;    /* host memory the device writes: counts and fault records */
     uint64_t staging_bytes; /* the part of window_bytes that is staging */
     uint64_t max_rows;      /* rows a rank can receive in rank layout: num_ranks * max_tokens */
+    uint64_t net_bytes;     /* the part of window_bytes that is for other domains: rings, routes' tables,
+                               out-boxes of lanes */
 };
 #define TERN_EP_SIZES_INIT                                                                                   \
     {                                                                                                        \
-        sizeof(struct tern_ep_sizes), 0, 0, 0, 0, 0                                                          \
+        sizeof(struct tern_ep_sizes), 0, 0, 0, 0, 0, 0                                                       \
     }
 
-/* Pure: needs no communicator and no device. */
+/* Pure: needs no communicator and no device. domain_ranks 0: one domain. */
 TERN_API enum tern_status tern_ep_get_sizes(const struct tern_ep_config *config, int num_ranks,
                                             struct tern_ep_sizes *sizes);
 /* Pure: the most rows any rank can receive from routes of `layout` (enum tern_layout) with this alignment. */
@@ -436,7 +480,8 @@ TERN_API enum tern_status tern_ep_open(struct tern_comm *comm, const struct tern
 TERN_API enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **comms,
                                            const struct tern_ep_config *config, struct tern_ep **eps);
 /* Local. Waits for what this rank issued; closes routes left open. Gives memory back as tern_comm_close does:
- * not while a peer's operation, on any object, waits for this rank. */
+ * not while a peer's operation, on any object, waits for this rank; across domains not before all ranks have
+ * called tern_ep_synchronize, behind which nothing is on its way to a peer. */
 TERN_API void tern_ep_close(struct tern_ep *ep);
 /* Blocks until all that was issued on this object, outside graphs, has run; if the latest was a low-latency
  * operation, until all that its stream holds has. Returns the object's fault, if
@@ -464,12 +509,17 @@ enum tern_operation {
 };
 enum tern_awaited {
     TERN_AWAIT_NOTHING = 0,
-    TERN_AWAIT_READY = 1,    /* the peer has entered the operation */
-    TERN_AWAIT_DONE = 2,     /* the peer has finished writing to, or reading from, this rank */
-    TERN_AWAIT_MATCH = 3,    /* the peer entered another operation, or other payloads */
-    TERN_AWAIT_WEIGHTS = 5,  /* the peer wants top-k weights, and this rank was given none */
-    TERN_AWAIT_ROWS = 6,     /* rows that the peer's copy engine brings; expected, seen = run of it */
-    TERN_AWAIT_EXPERT_ID = 4 /* an id outside -1 .. num_experts - 1: peer = this rank, expected = token *
+    TERN_AWAIT_READY = 1,      /* the peer has entered the operation */
+    TERN_AWAIT_DONE = 2,       /* the peer has finished writing to, or reading from, this rank */
+    TERN_AWAIT_MATCH = 3,      /* the peer entered another operation, or other payloads */
+    TERN_AWAIT_WEIGHTS = 5,    /* the peer wants top-k weights, and this rank was given none */
+    TERN_AWAIT_ROWS = 6,       /* rows that the peer's copy engine brings; expected, seen = run of it */
+    TERN_AWAIT_COUNTS = 7,     /* across domains: what the peer tells when a route begins; runs */
+    TERN_AWAIT_BLOCK = 8,      /* its tables for a route's messages; likewise */
+    TERN_AWAIT_CREDIT = 9,     /* that it has forwarded, or added, what was sent; chunks */
+    TERN_AWAIT_CHUNK = 10,     /* messages from it; chunks */
+    TERN_AWAIT_TRANSPORT = 11, /* nothing: an operation on it failed; seen = minus the enum tern_status */
+    TERN_AWAIT_EXPERT_ID = 4   /* an id outside -1 .. num_experts - 1: peer = this rank, expected = token *
                                 topk + k, seen = the id; topk and num_experts are set */
 };
 
@@ -554,7 +604,8 @@ struct tern_route_view {
     const int32_t *expert_offsets; /* [local experts + 1] aligned first row of each expert (expert layout) */
     const int32_t *token_rows;     /* rank layout [num_tokens, num_ranks]: row at each rank or -1, before that
                                       rank's base; expert layout [num_tokens, topk]: row or -1, likewise */
-    const int32_t *bases;     /* rank layout [num_ranks], expert layout [num_experts]: this rank's base row */
+    const int32_t *bases;     /* rank layout [num_ranks], expert layout [num_experts]: this rank's base row;
+                                 -1 in other domains, whose rows nobody here can address */
     const uint64_t *overflow; /* [1] rows, padding included, of the last dispatch that had no room here */
 };
 #define TERN_ROUTE_VIEW_INIT                                                                                 \
@@ -660,7 +711,8 @@ struct tern_combine_args {
     }
 
 /* COLLECTIVE, asynchronous on `stream`. out[t] = bias[0][t] + bias[1][t] + the sum of token t's rows, in
- * FP32, rounded once to BF16. Order: rank layout, ranks ascending; expert layout, choices ascending. No
+ * FP32, rounded once to BF16. Order: rank layout, ranks ascending; expert layout, choices ascending. Across
+ * domains the rows of each domain are summed and rounded first, then these sums, lowest domain first. No
  * weighting: the caller weights expert outputs. out_weights sums in_weights over the ranks in the same order
  * (rank layout), or takes each choice's (expert layout). A token with no row gets the biases, or zeros. `in`
  * and in_weights in no window go through staging, as in dispatch.

@@ -20,13 +20,14 @@
  *
  * Order. Nothing is ordered but what goes to one peer by one queue: there a signal comes after the puts that
  * were issued before it, and what is issued after a fence after what was issued before it. Atomics and inline
- * puts are puts in this. A plain call returns when its local memory may be used again, and a get or a fetch
- * when it is here; one that ends in _nbi leaves that to a quiet. Quiet returns when what the thread, or its
- * group, issued is complete: visible to everybody there.
+ * puts are puts in this: no signal for what came before them. A plain call returns when its local memory may
+ * be used again, and a get or a fetch when it is here; one that ends in _nbi leaves that to a quiet. Quiet
+ * returns when what the thread, or its group, issued is complete: visible to everybody there. What a get that
+ * is not complete reads may be read again: quiet it before the memory's owner is told that it may write.
  *
  * A status is TERN_OK or a negative enum tern_status: TERN_TIMEOUT (a deadline), TERN_DISCONNECTED
- * (tern_net_abort), TERN_INVALID_ARGUMENT (bytes in no window, a word that is misaligned or of another width,
- * or no such peer, queue, operation, signal or comparison),
+ * (tern_net_abort, a peer that is lost, a queue that has failed), TERN_INVALID_ARGUMENT (bytes in no window,
+ * a word that is misaligned or of another width, or no such peer, queue, operation, signal or comparison),
  * TERN_UNSUPPORTED (nothing reaches the peer). The first failure is told to the host, too
  * (tern_net_synchronize), unless net->record is NULL. Words have 4 or 8 bytes (`width`) and are aligned. */
 #ifndef TERN_TERN_DEVICE_H
@@ -52,7 +53,7 @@ namespace tern_dialect
 /* Where this rank's device reaches the place of `memory` in the peer's window; NULL if it cannot. */
 TERN_DEVICE void *tern_at_peer(const struct tern_net *net, int peer, const void *memory)
 {
-    return (uint32_t)peer < (uint32_t)net->num_ranks ? net_address(net, peer, memory, 1) : 0;
+    return net_pointer(net, peer, memory);
 }
 
 /* ---- Put and get -------------------------------------------------------------------------------------- */
@@ -66,44 +67,45 @@ TERN_DEVICE void *tern_at_peer(const struct tern_net *net, int peer, const void 
  *     int tern_get_GROUP(net, peer, queue, local, remote, bytes)          local is here
  *     int tern_get_nbi_GROUP(...)                                         after a quiet
  *     int tern_put_signal_GROUP(net, peer, queue, remote, local, bytes, word, width, signal, value)
- *                                          as tern_put, and one enum tern_signal after it; refused, neither
+ *                                          as tern_put, and one enum tern_signal after it; refused, no signal
  *     int tern_put_signal_nbi_GROUP(...)   as tern_put_nbi, and likewise
  *
- * Over loads and stores nothing is outstanding when any of them returns, so there the forms are one. */
+ * Over loads and stores nothing is outstanding when any of them returns, so there the forms are one. By a
+ * proxy or a NIC the plain ones wait for a round trip, and to a NIC `local` must lie in a window, too. */
 #define TERN_DEVICE_COPIES(suffix, group)                                                                    \
     TERN_DEVICE int tern_put##suffix(const struct tern_net *net, int peer, uint32_t queue, void *remote,     \
                                      const void *local, uint64_t bytes)                                      \
     {                                                                                                        \
-        return route_put(net, group_of(group), peer, queue, remote, local, bytes);                           \
+        return route_put(net, group_of(group), peer, queue, remote, local, bytes, 1);                        \
     }                                                                                                        \
     TERN_DEVICE int tern_put_nbi##suffix(const struct tern_net *net, int peer, uint32_t queue, void *remote, \
                                          const void *local, uint64_t bytes)                                  \
     {                                                                                                        \
-        return route_put(net, group_of(group), peer, queue, remote, local, bytes);                           \
+        return route_put(net, group_of(group), peer, queue, remote, local, bytes, 0);                        \
     }                                                                                                        \
     TERN_DEVICE int tern_get##suffix(const struct tern_net *net, int peer, uint32_t queue, void *local,      \
                                      const void *remote, uint64_t bytes)                                     \
     {                                                                                                        \
-        return route_get(net, group_of(group), peer, queue, local, remote, bytes);                           \
+        return route_get(net, group_of(group), peer, queue, local, remote, bytes, 1);                        \
     }                                                                                                        \
     TERN_DEVICE int tern_get_nbi##suffix(const struct tern_net *net, int peer, uint32_t queue, void *local,  \
                                          const void *remote, uint64_t bytes)                                 \
     {                                                                                                        \
-        return route_get(net, group_of(group), peer, queue, local, remote, bytes);                           \
+        return route_get(net, group_of(group), peer, queue, local, remote, bytes, 0);                        \
     }                                                                                                        \
     TERN_DEVICE int tern_put_signal##suffix(const struct tern_net *net, int peer, uint32_t queue,            \
                                             void *remote, const void *local, uint64_t bytes, void *word,     \
                                             uint32_t width, uint32_t signal, uint64_t value)                 \
     {                                                                                                        \
         return route_put_signal(net, group_of(group), peer, queue, remote, local, bytes, word, width,        \
-                                signal, value);                                                              \
+                                signal, value, 1);                                                           \
     }                                                                                                        \
     TERN_DEVICE int tern_put_signal_nbi##suffix(const struct tern_net *net, int peer, uint32_t queue,        \
                                                 void *remote, const void *local, uint64_t bytes, void *word, \
                                                 uint32_t width, uint32_t signal, uint64_t value)             \
     {                                                                                                        \
         return route_put_signal(net, group_of(group), peer, queue, remote, local, bytes, word, width,        \
-                                signal, value);                                                              \
+                                signal, value, 0);                                                           \
     }
 TERN_DEVICE_COPIES(, GROUP_THREAD)
 TERN_DEVICE_COPIES(_warp, GROUP_WARP)
@@ -166,7 +168,8 @@ TERN_DEVICE int tern_signal_set(const struct tern_net *net, int peer, uint32_t q
 TERN_DEVICE int tern_atomic(const struct tern_net *net, int peer, uint32_t queue, void *word, uint32_t amo,
                             uint64_t value, uint64_t compare, uint32_t width)
 {
-    return route_atomic(net, peer, queue, word, width, amo, value, compare, 0);
+    uint64_t old;
+    return route_atomic(net, peer, queue, word, width, amo, value, compare, 0, &old);
 }
 
 /* Likewise, and *old is the word as it was. */
@@ -174,11 +177,12 @@ TERN_DEVICE int tern_atomic_fetch(const struct tern_net *net, int peer, uint32_t
                                   uint32_t amo, uint64_t value, uint64_t compare, uint32_t width,
                                   uint64_t *old)
 {
-    return route_atomic(net, peer, queue, word, width, amo, value, compare, old);
+    return route_atomic(net, peer, queue, word, width, amo, value, compare, 1, old);
 }
 
 /* ---- Order and completion ----------------------------------------------------------------------------- */
 
+/* Peer -1: to every peer; queue TERN_ALL_QUEUES: by every queue. */
 TERN_DEVICE int tern_fence(const struct tern_net *net, int peer, uint32_t queue)
 {
     return route_quiet(net, peer, queue);
@@ -190,7 +194,8 @@ TERN_DEVICE int tern_quiet(const struct tern_net *net, int peer, uint32_t queue)
 }
 
 /* To every peer, by every queue. */
-TERN_DEVICE int tern_quiet_all(const struct tern_net *net) { return route_quiet(net, -1, 0); }
+TERN_DEVICE int tern_fence_all(const struct tern_net *net) { return route_quiet(net, -1, TERN_ALL_QUEUES); }
+TERN_DEVICE int tern_quiet_all(const struct tern_net *net) { return route_quiet(net, -1, TERN_ALL_QUEUES); }
 
 /* ---- Waits -------------------------------------------------------------------------------------------- */
 
@@ -249,6 +254,7 @@ using tern_dialect::tern_atomic_fetch;
 using tern_dialect::tern_bulk;
 using tern_dialect::tern_bulk_open;
 using tern_dialect::tern_fence;
+using tern_dialect::tern_fence_all;
 using tern_dialect::tern_get_bulk_block;
 using tern_dialect::tern_get_bulk_warp;
 using tern_dialect::tern_put_bulk_block;

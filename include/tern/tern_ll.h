@@ -20,9 +20,10 @@ extern "C" {
  * dispatch, then any number of combines, then another dispatch, each complete before the next begins.
  *
  * An operation may be cut in two: the send phase waits for nobody and ends when what this rank gives has
- * arrived; the receive phase, a call of its own, waits for what the peers give and completes the outputs. In
- * between no processor is held and anything may run, other lanes' operations too, in an order that is the
- * same on all ranks; in the same lane the receive phase is next.
+ * arrived, or for ranks of other domains is on its way; the receive phase, a call of its own, waits for what
+ * the peers give and completes the outputs. In between no processor is held and anything may run, other
+ * lanes' operations too, in an order that is the same on all ranks; in the same lane the receive phase is
+ * next.
  *
  * Calls that are captured have an order of their own: they run when their graph is launched, many times or
  * never, and leave the order of calls outside graphs alone. A captured call goes with the captured calls
@@ -177,7 +178,8 @@ TERN_API enum tern_status tern_ll_combine(struct tern_ep *ep, const struct tern_
  *
  * A rank that was only late may, until its kernel has ended, still write rows that it had begun to copy into
  * its peers' buffers of that lane. A later operation there could then add a wrong row, or take another rank
- * for lost. So let the deadline be longer than any pause that a rank can make in the middle of a kernel, or
+ * for lost. So let the deadline be longer than any pause that a rank can make in the middle of a kernel, and
+ * than the network between domains can make, or
  * end the late rank's process, before the lane's results are trusted.
  *
  * While a rank waits in a low-latency operation of the same object, it says so, and is not masked for it, up

@@ -8,9 +8,9 @@
  * tern_peer_pointer would give. A peer may be this rank itself.
  *
  * Order. Nothing is ordered but what goes to one peer by one queue: there, a signal comes after all puts that
- * were issued before it by the same thread, or in the same stream. Atomics order nothing. A wait that has
- * seen a signal has all that came before it. Quiet makes puts and signals complete at the peer, and gets
- * here.
+ * were issued before it by the same thread, or in the same stream. Atomics are no signals: they order nothing
+ * that came before them. A wait that has seen a signal has all that came before it. Quiet makes puts and
+ * signals complete at the peer, and gets here.
  *
  * Kernels are compiled with the library that they run with. The calls of tern_device.h are inline: what one
  * version's kernels do with a view, a record or a team is that version's, and after an update of the library
@@ -27,14 +27,33 @@ extern "C" {
 struct tern_network;
 
 enum tern_transport {
-    TERN_TRANSPORT_AUTO = 0, /* each peer by what reaches it; operations on one that nothing reaches are
-                                refused with TERN_UNSUPPORTED */
-    TERN_TRANSPORT_P2P = 1   /* loads and stores; refused at open if that does not reach every rank */
+    TERN_TRANSPORT_AUTO = 0,  /* each peer by loads and stores where they reach it; else by RDMA NICs if every
+                                 rank has one that it can use, and none fails while this opens; else, and
+                                 with TERN_NICS=none, by the proxy; with TERN_PROXY=none operations on the
+                                 others are refused: TERN_UNSUPPORTED */
+    TERN_TRANSPORT_P2P = 1,   /* loads and stores; refused at open if that does not reach every rank */
+    TERN_TRANSPORT_PROXY = 2, /* a thread of the host carries requests to every other rank, by the engine that
+                                 TERN_PROXY names, also to ranks that could be addressed */
+    TERN_TRANSPORT_MLX5 = 3,  /* kernels drive queue pairs of the mlx5 NICs that TERN_NICS names, to every
+                                 other rank. Never run on a NIC yet */
+    TERN_TRANSPORT_SOFTNIC = 4 /* they drive queue pairs of NICs in software, which read and write peers'
+                                  memory by loads and stores: a thread of the host, or on GPUs a resident
+                                  kernel, a rank. For tests and models of a network, where ranks share a
+                                  process or a domain */
 };
 
-/* What atomics do to a word. All give its old value to who asks for it. Between GPUs of one domain they are
- * atomic with each other where the link has native atomics (cudaDevP2PAttrNativeAtomicSupported): NVLink has,
- * PCIe has not in general. Tern does not look; there use signals that are set, each by one rank. */
+/* What NICs carry lies in windows at both ends: a kernel that names other local memory to a peer that is
+ * reached by queue pairs is refused, TERN_INVALID_ARGUMENT. The host's calls take any memory; what lies in no
+ * window goes by way of memory of the network, one call at a time. Windows may come while kernels use the
+ * queues (tern_heap_grow, tern_window_adopt); on GPUs such a call may wait until kernels that run have ended.
+ * One goes (tern_window_release) when no kernel names it any more. On GPUs a software NIC is a kernel that
+ * stays: docs/pgas.md says what waits for it. */
+
+/* What atomics do to a word. All give its old value to who asks for it. NVLink carries them between GPUs,
+ * PCIe in general does not. Over a link that does not (cudaDevP2PAttrNativeAtomicSupported; tern-info prints
+ * it) all but TERN_AMO_FETCH, and TERN_SIGNAL_ADD, are refused with TERN_UNSUPPORTED; puts, gets, barriers
+ * and TERN_SIGNAL_SET do without. A rank that does not see its peer's device (CUDA_VISIBLE_DEVICES) cannot
+ * ask, and refuses nothing. */
 enum tern_amo {
     TERN_AMO_ADD = 0,
     TERN_AMO_AND = 1,
@@ -58,26 +77,32 @@ enum tern_compare {
     TERN_COMPARE_LT = 5
 };
 
-enum { TERN_NET_MAX_QUEUES = 64, TERN_NET_MAX_TEAMS = 64 };
+enum { TERN_NET_MAX_QUEUES = 64, TERN_NET_MAX_TEAMS = 64, TERN_NET_NUM_NEAR = 8, TERN_NET_MAX_NICS = 8 };
+#define TERN_ALL_QUEUES UINT32_MAX /* where a fence or a quiet takes a queue */
 
 /* Equal on all ranks. */
 struct tern_net_config {
     size_t size;
-    uint32_t num_queues; /* to each peer, 1 to TERN_NET_MAX_QUEUES; default 1 */
+    uint32_t num_queues; /* to each peer, 1 to TERN_NET_MAX_QUEUES; default 1, or one a NIC */
     uint32_t num_teams;  /* device teams open at once on a rank, to TERN_NET_MAX_TEAMS; default 4 */
     uint32_t timeout_ms; /* of a wait that names none; default: the communicator's */
     uint32_t transport;  /* enum tern_transport */
+    /* NICs of a rank, to TERN_NET_MAX_NICS: queue i to any peer is on NIC i modulo their number, so that who
+     * uses as many queues uses all of them. Default: those that are nearest; in software one. Where TERN_NICS
+     * names some it is these. */
+    uint32_t num_nics;
+    uint32_t reserved; /* 0 */
 };
 #define TERN_NET_CONFIG_INIT                                                                                 \
     {                                                                                                        \
-        sizeof(struct tern_net_config), 0, 0, 0, 0                                                           \
+        sizeof(struct tern_net_config), 0, 0, 0, 0, 0, 0                                                     \
     }
 
 /* One window, as kernels know it. */
 struct tern_net_window {
     char *own;
     uint64_t bytes;
-    char *const *bases; /* [num_ranks] where this rank reaches each one's, or NULL */
+    char *const *bases; /* [num_ranks] where each one's begins, as its route names it; NULL: no route */
 };
 
 /* Where the first failure of a kernel is written, in memory of the host; tern_net_synchronize makes a
@@ -100,16 +125,23 @@ struct tern_net {
     uint32_t num_queues, num_windows;
     uint64_t timeout_ns;
     struct tern_net_window heap;           /* of tern_alloc: addresses to which it may grow */
-    const struct tern_net_window *windows; /* [num_windows] the network's own, then adopted ones */
+    const struct tern_net_window *windows; /* [num_windows] the network's own and adopted ones, by address */
     const unsigned char *routes;           /* [num_ranks] how each peer is reached */
     const uint64_t *abort_word;
     struct tern_net_record
-        *record;     /* where a wait that fails tells the host; NULL: it tells only who called */
-    uint32_t *claim; /* who may write it */
+        *record;        /* where a wait that fails tells the host; NULL: it tells only who called */
+    uint32_t *claim;    /* who may write it */
+    const void *rings;  /* [num_ranks * num_queues] to the proxy, peer major; NULL: there is none */
+    const void *queues; /* likewise, to NICs */
+    char *near_bases[TERN_NET_NUM_NEAR]; /* heap.bases of ranks first_near, ..., by loads, stores and atomics;
+                                            NULL: another way, or none */
+    int32_t first_near;
+    uint32_t reserved;
 };
 #define TERN_NET_INIT                                                                                        \
     {                                                                                                        \
-        sizeof(struct tern_net), 0, 0, 0, 0, 0, {NULL, 0, NULL}, NULL, NULL, NULL, NULL, NULL                \
+        sizeof(struct tern_net), 0, 0, 0, 0, 0, {NULL, 0, NULL}, NULL, NULL, NULL, NULL, NULL, NULL, NULL,   \
+            {NULL}, 0, 0                                                                                     \
     }
 
 /* A team, as kernels know it; likewise. tern_net_team_open fills it. */
@@ -134,9 +166,9 @@ TERN_API enum tern_status tern_net_open(struct tern_comm *comm, const struct ter
 TERN_API enum tern_status tern_net_open_all(int num_ranks, struct tern_comm **comms,
                                             const struct tern_net_config *config,
                                             struct tern_network **networks);
-/* Local. Kernels that have its view must have ended, here and at peers that operate on this rank. Its device
- * teams close with it. Gives memory back as tern_comm_close does: not while a peer's operation waits for this
- * rank. NULL: nothing. */
+/* Local. Kernels that have its view must have ended, here and at peers that operate on this rank; not while
+ * this rank is in tern_heap_grow or tern_window_adopt. Its device teams close with it. Gives memory back as
+ * tern_comm_close does: not while a peer's operation waits for this rank. NULL: nothing. */
 TERN_API void tern_net_close(struct tern_network *network);
 
 /* Local. What a kernel needs, good until the network closes. tern_heap_grow changes nothing in it: memory
@@ -174,12 +206,22 @@ TERN_API enum tern_status tern_net_get_on_stream(struct tern_network *network, i
 TERN_API enum tern_status tern_net_signal_on_stream(struct tern_network *network, int peer, uint32_t queue,
                                                     void *remote, int signal, uint32_t width, uint64_t value,
                                                     struct tern_stream *stream);
+/* A put and a signal behind it, to a word of the peer: who waits for it has the bytes. Refused, no signal. */
+TERN_API enum tern_status tern_net_put_signal_on_stream(struct tern_network *network, int peer,
+                                                        uint32_t queue, void *remote, const void *local,
+                                                        size_t bytes, void *word, int signal, uint32_t width,
+                                                        uint64_t value, struct tern_stream *stream);
+/* A value instead of memory: `remote`, a word, becomes it. */
+TERN_API enum tern_status tern_net_put_inline_on_stream(struct tern_network *network, int peer,
+                                                        uint32_t queue, void *remote, uint64_t value,
+                                                        uint32_t width, struct tern_stream *stream);
 /* `amo` is an enum tern_amo. *old, of `width` bytes of this rank's memory, becomes the word as it was; NULL:
  * nobody asks. */
 TERN_API enum tern_status tern_net_atomic_on_stream(struct tern_network *network, int peer, uint32_t queue,
                                                     void *remote, int amo, uint32_t width, uint64_t value,
                                                     uint64_t compare, void *old, struct tern_stream *stream);
-/* What was issued on the stream to this peer by this queue is complete; -1 for either: to all, by all. */
+/* What was issued on the stream to this peer by this queue is complete. Peer -1: to every peer; queue -1: by
+ * every queue. It serves as a fence, too: what comes after it on the stream is issued later. */
 TERN_API enum tern_status tern_net_quiet_on_stream(struct tern_network *network, int peer, int queue,
                                                    struct tern_stream *stream);
 /* The stream goes on once the word, of this rank's memory, compares so (enum tern_compare), or after the
@@ -211,15 +253,25 @@ TERN_API enum tern_status tern_net_signal(struct tern_network *network, int peer
 TERN_API enum tern_status tern_net_atomic(struct tern_network *network, int peer, uint32_t queue,
                                           void *remote, int amo, uint32_t width, uint64_t value,
                                           uint64_t compare, uint64_t *old);
+TERN_API enum tern_status tern_net_put_signal(struct tern_network *network, int peer, uint32_t queue,
+                                              void *remote, const void *local, size_t bytes, void *word,
+                                              int signal, uint32_t width, uint64_t value);
+TERN_API enum tern_status tern_net_put_inline(struct tern_network *network, int peer, uint32_t queue,
+                                              void *remote, uint64_t value, uint32_t width);
 /* For kernels of this rank that have ended: what they issued is complete. */
 TERN_API enum tern_status tern_net_quiet(struct tern_network *network, int peer, int queue);
 /* Looks again and again, and lets the device do other work in between. */
 TERN_API enum tern_status tern_net_wait(struct tern_network *network, const void *word, uint32_t width,
                                         int compare, uint64_t value, uint32_t timeout_ms);
-/* Local. Every wait of this network that is in progress or comes later, on all ranks that this one can
- * address, ends with TERN_DISCONNECTED, unless its word is there: that one still returns TERN_OK. If a rank
- * cannot be told, the others are, and the first failure is returned. Nothing takes it back but another
- * network. Other threads may call it at any time. */
+/* One look: *is_met becomes 1 or 0. A 1 brings what a wait brings. */
+TERN_API enum tern_status tern_net_test(struct tern_network *network, const void *word, uint32_t width,
+                                        int compare, uint64_t value, int *is_met);
+/* Returns when all members are in it, each by a thread of its own; else as tern_net_synchronize tells. */
+TERN_API enum tern_status tern_net_barrier(struct tern_network *network, const struct tern_net_team *team);
+/* Local. Every wait of this network that is in progress or comes later, on all ranks that this one reaches,
+ * ends with TERN_DISCONNECTED, unless its word is there: that one still returns TERN_OK. If a rank cannot be
+ * told, the others are, and the first failure is returned. Nothing takes it back but another network. Other
+ * threads may call it at any time. */
 TERN_API enum tern_status tern_net_abort(struct tern_network *network);
 
 /* ---- Kernels of the program's own -------------------------------------------------------------------- */

@@ -68,6 +68,36 @@ enum tern_status tern_comm_open_all(int num_ranks, const struct tern_comm_config
     return terni_comm_open_all(num_ranks, &known, comms);
 }
 
+enum tern_status tern_comm_shrink(struct tern_comm *comm, const struct tern_shrink_args *args,
+                                  int32_t *old_ranks, struct tern_comm **shrunk)
+{
+    struct tern_shrink_args known = TERN_SHRINK_ARGS_INIT;
+    struct tern_comm_config config;
+    struct shrink shrink = {NULL, 0, 0, 0};
+    TERN_TRY(terni_check_pointer("comm", comm));
+    TERN_TRY(terni_check_pointer("shrunk", shrunk));
+    if (args != NULL) {
+        TERN_TRY(terni_check_struct("args", args, sizeof known));
+        memcpy(&known, args, sizeof known);
+    }
+    if (known.config != NULL) {
+        TERN_TRY(read_config(known.config, &config));
+        shrink.config = &config;
+    }
+    if (known.reserved != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "args->reserved is %u, not 0", known.reserved);
+    }
+    if (known.whole_domains > 1 || known.min_ranks > (uint32_t)comm->num_ranks) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "whole_domains is %u, to be 0 or 1; min_ranks is %u, of %d ranks",
+                         known.whole_domains, known.min_ranks, comm->num_ranks);
+    }
+    shrink.timeout_ms = known.timeout_ms;
+    shrink.min_ranks = known.min_ranks;
+    shrink.whole_domains = known.whole_domains;
+    return terni_comm_shrink(comm, &shrink, old_ranks, shrunk);
+}
+
 void tern_comm_close(struct tern_comm *comm) { terni_comm_close(comm); }
 
 int tern_comm_rank(const struct tern_comm *comm) { return comm != NULL ? comm->rank : -1; }

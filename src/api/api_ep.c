@@ -32,13 +32,14 @@ enum tern_status tern_ep_get_sizes(const struct tern_ep_config *config, int num_
     struct ep_layout layout;
     TERN_TRY(terni_check_struct("config", config, sizeof(*config)));
     TERN_TRY(terni_check_struct("sizes", sizes, sizeof(*sizes)));
-    TERN_TRY(terni_shape_init(config, num_ranks, &shape));
+    TERN_TRY(terni_shape_init(config, num_ranks, config->domain_ranks, &shape));
     terni_layout_init(&shape, &layout);
     sizes->window_bytes = layout.window_bytes;
     sizes->device_bytes = layout.device_bytes;
     sizes->host_bytes = layout.host_bytes;
     sizes->staging_bytes = shape.staging_bytes;
     sizes->max_rows = shape.max_rows;
+    sizes->net_bytes = layout.net_bytes;
     return TERN_OK;
 }
 
@@ -49,7 +50,7 @@ enum tern_status tern_ep_max_rows(const struct tern_ep_config *config, int num_r
     uint64_t n = 0;
     TERN_TRY(terni_check_struct("config", config, sizeof(*config)));
     TERN_TRY(terni_check_pointer("rows", rows));
-    TERN_TRY(terni_shape_init(config, num_ranks, &shape));
+    TERN_TRY(terni_shape_init(config, num_ranks, config->domain_ranks, &shape));
     TERN_TRY(terni_shape_max_rows(&shape, layout, expert_alignment, &n));
     *rows = n;
     return TERN_OK;

@@ -26,7 +26,7 @@ enum tern_status tern_net_open_all(int num_ranks, struct tern_comm **comms,
     for (int step = 0; status == TERN_OK && step < NET_OPEN_STEPS; step++) {
         /* Every rank takes the step, also when one has failed: its peers' exchanges must stay in step. */
         for (int r = 0; r < num_ranks; r++) {
-            enum tern_status one = terni_network_open_step(comms[r], config, step, &made[r]);
+            enum tern_status one = terni_network_open_step(comms[r], config, 0, step, &made[r]);
             status = status == TERN_OK ? one : status;
         }
     }
@@ -182,16 +182,63 @@ enum tern_status tern_net_signal_on_stream(struct tern_network *network, int pee
                                            struct tern_stream *stream)
 {
     struct pgas_call c = on_stream(network, peer, queue, stream);
+    struct pgas_signal s = {remote, signal, width, value};
     TERN_TRY(check_word(&c, remote));
-    return terni_pgas_signal(&c, remote, signal, width, value);
+    return terni_pgas_signal(&c, &s);
 }
 
 enum tern_status tern_net_signal(struct tern_network *network, int peer, uint32_t queue, void *remote,
                                  int signal, uint32_t width, uint64_t value)
 {
     struct pgas_call c = blocking(network, peer, queue);
+    struct pgas_signal s = {remote, signal, width, value};
     TERN_TRY(check_word(&c, remote));
-    return terni_pgas_signal(&c, remote, signal, width, value);
+    return terni_pgas_signal(&c, &s);
+}
+
+static enum tern_status put_signal(const struct pgas_call *c, void *remote, const void *local, size_t bytes,
+                                   const struct pgas_signal *s)
+{
+    TERN_TRY(check_word(c, s->word));
+    TERN_TRY(bytes == 0 ? TERN_OK : terni_check_pointer("remote", remote));
+    TERN_TRY(bytes == 0 ? TERN_OK : terni_check_pointer("local", local));
+    return terni_pgas_put_signal(c, remote, local, bytes, s);
+}
+
+enum tern_status tern_net_put_signal_on_stream(struct tern_network *network, int peer, uint32_t queue,
+                                               void *remote, const void *local, size_t bytes, void *word,
+                                               int signal, uint32_t width, uint64_t value,
+                                               struct tern_stream *stream)
+{
+    struct pgas_call c = on_stream(network, peer, queue, stream);
+    struct pgas_signal s = {word, signal, width, value};
+    return put_signal(&c, remote, local, bytes, &s);
+}
+
+enum tern_status tern_net_put_signal(struct tern_network *network, int peer, uint32_t queue, void *remote,
+                                     const void *local, size_t bytes, void *word, int signal, uint32_t width,
+                                     uint64_t value)
+{
+    struct pgas_call c = blocking(network, peer, queue);
+    struct pgas_signal s = {word, signal, width, value};
+    return put_signal(&c, remote, local, bytes, &s);
+}
+
+enum tern_status tern_net_put_inline_on_stream(struct tern_network *network, int peer, uint32_t queue,
+                                               void *remote, uint64_t value, uint32_t width,
+                                               struct tern_stream *stream)
+{
+    struct pgas_call c = on_stream(network, peer, queue, stream);
+    TERN_TRY(check_word(&c, remote));
+    return terni_pgas_put_inline(&c, remote, value, width);
+}
+
+enum tern_status tern_net_put_inline(struct tern_network *network, int peer, uint32_t queue, void *remote,
+                                     uint64_t value, uint32_t width)
+{
+    struct pgas_call c = blocking(network, peer, queue);
+    TERN_TRY(check_word(&c, remote));
+    return terni_pgas_put_inline(&c, remote, value, width);
 }
 
 enum tern_status tern_net_atomic_on_stream(struct tern_network *network, int peer, uint32_t queue,
@@ -247,21 +294,42 @@ enum tern_status tern_net_wait(struct tern_network *network, const void *word, u
     return terni_pgas_wait(&c, &w);
 }
 
+enum tern_status tern_net_test(struct tern_network *network, const void *word, uint32_t width, int compare,
+                               uint64_t value, int *is_met)
+{
+    struct pgas_call c = blocking(network, 0, 0);
+    struct pgas_wait w = {word, width, compare, value, 0};
+    TERN_TRY(check_word(&c, word));
+    TERN_TRY(terni_check_pointer("is_met", is_met));
+    return terni_pgas_test(&c, &w, is_met);
+}
+
+static enum tern_status barrier(const struct pgas_call *c, const struct tern_net_team *team)
+{
+    TERN_TRY(terni_check_pointer("network", c->network));
+    TERN_TRY(terni_check_struct("team", team, sizeof *team));
+    TERN_TRY(terni_check_pointer("the words of the team", team->words));
+    return terni_pgas_barrier(c, team);
+}
+
 enum tern_status tern_net_barrier_on_stream(struct tern_network *network, const struct tern_net_team *team,
                                             struct tern_stream *stream)
 {
     struct pgas_call c = on_stream(network, 0, 0, stream);
-    TERN_TRY(terni_check_pointer("network", network));
-    TERN_TRY(terni_check_struct("team", team, sizeof *team));
-    TERN_TRY(terni_check_pointer("the words of the team", team->words));
-    return terni_pgas_barrier(&c, team);
+    return barrier(&c, team);
+}
+
+enum tern_status tern_net_barrier(struct tern_network *network, const struct tern_net_team *team)
+{
+    struct pgas_call c = blocking(network, 0, 0);
+    return barrier(&c, team);
 }
 
 enum tern_status tern_net_synchronize(struct tern_network *network, struct tern_stream *stream)
 {
     TERN_TRY(terni_check_pointer("network", network));
     TERN_TRY(network->machine->ops->stream_synchronize(network->machine, stream));
-    return terni_pgas_fault(network);
+    return terni_pgas_fault(network, PGAS_KERNELS);
 }
 
 enum tern_status tern_net_abort(struct tern_network *network)

@@ -8,13 +8,15 @@
  *
  *     meet     that their configurations agree, what to call the communicator, and which ranks share a host
  *              (hence which device to take)
- *     equip    which device each has opened
+ *     equip    which device each has opened, and where it listens for a roll call
  *     share    where each one's window memory is
  *     confirm  that each one has mapped the windows of all
  *
- * A rank whose machine does not open still takes part in `equip`, to say so: all ranks name it. */
+ * A rank whose machine does not open, or that has no socket to listen with, still takes part in `equip`, to
+ * say so: all ranks name it. */
 #include "comm/comm.h"
 #include "comm/id.h"
+#include "comm/roll_call.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,6 +105,7 @@ static enum tern_status opening_init(struct opening *o, const struct tern_comm_c
     }
     pthread_mutex_init(&o->comm->children_lock, NULL);
     o->comm->timeout_ms = (uint32_t)timeout_ms;
+    o->comm->door_fd = -1;
     return TERN_OK;
 }
 
@@ -176,7 +179,10 @@ static enum tern_status met(struct opening *o)
 static enum tern_status equip(struct opening *o)
 {
     struct rank_card *card = &o->card;
-    card->status = (int32_t)open_machine(o);
+    card->status = (int32_t)terni_door_open(o->comm->boot, &card->door, &o->comm->door_fd);
+    if (card->status == TERN_OK) {
+        card->status = (int32_t)open_machine(o);
+    }
     if (card->status != TERN_OK) {
         snprintf(card->reason, sizeof card->reason, "%s", tern_last_error());
     } else {
@@ -197,7 +203,7 @@ static enum tern_status equipped(struct opening *o)
     for (int r = 0; r < comm->num_ranks; r++) {
         const struct rank_card *c = &comm->cards[r];
         if (c->status != TERN_OK) {
-            return TERN_FAIL((enum tern_status)c->status, "rank %d cannot open its machine: %.*s", r,
+            return TERN_FAIL((enum tern_status)c->status, "rank %d cannot open its door or machine: %.*s", r,
                              (int)sizeof c->reason, c->reason);
         }
     }
@@ -253,7 +259,8 @@ static enum tern_status attach(struct tern_comm *comm, struct boot *boot)
     comm->num_ranks = boot->num_ranks;
     comm->cards = (struct rank_card *)calloc(n, sizeof *comm->cards);
     comm->domain_of = (int *)calloc(n, sizeof *comm->domain_of);
-    if (comm->cards == NULL || comm->domain_of == NULL) {
+    comm->lacks_atomics = (unsigned char *)calloc(n, 1);
+    if (comm->cards == NULL || comm->domain_of == NULL || comm->lacks_atomics == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d ranks", boot->num_ranks);
     }
     return TERN_OK;
@@ -391,9 +398,11 @@ void terni_comm_close(struct tern_comm *comm)
     if (comm->machine != NULL) {
         comm->machine->ops->close(comm->machine);
     }
+    terni_door_close(&comm->door_fd);
     if (comm->boot != NULL) {
         comm->boot->ops->close(comm->boot);
     }
+    free(comm->lacks_atomics);
     free(comm->domain_of);
     free(comm->cards);
     pthread_mutex_destroy(&comm->children_lock);

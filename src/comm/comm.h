@@ -83,6 +83,7 @@ struct rank_card {
     int32_t num_sms;      /* of the device */
     int32_t status;       /* enum tern_status: whether this rank's machine opened */
     uint32_t reserved;
+    struct tern_id door;     /* where it listens for a roll call (roll_call.h); zero: nowhere */
     unsigned char nonce[16]; /* rank 0: random, drawn for this communicator; others: zero */
     char host_name[64];
     char device_name[96];
@@ -97,7 +98,7 @@ void terni_card_fill(struct rank_card *card);
 enum tern_status terni_cards_check(const struct rank_card *cards, int num_ranks);
 /* This rank's place among the ranks of its host. */
 int terni_local_index(const struct rank_card *cards, int rank);
-/* Fills domain_of, num_domains and ranks_on_device of `comm` from its cards. */
+/* Fills domain_of, num_domains, ranks_on_device and lacks_atomics of `comm` from its cards and machine. */
 void terni_topology_build(struct tern_comm *comm);
 int terni_topology_describe(const struct tern_comm *comm, char *text, size_t text_bytes);
 
@@ -108,14 +109,21 @@ struct tern_comm {
     struct rank_card *cards; /* [num_ranks] */
     int *domain_of;          /* [num_ranks] */
     int num_domains;
+    /* [num_ranks] 1: this rank addresses that one, but the link between their devices carries no atomics.
+     * Only the one that operates needs to know, so ranks do not compare it. */
+    unsigned char *lacks_atomics;
     int ranks_on_device; /* ranks that share this rank's device, itself included */
     uint32_t timeout_ms;
+    int door_fd;                 /* that listens at this rank's card's door; -1: there is none */
     unsigned char cookie[16];    /* names its sockets and windows; no other has it, see agree_cookie */
     uint32_t num_trades;         /* of windows, begun so far: the running number of the next */
     struct heap *heap;           /* the users' windows */
     struct block_list *blocks;   /* what tern_alloc handed out, by kind */
     struct window *windows;      /* adopted from the user */
     uint64_t num_window_changes; /* of that list, ever */
+    uint32_t num_adopted;        /* windows, ever: the latest one's number */
+    struct carrier *carriers;    /* open ones (carrier.c); children_lock */
+    uint32_t num_carriers;       /* ever: the latest one's number; equal on all ranks */
     pthread_mutex_t children_lock;
     struct comm_child *children; /* objects open on it */
 };
@@ -131,6 +139,13 @@ enum tern_status terni_comm_open(const struct tern_id *id, int rank, int num_ran
                                  const struct tern_comm_config *config, struct tern_comm **comm);
 enum tern_status terni_comm_open_all(int num_ranks, const struct tern_comm_config *config,
                                      struct tern_comm **comms);
+/* What tern_comm_shrink is told; `config` as for terni_comm_open, NULL: as `comm` was opened. */
+struct shrink {
+    const struct tern_comm_config *config;
+    uint32_t timeout_ms, min_ranks, whole_domains;
+};
+enum tern_status terni_comm_shrink(struct tern_comm *comm, const struct shrink *shrink, int32_t *old_ranks,
+                                   struct tern_comm **shrunk);
 /* For calls that take one rank, or all ranks of one communicator in order, driven by one thread. */
 enum tern_status terni_comm_check_all(int num_ranks, struct tern_comm *const *comms);
 /* An object that lives on the communicator opens and closes; any thread. */
@@ -156,6 +171,7 @@ struct heap {
     uint64_t bytes; /* of memory in each part; others than the thread that grows it use terni_heap_bytes */
     uint64_t max_bytes;  /* of addresses: what it may grow to */
     char **bases;        /* [num_ranks], host array of peer addresses; they never change */
+    uint64_t *owners;    /* [num_ranks] where each part begins for its owner; all ranks' */
     char **device_bases; /* the same, in device memory */
     struct heap_state *state;
 };
@@ -177,7 +193,7 @@ int64_t terni_heap_offset(const struct heap *heap, const void *p, uint64_t bytes
 
 /* Growing comm->heap: every step on every rank, as long as none fails, then finish with the outcome, also
  * where the first step failed. All ranks fail alike, and are then as they were. */
-enum { HEAP_GROW_STEPS = 3 };
+enum { HEAP_GROW_STEPS = 6 };
 enum tern_status terni_heap_grow_step(struct tern_comm *comm, uint64_t bytes, int step);
 void terni_heap_grow_finish(struct tern_comm *comm, enum tern_status status);
 /* `bytes` rounded up to what shared memory comes in on every rank's machine. */
@@ -193,6 +209,9 @@ enum tern_status terni_comm_allgather(struct tern_comm *comm, const void *send, 
  * after those that failed by themselves. A rank whose post returned TERN_OK calls wait. */
 enum tern_status terni_comm_judge_post(struct tern_comm *comm, enum tern_status status);
 enum tern_status terni_comm_judge_wait(struct tern_comm *comm);
+/* The same, for who has another way after a failure, which all ranks must take or none. *is_verdict: what is
+ * returned is what all ranks hear; else this one heard nothing, and can only give up. */
+enum tern_status terni_comm_judge_hear(struct tern_comm *comm, int *is_verdict);
 /* The same among the ranks of any boot. */
 enum tern_status terni_boot_judge_post(struct boot *boot, enum tern_status status);
 enum tern_status terni_boot_judge_wait(struct boot *boot, uint32_t timeout_ms);
@@ -224,7 +243,7 @@ void terni_free(struct tern_comm *comm, void *memory);
 
 /* Every step on every rank, as long as none fails, then finish with the outcome; *window is NULL before. All
  * ranks fail alike. */
-enum { WINDOW_ADOPT_STEPS = 3 };
+enum { WINDOW_ADOPT_STEPS = 6 };
 enum tern_status terni_window_adopt_step(struct tern_comm *comm, void *memory, uint64_t bytes, int step,
                                          struct window **window);
 void terni_window_adopt_finish(struct tern_comm *comm, struct window *window, enum tern_status status);
@@ -234,7 +253,9 @@ void terni_windows_close(struct tern_comm *comm); /* releases what the user left
 struct window_place {
     char *memory;
     uint64_t bytes;
-    char *const *bases; /* [num_ranks] as in struct heap */
+    char *const *bases;     /* [num_ranks] as in struct heap */
+    const uint64_t *owners; /* likewise */
+    uint32_t number;        /* from 1 on, in the order of adopting; equal on all ranks */
 };
 /* The first `max` of them; returns how many there are. */
 int terni_windows_list(const struct tern_comm *comm, struct window_place *places, int max);

@@ -12,6 +12,7 @@
 #include "comm/courier.h"
 #include "comm/socket.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,11 +25,13 @@ struct courier_card {
 };
 
 struct courier {
+    struct carrier carrier; /* first: a carrier is its courier */
     struct tern_comm *comm;
     struct proxy *proxy;
     struct courier_card card;
-    int has_piece;
 };
+
+enum { ALL_RIGHTS = KEY_LOCAL_WRITE | KEY_REMOTE_WRITE | KEY_REMOTE_READ | KEY_REMOTE_ATOMIC };
 
 static const char fabric_prefix[] = "fabric:";
 
@@ -53,15 +56,58 @@ static enum tern_status open_engine(struct tern_comm *comm, const struct courier
 static enum tern_status prepare(struct courier *courier, const struct courier_config *config)
 {
     struct tern_comm *comm = courier->comm;
-    struct proxy_config p = {comm->machine,     NULL, config->num_queues, config->depth, config->timeout_ms,
-                             config->stages_all};
-    uint32_t all = KEY_LOCAL_WRITE | KEY_REMOTE_WRITE | KEY_REMOTE_READ | KEY_REMOTE_ATOMIC;
+    struct proxy_config p = {
+        comm->machine,    NULL, config->num_queues, config->depth, config->timeout_ms, config->stages_all,
+        config->takes_any};
     TERN_TRY(open_engine(comm, config, &p.engine));
     TERN_TRY(terni_proxy_open(&p, &courier->proxy));
     TERN_TRY(terni_proxy_card(courier->proxy, &courier->card.proxy));
     return terni_proxy_register(courier->proxy, comm->heap->bases[comm->rank], terni_heap_bytes(comm->heap),
-                                all, 1, &courier->card.window);
+                                ALL_RIGHTS, 1, &courier->card.window);
 }
+
+/* ---- Memory ---- */
+
+static struct proxy *proxy_of(struct carrier *c) { return ((struct courier *)c)->proxy; }
+
+static enum tern_status add_piece(struct carrier *c, const struct carrier_piece *piece,
+                                  struct carrier_card *card)
+{
+    struct region region;
+    static_assert(sizeof region <= sizeof *card, "a card has room for a region");
+    TERN_TRY(terni_proxy_register(proxy_of(c), piece->memory, piece->bytes, ALL_RIGHTS, 1, &region));
+    memcpy(card, &region, sizeof region);
+    return TERN_OK;
+}
+
+static enum tern_status import_pieces(struct carrier *c, const struct carrier_piece *piece,
+                                      const struct carrier_card *cards)
+{
+    int n = c->comm->num_ranks;
+    enum tern_status status;
+    struct region *row = (struct region *)calloc((size_t)n, sizeof *row);
+    (void)piece;
+    if (row == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for regions of %d ranks", n);
+    }
+    for (int r = 0; r < n; r++) {
+        memcpy(&row[r], &cards[r], sizeof row[r]);
+    }
+    status = terni_proxy_import(proxy_of(c), row);
+    free(row);
+    return status;
+}
+
+static void release_piece(struct carrier *c, const struct carrier_piece *piece)
+{
+    if (terni_proxy_release(proxy_of(c), piece->memory) != TERN_OK) {
+        TERN_LOG(TERN_LOG_ERROR, "rank %d: %s", c->comm->rank, tern_last_error());
+    }
+}
+
+static const struct carrier_ops carrier_ops = {add_piece, import_pieces, release_piece};
+
+/* ---- Opening ---- */
 
 /* Whatever fails from here on travels in the card. */
 static enum tern_status begin(struct tern_comm *comm, const struct courier_config *config,
@@ -71,7 +117,8 @@ static enum tern_status begin(struct tern_comm *comm, const struct courier_confi
     if (courier == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a courier");
     }
-    courier->comm = comm;
+    courier->comm = courier->carrier.comm = comm;
+    courier->carrier.ops = &carrier_ops;
     *made = courier;
     courier->card.status = (int32_t)prepare(courier, config);
     if (courier->card.status != TERN_OK) {
@@ -142,17 +189,10 @@ enum tern_status terni_courier_open_step(struct tern_comm *comm, const struct co
     }
 }
 
-void terni_courier_open_finish(struct courier **courier, enum tern_status status)
-{
-    if (status != TERN_OK) {
-        terni_courier_close(*courier);
-        *courier = NULL;
-    }
-}
-
 void terni_courier_close(struct courier *courier)
 {
     if (courier != NULL) {
+        terni_carrier_unlink(&courier->carrier);
         terni_proxy_close(courier->proxy);
         free(courier);
     }
@@ -160,60 +200,4 @@ void terni_courier_close(struct courier *courier)
 
 struct proxy *terni_courier_proxy(const struct courier *courier) { return courier->proxy; }
 
-/* ---- More memory ---- */
-
-static enum tern_status import_pieces(struct courier *courier)
-{
-    struct tern_comm *comm = courier->comm;
-    struct courier_card *cards = (struct courier_card *)calloc((size_t)comm->num_ranks, sizeof *cards);
-    struct region *pieces = (struct region *)calloc((size_t)comm->num_ranks, sizeof *pieces);
-    enum tern_status status = TERN_OK;
-    if (cards == NULL || pieces == NULL) {
-        status = TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d cards", comm->num_ranks);
-        goto free_cards;
-    }
-    status = comm->boot->ops->wait(comm->boot, cards, sizeof *cards, comm->timeout_ms);
-    for (int r = 0; r < comm->num_ranks && status == TERN_OK; r++) {
-        pieces[r] = cards[r].window;
-        if (cards[r].status != TERN_OK) {
-            status = TERN_FAIL((enum tern_status)cards[r].status, "rank %d: %.*s", r, TERN_SENTENCE_BYTES - 1,
-                               cards[r].reason);
-        }
-    }
-    if (status == TERN_OK) {
-        status = terni_proxy_import(courier->proxy, pieces);
-    }
-
-free_cards:
-    free(pieces);
-    free(cards);
-    return status;
-}
-
-enum tern_status terni_courier_register_step(struct courier *courier, const struct courier_piece *piece,
-                                             int step)
-{
-    struct tern_comm *comm = courier->comm;
-    struct courier_card *card = &courier->card;
-    enum tern_status status;
-    switch (step) {
-    case 0:
-        memset(card, 0, sizeof *card);
-        card->status = (int32_t)terni_proxy_register(courier->proxy, piece->memory, piece->bytes,
-                                                     piece->access, piece->on_device, &card->window);
-        courier->has_piece = card->status == TERN_OK;
-        if (!courier->has_piece) {
-            snprintf(card->reason, sizeof card->reason, "%s", tern_last_error());
-        }
-        return comm->boot->ops->post(comm->boot, card, sizeof *card);
-    case 1:
-        return terni_comm_judge_post(comm, import_pieces(courier));
-    default:
-        status = terni_comm_judge_wait(comm);
-        if (status != TERN_OK && courier->has_piece) {
-            (void)terni_proxy_release(courier->proxy, piece->memory);
-        }
-        courier->has_piece = 0;
-        return status;
-    }
-}
+struct carrier *terni_courier_carrier(struct courier *courier) { return &courier->carrier; }

@@ -6,11 +6,12 @@
  *     0   put more memory behind this rank's part; post how that went (trade.c)
  *     1   map the peers' new memory behind their parts; post how that went
  *     2   all have mapped everything
+ *     3   carriers register it; to 5 (carrier.h)
  *     finish   hand the new memory to tern_alloc, or give it back
  *
- * Until all ranks have agreed in step 2 nobody uses the new memory, so giving it back leaves every rank as it
- * was. Peers of the same process have nothing to map: the owner's range is theirs. Everything that can fail
- * is done before step 2 ends. */
+ * Until all ranks have agreed at the end nobody uses the new memory, so giving it back leaves every rank as
+ * it was. Peers of the same process have nothing to map: the owner's range is theirs. Everything that can
+ * fail is done before step 5 ends. */
 #include "comm/heap.h"
 
 #include <stdlib.h>
@@ -80,6 +81,17 @@ static enum tern_status take_remote(struct tern_comm *comm)
     return TERN_OK;
 }
 
+static enum tern_status give_to_carriers(struct tern_comm *comm, int step)
+{
+    struct heap *h = comm->heap;
+    struct growth *g = h->state->growth;
+    if (step == 0) {
+        struct carrier_piece piece = {h->bases[h->rank] + h->bytes, g->bytes, h->bases, h->owners};
+        TERN_TRY(terni_carriers_parcels(comm, &piece, &g->parcels));
+    }
+    return terni_carrier_step(comm, &g->parcels, step);
+}
+
 enum tern_status terni_heap_grow_step(struct tern_comm *comm, uint64_t bytes, int step)
 {
     switch (step) {
@@ -87,8 +99,10 @@ enum tern_status terni_heap_grow_step(struct tern_comm *comm, uint64_t bytes, in
         return begin(comm, bytes);
     case 1:
         return terni_comm_judge_post(comm, take_remote(comm));
-    default:
+    case 2:
         return terni_comm_judge_wait(comm);
+    default:
+        return give_to_carriers(comm, step - 3);
     }
 }
 
@@ -100,6 +114,7 @@ void terni_heap_grow_finish(struct tern_comm *comm, enum tern_status status)
     if (g == NULL) {
         return;
     }
+    terni_carrier_finish(&g->parcels, status);
     if (status == TERN_OK) {
         /* Relaxed: see terni_heap_bytes. */
         __atomic_store_n(&h->bytes, h->bytes + g->bytes, __ATOMIC_RELAXED);

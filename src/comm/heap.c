@@ -28,12 +28,14 @@ static struct heap *heap_new(struct tern_comm *comm, uint64_t bytes, uint64_t ma
     h->bytes = bytes;
     h->max_bytes = max_bytes;
     h->bases = (char **)calloc(n, sizeof *h->bases);
+    h->owners = (uint64_t *)calloc(n, sizeof *h->owners);
     h->state = (struct heap_state *)calloc(1, sizeof *h->state);
     if (h->state != NULL) {
         h->state->references = (struct part **)calloc(n, sizeof *h->state->references);
         h->state->imports = (struct share *)calloc(n, sizeof *h->state->imports);
     }
-    if (h->bases == NULL || h->state == NULL || h->state->references == NULL || h->state->imports == NULL) {
+    if (h->bases == NULL || h->owners == NULL || h->state == NULL || h->state->references == NULL ||
+        h->state->imports == NULL) {
         terni_heap_close(h);
         return NULL;
     }
@@ -76,6 +78,7 @@ static enum tern_status allocate_own(const struct tern_comm *comm, struct heap *
         return status;
     }
     h->bases[h->rank] = share.base;
+    s->trade.card.address = (uint64_t)(uintptr_t)share.base;
     return TERN_OK;
 }
 
@@ -179,6 +182,9 @@ enum tern_status terni_heap_end(struct tern_comm *comm, struct heap *heap)
 {
     struct trade *t = &heap->state->trade;
     enum tern_status status = terni_trade_wait(comm, t);
+    for (int r = 0; r < comm->num_ranks && status == TERN_OK; r++) {
+        heap->owners[r] = t->cards[r].address;
+    }
     if (status == TERN_OK) {
         status = take_local(comm, heap);
     }
@@ -219,6 +225,7 @@ void terni_heap_close(struct heap *heap)
     if (heap->state != NULL) {
         state_close(heap);
     }
+    free(heap->owners);
     free(heap->bases);
     free(heap);
 }

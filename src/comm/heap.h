@@ -5,6 +5,7 @@
 #define TERN_HEAP_H
 
 #include "comm/comm.h"
+#include "comm/carrier.h"
 #include "comm/trade.h"
 
 /* Between the steps of growing. */
@@ -12,6 +13,7 @@ struct growth {
     struct trade trade;
     uint64_t bytes;  /* to be added, whole granules */
     uint64_t before; /* bytes of memory that every part had */
+    struct carrier_parcels parcels;
 };
 
 struct heap_state {

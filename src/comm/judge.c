@@ -67,21 +67,30 @@ static enum tern_status judge(const struct note *notes, const struct boot *boot)
     return TERN_FAIL(status, "%s", sentence);
 }
 
-enum tern_status terni_boot_judge_wait(struct boot *boot, uint32_t timeout_ms)
+/* *is_verdict: what is returned is the verdict on the notes, else why there are none here. */
+static enum tern_status hear(struct boot *boot, uint32_t timeout_ms, int *is_verdict)
 {
     /* Twice, because the step that is judged may itself have waited for its whole deadline elsewhere. */
     uint32_t patience_ms = timeout_ms <= UINT32_MAX / 2 ? 2 * timeout_ms : UINT32_MAX;
     enum tern_status status;
     struct note *notes = (struct note *)calloc((size_t)boot->num_ranks, sizeof *notes);
+    *is_verdict = 0;
     if (notes == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for the notes of %d ranks", boot->num_ranks);
     }
     status = boot->ops->wait(boot, notes, sizeof *notes, patience_ms);
     if (status == TERN_OK) {
+        *is_verdict = 1;
         status = judge(notes, boot);
     }
     free(notes);
     return status;
+}
+
+enum tern_status terni_boot_judge_wait(struct boot *boot, uint32_t timeout_ms)
+{
+    int is_verdict;
+    return hear(boot, timeout_ms, &is_verdict);
 }
 
 enum tern_status terni_comm_judge_post(struct tern_comm *comm, enum tern_status status)
@@ -92,4 +101,9 @@ enum tern_status terni_comm_judge_post(struct tern_comm *comm, enum tern_status 
 enum tern_status terni_comm_judge_wait(struct tern_comm *comm)
 {
     return terni_boot_judge_wait(comm->boot, comm->timeout_ms);
+}
+
+enum tern_status terni_comm_judge_hear(struct tern_comm *comm, int *is_verdict)
+{
+    return hear(comm->boot, comm->timeout_ms, is_verdict);
 }

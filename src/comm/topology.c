@@ -150,6 +150,10 @@ void terni_topology_build(struct tern_comm *comm)
         }
         comm->ranks_on_device += cards[r].host == mine->host && memcmp(cards[r].uuid, mine->uuid, 16) == 0;
     }
+    for (int r = 0; r < comm->num_ranks; r++) {
+        comm->lacks_atomics[r] = r != comm->rank && comm->domain_of[r] == comm->domain_of[comm->rank] &&
+                                 comm->machine->ops->lacks_atomics(comm->machine, cards[r].uuid);
+    }
 }
 
 struct text {
@@ -212,6 +216,11 @@ int terni_topology_describe(const struct tern_comm *comm, char *text, size_t tex
         const struct rank_card *c = &comm->cards[r];
         add(&t, "rank %d: host %s, process %lld, device %d (%s, %d processors), domain %d\n", r, c->host_name,
             (long long)c->pid, c->device, c->device_name, c->num_sms, comm->domain_of[r]);
+    }
+    for (int r = 0; r < comm->num_ranks; r++) {
+        if (comm->lacks_atomics[r]) {
+            add(&t, "rank %d: no atomics to rank %d: the link to its device carries none\n", comm->rank, r);
+        }
     }
     return t.needed;
 }

@@ -14,7 +14,7 @@ struct trade_card {
     int32_t kind;    /* enum trade_kind; this and the next two are equal on all ranks */
     uint32_t number; /* of the trade in its communicator */
     uint64_t bytes;
-    uint64_t address;                   /* of a loan: where it lies, for ranks of the same process */
+    uint64_t address; /* where the piece of a heap or a loan lies, as its owner addresses it */
     uint64_t offset, span_bytes, inner; /* likewise, for the others: as in struct share_loan */
     int32_t status;                     /* enum tern_status of the rank's own part */
     char reason[TERN_SENTENCE_BYTES];   /* of a status that is not TERN_OK */

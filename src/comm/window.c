@@ -3,9 +3,11 @@
  * Windows of memory that the user allocated, and the address at which a peer's window is reached from here.
  *
  * Adopting is a collective in steps, as growing is (grow.c): 0 lend this rank's memory and post how that
- * went; 1 find or map the peers' memory, post how that went; 2 all have. Peers of this process are reached at
+ * went; 1 find or map the peers' memory, post how that went; 2 all have; 3 to 5 carriers register it
+ * (carrier.h), for ranks that reach it by them. Peers of this process are reached at
  * the address that their card says, peers of another through a mapping of their memory. The memory stays the
  * user's: nothing here keeps it alive for a peer of this process. */
+#include "comm/carrier.h"
 #include "comm/trade.h"
 
 #include <stdlib.h>
@@ -15,8 +17,11 @@ struct window {
     char *memory;
     uint64_t bytes;
     char **bases;          /* [num_ranks] where this rank reaches each one's memory, or NULL */
+    uint64_t *owners;      /* [num_ranks] where it begins for its owner */
     struct share *imports; /* [num_ranks] memory of other processes */
-    struct trade trade;    /* while it is being adopted */
+    uint32_t number;       /* comm->num_adopted when it was the latest */
+    struct trade trade;    /* while it is being adopted, likewise the next */
+    struct carrier_parcels parcels;
 };
 
 static void window_close(struct tern_comm *comm, struct window *w)
@@ -27,6 +32,7 @@ static void window_close(struct tern_comm *comm, struct window *w)
     }
     terni_trade_close(&w->trade);
     free(w->imports);
+    free(w->owners);
     free(w->bases);
     free(w);
 }
@@ -86,8 +92,9 @@ static enum tern_status begin(struct tern_comm *comm, void *memory, uint64_t byt
     w->memory = (char *)memory;
     w->bytes = bytes;
     w->bases = (char **)calloc(n, sizeof *w->bases);
+    w->owners = (uint64_t *)calloc(n, sizeof *w->owners);
     w->imports = (struct share *)calloc(n, sizeof *w->imports);
-    status = w->bases != NULL && w->imports != NULL
+    status = w->bases != NULL && w->owners != NULL && w->imports != NULL
                  ? terni_trade_open(comm, TRADE_LOAN, bytes, &w->trade)
                  : TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a window of %d ranks", comm->num_ranks);
     if (status != TERN_OK) {
@@ -120,6 +127,7 @@ static enum tern_status take(struct tern_comm *comm, struct window *w)
     TERN_TRY(terni_trade_wait(comm, &w->trade));
     w->bases[comm->rank] = w->memory;
     for (int r = 0; r < comm->num_ranks; r++) {
+        w->owners[r] = w->trade.cards[r].address;
         if (terni_is_local_peer(comm, r)) {
             w->bases[r] = (char *)(uintptr_t)w->trade.cards[r].address;
         } else if (terni_is_remote_peer(comm, r)) {
@@ -127,6 +135,15 @@ static enum tern_status take(struct tern_comm *comm, struct window *w)
         }
     }
     return TERN_OK;
+}
+
+static enum tern_status give_to_carriers(struct tern_comm *comm, struct window *w, int step)
+{
+    if (step == 0) {
+        struct carrier_piece piece = {w->memory, w->bytes, w->bases, w->owners};
+        TERN_TRY(terni_carriers_parcels(comm, &piece, &w->parcels));
+    }
+    return terni_carrier_step(comm, &w->parcels, step);
 }
 
 enum tern_status terni_window_adopt_step(struct tern_comm *comm, void *memory, uint64_t bytes, int step,
@@ -137,8 +154,10 @@ enum tern_status terni_window_adopt_step(struct tern_comm *comm, void *memory, u
         return begin(comm, memory, bytes, window);
     case 1:
         return terni_comm_judge_post(comm, take(comm, *window));
-    default:
+    case 2:
         return terni_comm_judge_wait(comm);
+    default:
+        return give_to_carriers(comm, *window, step - 3);
     }
 }
 
@@ -147,11 +166,13 @@ void terni_window_adopt_finish(struct tern_comm *comm, struct window *w, enum te
     if (w == NULL) {
         return;
     }
+    terni_carrier_finish(&w->parcels, status);
     if (status != TERN_OK) {
         window_close(comm, w);
         return;
     }
     terni_trade_close(&w->trade);
+    w->number = ++comm->num_adopted;
     w->next = comm->windows;
     comm->windows = w;
     comm->num_window_changes++;
@@ -165,6 +186,8 @@ int terni_windows_list(const struct tern_comm *comm, struct window_place *places
             places[n].memory = w->memory;
             places[n].bytes = w->bytes;
             places[n].bases = w->bases;
+            places[n].owners = w->owners;
+            places[n].number = w->number;
         }
     }
     return n;
@@ -177,6 +200,8 @@ void terni_window_release(struct tern_comm *comm, const void *memory)
         if (w->memory == (const char *)memory) {
             *at = w->next;
             comm->num_window_changes++;
+            struct carrier_piece piece = {w->memory, w->bytes, w->bases, w->owners};
+            terni_carriers_release(comm, &piece);
             window_close(comm, w);
             return;
         }

@@ -31,11 +31,24 @@ static const struct row table[TERN_ENV_COUNT] = {
     [TERN_ENV_DOMAIN_SIZE] = {"TERN_DOMAIN_SIZE", "0",
                               "most ranks in one domain; larger domains are split; 0: as found"},
     [TERN_ENV_PROXY] = {"TERN_PROXY", "tcp",
-                        "engine of the proxy: tcp, or fabric: and a provider of libfabric"},
+                        "engine of the proxy: tcp, fabric: and a provider of libfabric, or none"},
     [TERN_ENV_NICS] =
         {"TERN_NICS", "",
-         "RDMA NICs: NIC[:PORT],...; ^NIC,... leaves out; RANK=LIST;... by place in the host; none; "
-         "empty: the nearest"},
+         "RDMA NICs: NIC[:PORT],...; ^NIC,... leaves out; RANK=LIST;... by place in the host; none: "
+         "the proxy comes in their place; empty: the nearest"},
+    [TERN_ENV_NIC_GID_INDEX] = {"TERN_NIC_GID_INDEX", "",
+                                "RDMA NICs: place of their address in the port's table of GIDs, 0 to 255; "
+                                "empty: of RoCE v2 a routable one, on InfiniBand the first"},
+    [TERN_ENV_NIC_TRAFFIC_CLASS] = {"TERN_NIC_TRAFFIC_CLASS", "0",
+                                    "RDMA NICs: traffic class of packets, 0 to 255; of RoCE v2 its upper six "
+                                    "bits are the DSCP"},
+    [TERN_ENV_NIC_SERVICE_LEVEL] =
+        {"TERN_NIC_SERVICE_LEVEL", "0",
+         "RDMA NICs: service level of packets, 0 to 15; of RoCE v2 the priority, 0 "
+         "to 7"},
+    [TERN_ENV_SOFTNIC] = {"TERN_SOFTNIC", "",
+                          "NICs in software: packets[:SEED] over a network that errs; adaptive[:SEED], which "
+                          "reorders writes of a queue, too; empty: loads and stores"},
     [TERN_ENV_ID] = {"TERN_ID", "", "id of the communicator: 256 hex digits, or host:port/cookie"},
     [TERN_ENV_RANK] = {"TERN_RANK", "", "rank of this process, from 0"},
     [TERN_ENV_NUM_RANKS] = {"TERN_NUM_RANKS", "", "number of ranks"},

@@ -7,6 +7,8 @@
 
 #include "tern/tern.h"
 
+#include <pthread.h>
+
 #define TERN_PRINTF(a, b) __attribute__((format(printf, a, b)))
 
 /* Stores the sentence for tern_last_error, logs it once at level INFO (the caller, who has the status,
@@ -41,6 +43,10 @@ enum tern_status terni_check_struct(const char *name, const void *p, size_t know
 /* Host monotonic clock, nanoseconds. */
 uint64_t terni_clock_ns(void);
 
+/* thread.c: a thread that takes no signals of the process. name: to 15 characters, of the thread and in
+ * sentences. */
+enum tern_status terni_thread_open(pthread_t *thread, const char *name, void *(*run)(void *), void *arg);
+
 /* All of Tern's environment, one table (config.c): name, default, help. Unset or empty: the default. */
 enum terni_variable {
     TERN_ENV_MACHINE, /* auto | cpu | cuda */
@@ -50,10 +56,14 @@ enum terni_variable {
     TERN_ENV_TRANSFER, /* auto | bulk | plain */
     TERN_ENV_LOG,      /* error | warn | info | trace */
     TERN_ENV_INTERFACE,
-    TERN_ENV_DOMAIN_SIZE, /* ranks of one domain at most; 0: as found */
-    TERN_ENV_PROXY,       /* engine of the proxy: tcp | fabric:PROVIDER */
-    TERN_ENV_NICS,        /* RDMA NICs: as net/nic_choice.c reads them */
-    TERN_ENV_ID,          /* set by tern-run: 256 hex digits, or host:port/cookie */
+    TERN_ENV_DOMAIN_SIZE,   /* ranks of one domain at most; 0: as found */
+    TERN_ENV_PROXY,         /* engine of the proxy: tcp | fabric:PROVIDER */
+    TERN_ENV_NICS,          /* RDMA NICs: as net/nic_choice.c reads them */
+    TERN_ENV_NIC_GID_INDEX, /* of RDMA NICs: what their packets say; "": chosen */
+    TERN_ENV_NIC_TRAFFIC_CLASS,
+    TERN_ENV_NIC_SERVICE_LEVEL,
+    TERN_ENV_SOFTNIC, /* how NICs in software reach each other: as net/softnic_nic_ops.c reads it */
+    TERN_ENV_ID,      /* set by tern-run: 256 hex digits, or host:port/cookie */
     TERN_ENV_RANK,
     TERN_ENV_NUM_RANKS,
     TERN_ENV_ID_FD, /* set by tern-run for rank 0: the listening socket of TERN_ID */

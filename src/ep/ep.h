@@ -9,7 +9,9 @@
 
 #include "comm/comm.h"
 #include "ep/layout.h"
+#include "kernels/inter_args.h"
 #include "kernels/ll_args.h"
+#include "pgas/pgas.h"
 
 struct tern_route {
     struct tern_ep *ep;
@@ -45,6 +47,8 @@ struct tern_ep {
     struct machine *machine;
     struct ep_shape shape;
     struct ep_layout layout;
+    struct tern_network *network; /* to other domains, whose window is the heap; or NULL */
+    struct tern_net net;          /* as kernels see it */
     struct heap *heap;
     char *device_memory;
     char *host_memory; /* as the host addresses it */
@@ -65,8 +69,8 @@ struct tern_ep {
     uint64_t masks_told[TERN_MAX_RANKS]; /* the record of each rank's masking that is in the log */
 };
 
-/* Collective opening in four steps, so that one thread can take several ranks through each. */
-enum { EP_OPEN_STEPS = 4 };
+/* Collective opening in steps, so that one thread can take several ranks through each. */
+enum { EP_OPEN_STEPS = 1 + NET_OPEN_STEPS + 1 };
 enum tern_status terni_ep_open_step(struct tern_comm *comm, const struct tern_ep_config *config, int step,
                                     struct tern_ep **ep);
 void terni_ep_close(struct tern_ep *ep);
@@ -81,6 +85,9 @@ uint64_t terni_ep_ticket(struct tern_ep *ep, struct tern_stream *stream);
 void terni_ep_issued(struct tern_ep *ep, uint64_t ticket);
 /* Likewise, of an operation that leaves no ticket. */
 void terni_ep_issued_without(struct tern_ep *ep, struct tern_stream *stream);
+/* Launches the kernel that leaves, and it is issued. */
+enum tern_status terni_ep_launch(struct tern_ep *ep, const struct launch *launch, uint64_t ticket,
+                                 struct tern_stream *stream);
 /* After all launches, whether or not all of them succeeded (`status`). copies: some come after the kernel.
  * Returns the first failure. One that comes after the launches is the object's fault from then on, unless
  * `operation` is TERN_OP_NONE, which may be issued again. */
@@ -93,6 +100,10 @@ enum tern_status terni_ep_wait_ticket(struct tern_ep *ep, const char *what, cons
 enum tern_status terni_ep_synchronize(struct tern_ep *ep);
 /* Host waits for the operations issued, whatever became of them. */
 enum tern_status terni_ep_wait(struct tern_ep *ep);
+/* The same, for what no block of this rank may outlive. After a fault block 0 ends the operation though
+ * others may not have heard of it in time; then all is waited for that was issued to its stream by then. */
+enum tern_status terni_ep_wait_end(struct tern_ep *ep);
+int terni_ep_has_failed(const struct tern_ep *ep);
 
 /* The object's fault is that this rank could not issue an operation that its peers have seen begin. Returns
  * the status; the sentence of the failure stays. */
@@ -110,6 +121,11 @@ int terni_record_read(const struct tern_ep *ep, const struct ep_record *record, 
                       struct tern_fault *fault);
 
 void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *frame);
+/* Of objects that span domains (ep_far.c): who is where; a route's tables; what the route kernel takes beside
+ * what it takes in one domain, which is in k->r. */
+void terni_ep_world(const struct tern_ep *ep, struct inter_world *world);
+void terni_route_far(const struct tern_route *route, struct route_far *far);
+void terni_route_inter(const struct tern_route *route, struct route_inter_args *k);
 /* Bytes of a kernel's place table in shared memory (kernels/place.h), with so many columns. */
 uint32_t terni_place_table(const struct ep_shape *shape, uint32_t num_columns);
 /* Continues a hash of what must be equal on all ranks. */

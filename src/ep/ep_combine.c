@@ -5,6 +5,7 @@
 
 #include "ep/ep.h"
 #include "ep/ep_engine.h"
+#include "ep/ep_inter.h"
 #include "ep/tuning.h"
 #include "kernels/kernels.h"
 
@@ -90,7 +91,7 @@ static enum tern_status place_inputs(const struct tern_route *route, const struc
 static void fill_args(const struct tern_route *route, const struct tern_combine_args *a,
                       struct combine_args *k)
 {
-    uint32_t targets = route->layout == TERN_LAYOUT_RANK ? route->ep->shape.num_ranks : route->topk;
+    uint32_t targets = route->layout == TERN_LAYOUT_RANK ? route->ep->shape.domain_ranks : route->topk;
     k->route = route->memory;
     k->out = (char *)a->out.data;
     k->out_stride = stride_of(&a->out);
@@ -113,17 +114,14 @@ static void fill_args(const struct tern_route *route, const struct tern_combine_
 static enum tern_status launch_combine(struct tern_ep *ep, const struct combine_args *k,
                                        const struct geometry *g, int num_blocks, struct tern_stream *stream)
 {
-    struct launch l;
-    l.kernel =
-        ep->shape.transfer == TERN_TRANSFER_BULK ? TERN_KERNEL_combine_bulk : TERN_KERNEL_combine_plain;
-    l.num_blocks = num_blocks;
-    l.num_threads = g->num_threads + (k->out_weights ? 32 : 0);
-    l.shared_bytes = g->shared_bytes;
-    l.args = k;
-    l.args_bytes = sizeof(*k);
-    TERN_TRY(ep->machine->ops->launch(ep->machine, &l, stream));
-    terni_ep_issued(ep, k->f.ticket);
-    return TERN_OK;
+    int bulk = ep->shape.transfer == TERN_TRANSFER_BULK;
+    const struct launch l = {bulk ? TERN_KERNEL_combine_bulk : TERN_KERNEL_combine_plain,
+                             num_blocks,
+                             g->num_threads + (k->out_weights ? 32 : 0),
+                             g->shared_bytes,
+                             k,
+                             sizeof(*k)};
+    return terni_ep_launch(ep, &l, k->f.ticket, stream);
 }
 
 /* Enter, rows by copy engine, additions. Once the enter kernel is issued the peers count on the rest, so a
@@ -147,14 +145,31 @@ static enum tern_status combine_by_engine(struct tern_route *route, const struct
     return status == TERN_OK ? TERN_OK : terni_ep_break(ep, TERN_OP_COMBINE, status);
 }
 
+static enum tern_status choose_geometry(struct tern_ep *ep, uint32_t num_sms, struct combine_args *k,
+                                        struct geometry *g, int *num_blocks)
+{
+    int bulk = ep->shape.transfer == TERN_TRANSFER_BULK;
+    uint32_t table = terni_place_table(&ep->shape, COMBINE_COLUMNS);
+    TERN_TRY(terni_tuning_combine(&ep->machine->info, bulk, k->batch_rows * k->chunk_bytes, table, g));
+    k->num_stages = g->num_stages;
+    k->table_bytes = g->table_bytes;
+    k->num_pullers = (uint32_t)g->num_threads / 32;
+    *num_blocks = terni_tuning_blocks(num_sms, ep->shape.num_sms, tern_comm_num_sms(ep->comm));
+    k->f.message.num_blocks = (uint64_t)*num_blocks;
+    k->parts = terni_tuning_parts(k->num_tokens, (k->row_bytes + k->chunk_bytes - 1) / k->chunk_bytes,
+                                  (uint32_t)*num_blocks * k->num_pullers, &k->part_chunks);
+    return TERN_OK;
+}
+
 enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_combine_args *a,
                                   struct tern_stream *stream)
 {
     struct tern_ep *ep = route->ep;
-    int bulk = ep->shape.transfer == TERN_TRANSFER_BULK;
     struct combine_args k;
     struct staging staging;
     struct geometry g;
+    struct inter_combine inter;
+    int num_blocks = 0, crosses = ep->shape.num_domains > 1;
     memset(&k, 0, sizeof(k));
     TERN_TRY(check_args(route, a));
     if (a->copy_engine) {
@@ -163,22 +178,17 @@ enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_co
     }
     terni_ep_frame(ep, TERN_OP_COMBINE, &k.f);
     fill_args(route, a, &k);
-    uint32_t table = terni_place_table(&ep->shape, COMBINE_COLUMNS);
-    TERN_TRY(terni_tuning_combine(&ep->machine->info, bulk, k.batch_rows * k.chunk_bytes, table, &g));
-    k.num_stages = g.num_stages;
-    k.table_bytes = g.table_bytes;
-    k.num_pullers = (uint32_t)g.num_threads / 32;
     terni_staging_begin(&staging, ep, route, a->in_rows, 0, 1);
     staging.used = a->copy_engine ? terni_engine_staging(ep, a) : 0;
     TERN_TRY(place_inputs(route, a, &k, &staging));
-    int num_blocks = terni_tuning_blocks(a->num_sms, ep->shape.num_sms, tern_comm_num_sms(ep->comm));
-    k.f.message.num_blocks = (uint64_t)num_blocks;
-    k.parts = terni_tuning_parts(k.num_tokens, (k.row_bytes + k.chunk_bytes - 1) / k.chunk_bytes,
-                                 (uint32_t)num_blocks * k.num_pullers, &k.part_chunks);
+    TERN_TRY(crosses ? terni_inter_combine_prepare(route, a->num_sms, &k, &inter)
+                     : choose_geometry(ep, a->num_sms, &k, &g, &num_blocks));
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
     k.f.ticket = terni_ep_ticket(ep, stream);
     enum tern_status status = terni_staging_copy(&staging, stream);
-    if (status == TERN_OK) {
+    if (status == TERN_OK && crosses) {
+        status = terni_inter_combine(ep, &inter, k.f.ticket, stream);
+    } else if (status == TERN_OK) {
         status = a->copy_engine ? combine_by_engine(route, a, &k, &g, num_blocks, stream)
                                 : launch_combine(ep, &k, &g, num_blocks, stream);
     }

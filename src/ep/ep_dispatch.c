@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ep/ep.h"
+#include "ep/ep_inter.h"
 #include "ep/tuning.h"
 #include "kernels/kernels.h"
 
@@ -159,7 +160,7 @@ static enum tern_status check_args(const struct tern_route *route, const struct 
 }
 
 /* Inputs into a stage one after the other; a row to be cast as what the cast makes of it, its scales after
- * all inputs. */
+ * all inputs. The bytes of it. */
 static uint32_t lay_stage(const struct tern_dispatch_args *a, uint32_t num_out, struct dispatch_args *k)
 {
     uint32_t at = 0;
@@ -189,7 +190,7 @@ static uint32_t lay_stage(const struct tern_dispatch_args *a, uint32_t num_out, 
         k->out[i].whole = k->out[i].row_bytes % 16 == 0;
         k->column_bytes[EP_COL_PAYLOADS + i] = k->out[i].row_bytes;
     }
-    return (uint32_t)align_up(at, 128);
+    return at;
 }
 
 static enum tern_status place_outputs(const struct tern_route *route, const struct tern_dispatch_args *a,
@@ -222,15 +223,38 @@ static uint64_t sign(const struct tern_route *route, const struct tern_dispatch_
     return s;
 }
 
+/* Geometry and launch, with everything else in k. */
+static enum tern_status launch_dispatch(struct tern_route *route, uint32_t num_sms, struct dispatch_args *k,
+                                        struct tern_stream *stream)
+{
+    struct tern_ep *ep = route->ep;
+    int bulk = ep->shape.transfer == TERN_TRANSFER_BULK;
+    uint32_t table = terni_place_table(&ep->shape, EP_COL_PAYLOADS + k->num_out);
+    struct geometry g;
+    int num_blocks = terni_tuning_blocks(num_sms, ep->shape.num_sms, tern_comm_num_sms(ep->comm));
+    k->stage_bytes = (uint32_t)align_up(k->stage_bytes, 128);
+    TERN_TRY(terni_tuning_dispatch(&ep->machine->info, bulk, k->cast != TERN_CAST_NONE, k->stage_bytes, table,
+                                   &g));
+    k->num_stages = g.num_stages;
+    k->table_bytes = g.table_bytes;
+    k->num_senders = (uint32_t)g.num_threads / 32;
+    k->f.message.num_blocks = (uint64_t)num_blocks;
+    const struct launch l = {bulk ? TERN_KERNEL_dispatch_bulk : TERN_KERNEL_dispatch_plain,
+                             num_blocks,
+                             g.num_threads + 32,
+                             g.shared_bytes,
+                             k,
+                             sizeof(*k)};
+    return terni_ep_launch(ep, &l, k->f.ticket, stream);
+}
+
 enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_dispatch_args *a,
                                    struct tern_stream *stream)
 {
     struct tern_ep *ep = route->ep;
     uint32_t num_out = a->num_in + (a->cast == TERN_CAST_NONE ? 0 : 1);
-    int bulk = ep->shape.transfer == TERN_TRANSFER_BULK;
     struct dispatch_args k;
     struct staging staging;
-    struct geometry g;
     memset(&k, 0, sizeof(k));
     TERN_TRY(check_args(route, a, num_out));
     terni_ep_frame(ep, TERN_OP_DISPATCH, &k.f);
@@ -248,27 +272,14 @@ enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_d
     k.stage_bytes = lay_stage(a, num_out, &k);
     k.f.message.num_rows = a->out_rows;
     k.f.message.signature = sign(route, a, num_out);
-    uint32_t table = terni_place_table(&ep->shape, EP_COL_PAYLOADS + num_out);
-    TERN_TRY(
-        terni_tuning_dispatch(&ep->machine->info, bulk, a->cast != TERN_CAST_NONE, k.stage_bytes, table, &g));
-    k.num_stages = g.num_stages;
-    k.table_bytes = g.table_bytes;
-    k.num_senders = (uint32_t)g.num_threads / 32;
     terni_staging_begin(&staging, ep, route, a->out_rows, a->zero_padding != 0, 0);
     TERN_TRY(place_outputs(route, a, num_out, &k, &staging));
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
     k.f.ticket = terni_ep_ticket(ep, stream);
-    struct launch l;
-    l.kernel = bulk ? TERN_KERNEL_dispatch_bulk : TERN_KERNEL_dispatch_plain;
-    l.num_blocks = terni_tuning_blocks(a->num_sms, ep->shape.num_sms, tern_comm_num_sms(ep->comm));
-    k.f.message.num_blocks = (uint64_t)l.num_blocks;
-    l.num_threads = g.num_threads + 32;
-    l.shared_bytes = g.shared_bytes;
-    l.args = &k;
-    l.args_bytes = sizeof(k);
-    enum tern_status status = ep->machine->ops->launch(ep->machine, &l, stream);
+    enum tern_status status = ep->shape.num_domains > 1
+                                  ? terni_inter_dispatch(route, a->num_sms, k.stage_bytes, &k, stream)
+                                  : launch_dispatch(route, a->num_sms, &k, stream);
     if (status == TERN_OK) {
-        terni_ep_issued(ep, k.f.ticket);
         status = terni_staging_copy(&staging, stream);
     }
     return terni_ep_end(ep, TERN_OP_DISPATCH, status, staging.copies.num_columns > 0, stream, a->record);

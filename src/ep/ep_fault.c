@@ -66,10 +66,37 @@ static void append_other_dispatch(const struct tern_fault *f, char *text, size_t
         f->reporter == f->rank && !f->seen ? ", or none since a reset" : "");
 }
 
+/* What a rank of another domain was late with. Those of its domain are waited for as ever. */
+static const char *far_thing(int awaited)
+{
+    switch (awaited) {
+    case TERN_AWAIT_COUNTS:
+        return "counts of a route";
+    case TERN_AWAIT_BLOCK:
+        return "tables of a route";
+    case TERN_AWAIT_CREDIT:
+        return "room for more messages";
+    case TERN_AWAIT_CHUNK:
+        return "messages";
+    default:
+        return NULL;
+    }
+}
+
 /* What another rank found. */
 static void append_heard(const struct tern_fault *f, char *text, size_t bytes, int *length)
 {
-    const char *this_one = f->peer == f->rank ? " (this one)" : "";
+    const char *this_one = f->peer == f->rank ? " (this one)" : "", *thing = far_thing(f->awaited);
+    if (thing) {
+        append(text, bytes, length, "rank %d reported that no %s came from rank %d%s in time", f->reporter,
+               thing, f->peer, this_one);
+        return;
+    }
+    if (f->awaited == TERN_AWAIT_TRANSPORT) {
+        append(text, bytes, length, "rank %d reported that the network does not carry to rank %d%s",
+               f->reporter, f->peer, this_one);
+        return;
+    }
     if (f->awaited == TERN_AWAIT_WEIGHTS) {
         append(text, bytes, length, "rank %d has no topk_weights, but rank %d%s asks it for out_topk_weights",
                f->reporter, f->peer, this_one);
@@ -125,6 +152,24 @@ int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
         append(text, bytes, &n,
                "rows by copy engine of rank %d did not come within %.1f ms (run %llu, awaited %llu)", f->peer,
                (double)f->elapsed_ns / 1e6, (unsigned long long)f->seen, (unsigned long long)f->expected);
+        break;
+    case TERN_AWAIT_COUNTS:
+    case TERN_AWAIT_BLOCK:
+    case TERN_AWAIT_CREDIT:
+    case TERN_AWAIT_CHUNK:
+        if ((f->late[0] | f->late[1]) == 0) { /* a domain-mate spoke for this rank */
+            append(text, bytes, &n, "no %s came from rank %d in time; a rank of this domain gave up first",
+                   far_thing(f->awaited), f->peer);
+            break;
+        }
+        append(text, bytes, &n, "no %s from rank %d within %.1f ms (%llu, awaited %llu, block %d, warp %d)",
+               far_thing(f->awaited), f->peer, (double)f->elapsed_ns / 1e6, (unsigned long long)f->seen,
+               (unsigned long long)f->expected, f->block, f->warp);
+        append_late(f, text, bytes, &n);
+        break;
+    case TERN_AWAIT_TRANSPORT:
+        append(text, bytes, &n, "the network does not carry to rank %d: %s", f->peer,
+               tern_status_string((enum tern_status) - (int)f->seen));
         break;
     case TERN_AWAIT_MATCH:
         if (is_other_dispatch(f)) {
@@ -218,6 +263,12 @@ static enum tern_status state_record(const struct tern_ep *ep, const struct ep_r
     struct tern_fault f = fault_of(ep, r);
     terni_fault_format(&f, text, sizeof(text));
     return TERN_FAIL((enum tern_status)r->status, "%s", text);
+}
+
+int terni_ep_has_failed(const struct tern_ep *ep)
+{
+    struct ep_record copy;
+    return ep->stated.written || (ep->host_memory != NULL && read_record(record_of(ep), &copy));
 }
 
 enum tern_status terni_ep_fault(struct tern_ep *ep)

@@ -4,6 +4,8 @@
  * receive, send, ...) is what lets two copies of its buffers be enough, so it is enforced here. */
 #include "ep/ep_ll.h"
 
+#include <string.h>
+
 #include "ep/tuning.h"
 #include "kernels/kernels.h"
 
@@ -93,6 +95,33 @@ struct ll_lane terni_ll_lane(const struct tern_ep *ep, uint32_t lane)
     return k;
 }
 
+void terni_ll_frame(struct tern_ep *ep, int operation, struct op_frame *frame)
+{
+    terni_ep_frame(ep, operation, frame);
+    frame->rank = ep->comm->rank;
+    frame->num_ranks = ep->comm->num_ranks;
+    frame->first_rank = 0;
+    frame->ep_bases = ep->heap->device_bases;
+    frame->user_bases = ep->comm->heap->device_bases;
+}
+
+void terni_ll_far(const struct tern_ep *ep, uint32_t lane, struct ll_far *far)
+{
+    const struct ep_layout *l = &ep->layout;
+    int domain_ranks = (int)ep->shape.domain_ranks;
+    memset(far, 0, sizeof(*far));
+    far->net = ep->net;
+    far->net.record = NULL; /* faults of the object have a record of their own */
+    far->entries_out = l->ll_entries_out + lane * 2 * l->ll.entry_bytes;
+    far->rows_out = l->ll_rows_out + lane * 2 * l->ll.rows_out_bytes;
+    far->entry_bytes = l->ll.entry_bytes;
+    far->row_bytes = l->ll.rows_out_bytes;
+    far->first = ep->comm->rank / domain_ranks * domain_ranks;
+    far->num_near = domain_ranks;
+    far->slots = l->ll.out_slots;
+    far->recycles = l->ll.recycles;
+}
+
 uint32_t terni_ll_phases(uint32_t phase)
 {
     return phase == TERN_LL_SEND      ? LL_SENDS
@@ -102,12 +131,13 @@ uint32_t terni_ll_phases(uint32_t phase)
 
 enum tern_status terni_ll_launch(struct tern_ep *ep, const struct ll_launch *what, struct tern_stream *stream)
 {
-    int most = tern_comm_num_sms(ep->comm);
+    /* NICs that are kernels have processors of their own. */
+    int most = ep->network ? terni_pgas_num_sms(ep->comm, ep->shape.transport) : tern_comm_num_sms(ep->comm);
     struct geometry g;
     struct launch l;
     uint32_t shared_bytes = what->shared_bytes + terni_ll_watch_bytes(&ep->shape);
     terni_ll_mask_log(ep);
-    TERN_TRY(terni_tuning_low_latency(&ep->machine->info, shared_bytes, &g));
+    TERN_TRY(terni_tuning_low_latency(&ep->machine->info, &ep->shape, shared_bytes, &g));
     l.kernel = ep->shape.transfer == TERN_TRANSFER_BULK ? what->bulk : what->plain;
     l.num_blocks = terni_tuning_blocks(what->num_sms, (uint32_t)most, most);
     l.num_threads = g.num_threads;

@@ -5,6 +5,7 @@
 #define TERN_EP_LL_H
 
 #include "ep/ep.h"
+#include "kernels/ll_far_args.h"
 
 /* The lane's calls that a call in this phase on this stream continues, if `operation` may come next there.
  * `after` (or NULL) is awaited first: it may lead the stream into a capture. */
@@ -17,13 +18,17 @@ void terni_ll_called(struct tern_ep *ep, struct ep_lane_calls *calls, uint32_t p
 /* As kernels see it. The caller adds wait_ns and watch. */
 struct ll_lane terni_ll_lane(const struct tern_ep *ep, uint32_t lane);
 uint32_t terni_ll_phases(uint32_t phase);
+/* The frame of an operation: of all ranks, whatever their domains. */
+void terni_ll_frame(struct tern_ep *ep, int operation, struct op_frame *frame);
+/* What kernels of an object that spans domains are told of other domains. */
+void terni_ll_far(const struct tern_ep *ep, uint32_t lane, struct ll_far *far);
 
 /* For the ll_mask kernel any lane will do. */
 struct ll_masks terni_ll_masks(const struct tern_ep *ep, uint32_t lane);
 
 struct ll_launch {
     int operation;
-    int bulk, plain;                /* kernels */
+    int bulk, plain;                /* kernels, of one domain or of several, as args is */
     uint32_t shared_bytes, num_sms; /* shared_bytes: where the watch begins, which comes on top */
     const void *args;
     uint32_t args_bytes;

@@ -7,12 +7,17 @@
 #include "ep/tuning.h"
 #include "kernels/kernels.h"
 
-/* By compression: by bulk copies, the same with masks, and without bulk copies. */
+/* By compression: by bulk copies, the same with masks, and without bulk copies; across domains, where kernels
+ * have masks in any case, by bulk copies and without. */
 static const int kernels[][3] = {
     {TERN_KERNEL_ll_combine_bulk, TERN_KERNEL_ll_combine_mask_bulk, TERN_KERNEL_ll_combine_plain},
     {TERN_KERNEL_ll_combine_fp8_bulk, TERN_KERNEL_ll_combine_fp8_mask_bulk, TERN_KERNEL_ll_combine_fp8_plain},
     {TERN_KERNEL_ll_combine_log10_bulk, TERN_KERNEL_ll_combine_log10_mask_bulk,
      TERN_KERNEL_ll_combine_log10_plain}};
+static const int inter_kernels[][2] = {
+    {TERN_KERNEL_ll_combine_inter_bulk, TERN_KERNEL_ll_combine_inter_plain},
+    {TERN_KERNEL_ll_combine_fp8_inter_bulk, TERN_KERNEL_ll_combine_fp8_inter_plain},
+    {TERN_KERNEL_ll_combine_log10_inter_bulk, TERN_KERNEL_ll_combine_log10_inter_plain}};
 
 static enum tern_status check_input(const struct tern_ll_combine_args *a)
 {
@@ -53,7 +58,7 @@ static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
                        const struct ll_dispatch_args *d, struct ll_combine_args *k)
 {
     memset(k, 0, sizeof(*k));
-    terni_ep_frame(ep, TERN_OP_LL_COMBINE, &k->f);
+    terni_ll_frame(ep, TERN_OP_LL_COMBINE, &k->f);
     k->lane = d->lane;
     k->lane.wait_ns = NULL;
     k->in = (const char *)a->in;
@@ -75,7 +80,7 @@ static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
  * in the block's stages. */
 static uint32_t fill_room(const struct tern_ep *ep, struct ll_combine_args *k)
 {
-    struct ll_depth depth = terni_tuning_ll_depth(&ep->machine->info);
+    struct ll_depth depth = terni_tuning_ll_depth(&ep->machine->info, &ep->shape);
     int as_they_are = !k->adds_here && k->compression == TERN_LL_PLAIN;
     struct ll_room room = {0, 0, 0, 0};
     if (!as_they_are) {
@@ -87,6 +92,41 @@ static uint32_t fill_room(const struct tern_ep *ep, struct ll_combine_args *k)
     k->stages = room.stages;
     k->words_offset = room.words_offset;
     return room.bytes;
+}
+
+/* If rows to other domains share slots, no more blocks than have one for each of their warps. */
+static uint32_t blocks_with_slots(const struct tern_ep *ep, uint32_t num_sms)
+{
+    uint32_t warps = terni_tuning_ll_depth(&ep->machine->info, &ep->shape).warps;
+    uint32_t most = ep->layout.ll.out_slots / warps;
+    return !ep->layout.ll.recycles || (num_sms > 0 && num_sms < most) ? num_sms : most;
+}
+
+static enum tern_status launch(struct tern_ep *ep, const struct tern_ll_combine_args *a,
+                               const struct ll_combine_args *c, struct tern_stream *stream)
+{
+    struct ll_combine_inter_args k;
+    struct ll_launch what;
+    memset(&what, 0, sizeof(what));
+    what.operation = TERN_OP_LL_COMBINE;
+    what.shared_bytes = (uint32_t)c->lane.watch;
+    what.record = a->record;
+    if (ep->shape.num_domains > 1) {
+        terni_ll_far(ep, a->lane, &k.far);
+        k.c = *c;
+        what.bulk = inter_kernels[c->compression][0];
+        what.plain = inter_kernels[c->compression][1];
+        what.num_sms = blocks_with_slots(ep, a->num_sms);
+        what.args = &k;
+        what.args_bytes = sizeof(k);
+    } else {
+        what.bulk = kernels[c->compression][ep->shape.ll_mask != 0];
+        what.plain = kernels[c->compression][2];
+        what.num_sms = a->num_sms;
+        what.args = c;
+        what.args_bytes = sizeof(*c);
+    }
+    return terni_ll_launch(ep, &what, stream);
 }
 
 enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combine_args *a,
@@ -110,15 +150,7 @@ enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combi
     }
     k.phases = terni_ll_phases(a->phase);
     k.lane.watch = fill_room(ep, &k);
-    struct ll_launch what = {TERN_OP_LL_COMBINE,
-                             kernels[k.compression][ep->shape.ll_mask != 0],
-                             kernels[k.compression][2],
-                             (uint32_t)k.lane.watch,
-                             a->num_sms,
-                             &k,
-                             sizeof(k),
-                             a->record};
-    TERN_TRY(terni_ll_launch(ep, &what, stream));
+    TERN_TRY(launch(ep, a, &k, stream));
     calls->combine = k;
     terni_ll_called(ep, calls, a->phase, TERN_OP_LL_COMBINE, stream);
     return TERN_OK;

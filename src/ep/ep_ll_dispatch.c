@@ -100,7 +100,7 @@ static enum tern_status check_outputs(const struct tern_ll_dispatch_args *a, con
 static void fill_inputs(struct tern_ep *ep, const struct tern_ll_dispatch_args *a, struct ll_dispatch_args *k)
 {
     memset(k, 0, sizeof(*k));
-    terni_ep_frame(ep, TERN_OP_LL_DISPATCH, &k->f);
+    terni_ll_frame(ep, TERN_OP_LL_DISPATCH, &k->f);
     k->lane = terni_ll_lane(ep, a->lane);
     k->in = (const char *)a->in;
     k->in_stride = stride_of(a);
@@ -129,6 +129,45 @@ static void fill_inputs(struct tern_ep *ep, const struct tern_ll_dispatch_args *
     k->traces = (uint32_t)terni_ep_sign(s, a->num_tokens) | 1;
 }
 
+static void fill_outputs(const struct tern_ll_dispatch_args *a, struct ll_dispatch_args *k)
+{
+    k->out = (char *)a->out;
+    k->out_scales = (uint32_t *)a->out_scales;
+    k->out_counts = a->out_counts;
+    k->out_ranges = a->out_ranges;
+    k->out_source = a->out_source;
+    k->out_topk_idx = a->out_topk_idx;
+    k->out_topk_weights = a->out_topk_weights;
+    k->sum_counts = a->sum_counts;
+    k->lane.wait_ns = a->wait_ns;
+}
+
+static enum tern_status launch(struct tern_ep *ep, const struct tern_ll_dispatch_args *a,
+                               const struct ll_dispatch_args *d, struct tern_stream *stream)
+{
+    struct ll_dispatch_inter_args k;
+    struct ll_launch what;
+    memset(&what, 0, sizeof(what));
+    what.operation = TERN_OP_LL_DISPATCH;
+    what.shared_bytes = (uint32_t)d->lane.watch;
+    what.num_sms = a->num_sms;
+    what.record = a->record;
+    if (ep->shape.num_domains > 1) {
+        terni_ll_far(ep, a->lane, &k.far);
+        k.d = *d;
+        what.bulk = TERN_KERNEL_ll_dispatch_inter_bulk;
+        what.plain = TERN_KERNEL_ll_dispatch_inter_plain;
+        what.args = &k;
+        what.args_bytes = sizeof(k);
+    } else {
+        what.bulk = ep->shape.ll_mask ? TERN_KERNEL_ll_dispatch_mask_bulk : TERN_KERNEL_ll_dispatch_bulk;
+        what.plain = TERN_KERNEL_ll_dispatch_plain;
+        what.args = d;
+        what.args_bytes = sizeof(*d);
+    }
+    return terni_ll_launch(ep, &what, stream);
+}
+
 enum tern_status terni_ll_dispatch(struct tern_ep *ep, const struct tern_ll_dispatch_args *a,
                                    struct tern_stream *stream)
 {
@@ -144,28 +183,11 @@ enum tern_status terni_ll_dispatch(struct tern_ep *ep, const struct tern_ll_disp
     }
     if (a->phase != TERN_LL_SEND) {
         TERN_TRY(check_outputs(a, &k));
-        k.out = (char *)a->out;
-        k.out_scales = (uint32_t *)a->out_scales;
-        k.out_counts = a->out_counts;
-        k.out_ranges = a->out_ranges;
-        k.out_source = a->out_source;
-        k.out_topk_idx = a->out_topk_idx;
-        k.out_topk_weights = a->out_topk_weights;
-        k.sum_counts = a->sum_counts;
-        k.lane.wait_ns = a->wait_ns;
+        fill_outputs(a, &k);
     }
     k.phases = terni_ll_phases(a->phase);
     k.lane.watch = terni_ll_shared_bytes(&ep->shape, k.row_bytes);
-    struct ll_launch what = {TERN_OP_LL_DISPATCH,
-                             ep->shape.ll_mask ? TERN_KERNEL_ll_dispatch_mask_bulk
-                                               : TERN_KERNEL_ll_dispatch_bulk,
-                             TERN_KERNEL_ll_dispatch_plain,
-                             (uint32_t)k.lane.watch,
-                             a->num_sms,
-                             &k,
-                             sizeof(k),
-                             a->record};
-    TERN_TRY(terni_ll_launch(ep, &what, stream));
+    TERN_TRY(launch(ep, a, &k, stream));
     calls->dispatch = k;
     terni_ll_called(ep, calls, a->phase, TERN_OP_LL_DISPATCH, stream);
     return TERN_OK;

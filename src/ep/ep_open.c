@@ -5,6 +5,8 @@
  *
  *   open    0 check the configuration, allocate; post both   1 compare with all; begin the heap
  *           2 end the heap; post how it went                 3 all have mapped everything: it is whole
+ *           with several domains, from the end of 1 on: the steps of a network, whose window is the heap, and
+ *           one in which all have learnt that it leads to everybody's rail peers
  *   reset   0 wait for own work; post how it went            1 all have stopped: zero what peers write; post
  *           2 all have zeroed
  *
@@ -15,16 +17,18 @@
 #include <string.h>
 
 #include "ep/ep.h"
+#include "ep/ep_inter.h"
 #include "ep/tuning.h"
 
 /* What every rank must agree on, as it travels. */
 struct ep_card {
     uint32_t num_experts, max_topk, max_tokens, max_row_bytes, max_routes, num_sms, timeout_ms, transfer;
-    uint32_t copy_engine, ll_tokens, ll_hidden, ll_lanes, ll_mask, reserved;
-    uint64_t staging_bytes;
+    uint32_t copy_engine, ll_tokens, ll_hidden, ll_lanes, ll_mask;
+    uint32_t domain_ranks, net_queues, transport;
+    uint64_t net_ring_bytes, limits_out, staging_bytes;
     uint64_t message_bytes;
     int32_t status; /* of the rank's own part */
-    char reason[252];
+    char reason[244];
 };
 
 static struct ep_card card_of(const struct ep_shape *s)
@@ -44,6 +48,11 @@ static struct ep_card card_of(const struct ep_shape *s)
     c.ll_hidden = s->ll_hidden;
     c.ll_lanes = s->ll_lanes;
     c.ll_mask = s->ll_mask;
+    c.domain_ranks = s->domain_ranks;
+    c.net_queues = s->net_queues;
+    c.transport = s->transport;
+    c.net_ring_bytes = s->limits_out ? s->net_ring_bytes : 0; /* as it was given: sizes depend on that too */
+    c.limits_out = s->limits_out;
     c.staging_bytes = s->staging_bytes;
     c.message_bytes = sizeof(struct ep_message);
     return c;
@@ -73,6 +82,11 @@ static enum tern_status compare_cards(const struct ep_card *mine, const struct e
     TERN_TRY(compare_field(rank, "ll_hidden", mine->ll_hidden, theirs->ll_hidden));
     TERN_TRY(compare_field(rank, "ll_lanes", mine->ll_lanes, theirs->ll_lanes));
     TERN_TRY(compare_field(rank, "ll_mask", mine->ll_mask, theirs->ll_mask));
+    TERN_TRY(compare_field(rank, "domain_ranks", mine->domain_ranks, theirs->domain_ranks));
+    TERN_TRY(compare_field(rank, "net_queues", mine->net_queues, theirs->net_queues));
+    TERN_TRY(compare_field(rank, "transport", mine->transport, theirs->transport));
+    TERN_TRY(compare_field(rank, "net_ring_bytes", mine->net_ring_bytes, theirs->net_ring_bytes));
+    TERN_TRY(compare_field(rank, "whether net_ring_bytes is given", mine->limits_out, theirs->limits_out));
     TERN_TRY(compare_field(rank, "staging_bytes", mine->staging_bytes, theirs->staging_bytes));
     return compare_field(rank, "the size of a message", mine->message_bytes, theirs->message_bytes);
 }
@@ -81,6 +95,9 @@ static enum tern_status compare_cards(const struct ep_card *mine, const struct e
 static enum tern_status rows_fit(const struct machine *m, const struct ep_shape *s, int bulk)
 {
     struct geometry g;
+    if (s->num_domains > 1) {
+        return terni_inter_rows_fit(&m->info, s, bulk);
+    }
     uint32_t stage = (uint32_t)align_up(s->max_row_bytes + TERN_MAX_PAYLOADS * 16u, 128);
     return terni_tuning_dispatch(&m->info, bulk, 0, stage, terni_place_table(s, EP_MAX_COLUMNS), &g);
 }
@@ -181,24 +198,67 @@ static enum tern_status prepare(struct tern_ep *ep)
     struct tern_comm *comm = ep->comm;
     TERN_TRY(choose_transfer(comm->machine, &ep->shape, &ep->shape.transfer));
     ep->shape.timeout_ms = ep->shape.timeout_ms ? ep->shape.timeout_ms : comm->timeout_ms;
-    for (int r = 0; r < comm->num_ranks; r++) {
-        if (comm->domain_of[r] != comm->domain_of[comm->rank]) {
-            return TERN_FAIL(
-                TERN_UNSUPPORTED,
-                "ranks %d and %d are in different domains (%d and %d); more than one domain is not "
-                "supported yet: see TERN_DOMAIN_SIZE",
-                comm->rank, r, comm->domain_of[comm->rank], comm->domain_of[r]);
-        }
-    }
     if (ep->shape.ll_lanes > 0) {
         struct geometry g;
         uint32_t row = terni_ll_row_bytes(ep->shape.max_topk, ep->shape.ll_hidden);
         uint32_t bytes = terni_ll_shared_bytes(&ep->shape, row) + terni_ll_watch_bytes(&ep->shape);
-        TERN_TRY(terni_tuning_low_latency(&ep->machine->info, bytes, &g));
+        TERN_TRY(terni_tuning_low_latency(&ep->machine->info, &ep->shape, bytes, &g));
+    }
+    if (ep->shape.num_domains > 1 && ep->shape.max_tokens > 0) {
+        TERN_TRY(terni_inter_check_roles(comm, &ep->shape));
     }
     ep->no_default_stream = default_stream_is_shared(comm);
     terni_layout_init(&ep->shape, &ep->layout);
     return allocate(ep);
+}
+
+/* That whole runs of so many ranks address each other. */
+static enum tern_status check_domains(const struct tern_comm *comm, uint32_t domain_ranks)
+{
+    for (int r = 0; r < comm->num_ranks; r++) {
+        int first = r / (int)domain_ranks * (int)domain_ranks;
+        if (comm->domain_of[r] != comm->domain_of[first]) {
+            return TERN_FAIL(
+                TERN_INVALID_ARGUMENT,
+                "domain_ranks is %u, but ranks %d and %d cannot address each other: they are in the "
+                "communicator's domains %d and %d",
+                domain_ranks, first, r, comm->domain_of[first], comm->domain_of[r]);
+        }
+    }
+    return TERN_OK;
+}
+
+/* How many ranks each of the communicator's domains has. Rank r is to be number r % size of domain r /
+ * size. */
+static enum tern_status size_of_domains(const struct tern_comm *comm, uint32_t *domain_ranks)
+{
+    int size = 0;
+    for (int r = 0; r < comm->num_ranks; r++) {
+        size += comm->domain_of[r] == comm->domain_of[0];
+    }
+    for (int r = 0; r < comm->num_ranks; r++) {
+        int first = r, members = 0;
+        for (int q = comm->num_ranks - 1; q >= 0; q--) {
+            members += comm->domain_of[q] == comm->domain_of[r];
+            first = comm->domain_of[q] == comm->domain_of[r] ? q : first;
+        }
+        if (members != size) {
+            return TERN_FAIL(
+                TERN_UNSUPPORTED,
+                "rank 0 is in a domain of %d ranks, rank %d in one of %d; domains of different size "
+                "are not supported yet: see TERN_DOMAIN_SIZE",
+                size, r, members);
+        }
+        if (r >= first + size) {
+            return TERN_FAIL(
+                TERN_UNSUPPORTED,
+                "ranks %d and %d are in one domain of %d ranks, and not all between them; number the "
+                "ranks of a domain one after the other",
+                first, r, size);
+        }
+    }
+    *domain_ranks = (uint32_t)size;
+    return TERN_OK;
 }
 
 /* On failure *out may be an object to close. */
@@ -213,7 +273,12 @@ static enum tern_status create(struct tern_comm *comm, const struct tern_ep_conf
     ep->machine = comm->machine;
     terni_comm_adopt(comm, &ep->child);
     *out = ep;
-    TERN_TRY(terni_shape_init(config, comm->num_ranks, &ep->shape));
+    uint32_t domain_ranks = config->domain_ranks;
+    if (domain_ranks == 0) {
+        TERN_TRY(size_of_domains(comm, &domain_ranks));
+    }
+    TERN_TRY(terni_shape_init(config, comm->num_ranks, domain_ranks, &ep->shape));
+    TERN_TRY(check_domains(comm, domain_ranks));
     return prepare(ep);
 }
 
@@ -242,7 +307,7 @@ static enum tern_status judge_cards(const struct tern_comm *comm, const struct e
     }
     for (int r = 0; r < comm->num_ranks; r++) {
         if (cards[r].status != TERN_OK) {
-            return TERN_FAIL((enum tern_status)cards[r].status, "rank %d: %.251s", r, cards[r].reason);
+            return TERN_FAIL((enum tern_status)cards[r].status, "rank %d: %.243s", r, cards[r].reason);
         }
     }
     for (int r = 0; r < comm->num_ranks; r++) {
@@ -265,20 +330,72 @@ static enum tern_status compare_with_all(struct tern_comm *comm)
     return status;
 }
 
-enum tern_status terni_ep_open_step(struct tern_comm *comm, const struct tern_ep_config *config, int step,
-                                    struct tern_ep **ep)
+/* That something leads to the ranks that have this rank's place in other domains; low latency goes to all. */
+static enum tern_status reach_far_ranks(const struct tern_ep *ep)
+{
+    int rank = ep->comm->rank, group = (int)ep->shape.domain_ranks, by = ep->shape.ll_lanes != 0 ? 1 : group;
+    for (int peer = rank % by; peer < ep->comm->num_ranks; peer += by) {
+        if (ep->network->routes[peer] == NET_ROUTE_NONE) {
+            return TERN_FAIL(TERN_UNSUPPORTED,
+                             "nothing leads from rank %d to rank %d, which is in another domain: loads and "
+                             "stores do not, and there is neither a NIC nor a proxy (see transport and "
+                             "TERN_PROXY)",
+                             rank, peer);
+        }
+    }
+    return TERN_OK;
+}
+
+/* Of several domains: the network's steps, and then its window is the object's heap. */
+static enum tern_status open_network(struct tern_ep *ep, int step)
+{
+    struct tern_net_config config = TERN_NET_CONFIG_INIT;
+    config.num_queues = ep->shape.net_queues;
+    config.num_teams = EP_NET_TEAMS;
+    config.timeout_ms = ep->shape.timeout_ms;
+    config.transport = ep->shape.transport;
+    if (step == NET_OPEN_STEPS) {
+        return terni_comm_judge_wait(ep->comm);
+    }
+    enum tern_status status =
+        terni_network_open_step(ep->comm, &config, ep->layout.window_bytes, step, &ep->network);
+    if (status == TERN_OK) {
+        /* Low latency goes to every rank. */
+        ep->network->rail_ranks = ep->shape.ll_tokens != 0 ? 0 : ep->shape.domain_ranks;
+        ep->heap = ep->network->heap;
+    }
+    if (step < NET_OPEN_STEPS - 1) {
+        return status;
+    }
+    status = status == TERN_OK ? terni_network_view(ep->network, &ep->net) : status;
+    status = status == TERN_OK ? reach_far_ranks(ep) : status;
+    return terni_comm_judge_post(ep->comm, status);
+}
+
+static enum tern_status open_heap(struct tern_ep *ep, int step)
 {
     switch (step) {
     case 0:
-        return open_post(comm, config, ep);
+        return terni_heap_begin(ep->comm, ep->layout.window_bytes, &ep->heap);
     case 1:
-        TERN_TRY(compare_with_all(comm)); /* passes only if this rank's own part went well */
-        return terni_heap_begin(comm, (*ep)->layout.window_bytes, &(*ep)->heap);
+        return terni_comm_judge_post(ep->comm, terni_heap_end(ep->comm, ep->heap));
     case 2:
-        return terni_comm_judge_post(comm, terni_heap_end(comm, (*ep)->heap));
+        return terni_comm_judge_wait(ep->comm);
     default:
-        return terni_comm_judge_wait(comm);
+        return TERN_OK;
     }
+}
+
+enum tern_status terni_ep_open_step(struct tern_comm *comm, const struct tern_ep_config *config, int step,
+                                    struct tern_ep **ep)
+{
+    if (step == 0) {
+        return open_post(comm, config, ep);
+    }
+    if (step == 1) {
+        TERN_TRY(compare_with_all(comm)); /* passes only if this rank's own part went well */
+    }
+    return (*ep)->shape.num_domains > 1 ? open_network(*ep, step - 1) : open_heap(*ep, step - 1);
 }
 
 void terni_ep_close(struct tern_ep *ep)
@@ -287,13 +404,17 @@ void terni_ep_close(struct tern_ep *ep)
         return;
     }
     const struct machine_ops *ops = ep->machine->ops;
-    if (terni_ep_wait(ep) != TERN_OK) {
+    if (terni_ep_wait_end(ep) != TERN_OK) {
         TERN_LOG(TERN_LOG_WARN, "closing an object: %s", tern_last_error());
     }
     if (ep->engine) {
         ops->stream_close(ep->machine, ep->engine); /* waits for it: it writes to peers' windows */
     }
-    terni_heap_close(ep->heap);
+    if (ep->network) {
+        terni_network_close(ep->network); /* with its window */
+    } else {
+        terni_heap_close(ep->heap);
+    }
     if (ep->last) {
         ops->event_close(ep->machine, ep->last);
     }
@@ -316,8 +437,8 @@ static enum tern_status zero_everything(struct tern_ep *ep)
 {
     const struct machine_ops *ops = ep->machine->ops;
     struct tern_stream *stream = ops->own_stream(ep->machine);
-    enum tern_status status =
-        ops->fill(ep->machine, ep->heap->bases[ep->comm->rank], 0, ep->layout.control_bytes, stream);
+    enum tern_status status = ops->fill(ep->machine, ep->heap->bases[ep->comm->rank] + ep->layout.control, 0,
+                                        ep->layout.control_bytes, stream);
     if (status == TERN_OK) {
         status =
             ops->fill(ep->machine, ep->device_memory + ep->layout.state, 0, ep->layout.state_bytes, stream);
@@ -344,11 +465,20 @@ static enum tern_status zero_everything(struct tern_ep *ep)
     return status;
 }
 
+/* This rank's kernels have ended, and what they sent to other domains has arrived: nothing comes to peers'
+ * windows any more. */
+static enum tern_status stop(struct tern_ep *ep)
+{
+    struct pgas_call all = {ep->network, -1, 0, NULL, 1};
+    TERN_TRY(terni_ep_wait_end(ep));
+    return ep->network ? terni_pgas_quiet(&all, -1) : TERN_OK;
+}
+
 enum tern_status terni_ep_reset_step(struct tern_ep *ep, int step)
 {
     struct tern_comm *comm = ep->comm;
     if (step == 0) {
-        return terni_comm_judge_post(comm, terni_ep_wait(ep));
+        return terni_comm_judge_post(comm, stop(ep));
     }
     TERN_TRY(terni_comm_judge_wait(comm));
     return step == 1 ? terni_comm_judge_post(comm, zero_everything(ep)) : TERN_OK;

@@ -84,6 +84,14 @@ void terni_ep_issued(struct tern_ep *ep, uint64_t ticket)
     }
 }
 
+enum tern_status terni_ep_launch(struct tern_ep *ep, const struct launch *launch, uint64_t ticket,
+                                 struct tern_stream *stream)
+{
+    TERN_TRY(ep->machine->ops->launch(ep->machine, launch, stream));
+    terni_ep_issued(ep, ticket);
+    return TERN_OK;
+}
+
 enum tern_status terni_ep_end(struct tern_ep *ep, int operation, enum tern_status status, int copies,
                               struct tern_stream *stream, struct tern_event *record)
 {
@@ -145,9 +153,18 @@ enum tern_status terni_ep_wait(struct tern_ep *ep)
     if (status == TERN_OK) {
         ep->is_recorded = 0;
         ep->lacks_ticket = 0;
+        if (terni_ep_has_failed(ep) && terni_child_stream(&ep->child, &stream)) {
+            (void)record_last(ep, stream); /* for terni_ep_wait_end; the caller hears of the fault instead */
+        }
         terni_child_idle(&ep->child);
     }
     return status;
+}
+
+enum tern_status terni_ep_wait_end(struct tern_ep *ep)
+{
+    TERN_TRY(terni_ep_wait(ep));
+    return ep->is_recorded ? terni_ep_wait(ep) : TERN_OK;
 }
 
 enum tern_status terni_ep_synchronize(struct tern_ep *ep)
@@ -155,17 +172,26 @@ enum tern_status terni_ep_synchronize(struct tern_ep *ep)
     TERN_TRY(terni_ep_wait(ep));
     terni_ll_mask_log(ep);
     TERN_TRY(terni_ep_fault(ep));
+    if (ep->network) {
+        /* The credits that the last operation gave back are awaited by nobody: they arrive before a peer, who
+         * has synchronised as well, gives its window back. What cannot arrive any more is no fault of an
+         * operation: the next one that needs that peer finds it. */
+        struct pgas_call all = {ep->network, -1, 0, NULL, 1};
+        (void)terni_pgas_quiet(&all, -1);
+    }
     return terni_ep_bad_id(ep);
 }
 
 void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *f)
 {
     const struct ep_layout *l = &ep->layout;
-    f->rank = ep->comm->rank;
-    f->num_ranks = ep->comm->num_ranks;
+    int domain_ranks = (int)ep->shape.domain_ranks;
+    f->rank = ep->comm->rank % domain_ranks;
+    f->num_ranks = domain_ranks;
+    f->first_rank = ep->comm->rank - f->rank;
     f->own = ep->heap->bases[ep->comm->rank];
-    f->ep_bases = ep->heap->device_bases;
-    f->user_bases = ep->comm->heap->device_bases;
+    f->ep_bases = ep->heap->device_bases + f->first_rank;
+    f->user_bases = ep->comm->heap->device_bases + f->first_rank;
     f->done_offset = l->done;
     f->abort_offset = l->abort;
     f->message_offset = l->message;
@@ -183,8 +209,8 @@ void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *f)
 
 uint32_t terni_place_table(const struct ep_shape *shape, uint32_t num_columns)
 {
-    return (uint32_t)align_up(shape->num_ranks * (num_columns * sizeof(struct place) + 2 * sizeof(uint64_t)),
-                              128);
+    return (uint32_t)align_up(
+        shape->domain_ranks * (num_columns * sizeof(struct place) + 2 * sizeof(uint64_t)), 128);
 }
 
 /* FNV-1a over the value's bytes. */

@@ -91,27 +91,32 @@ static enum tern_status launch_route(struct tern_route *route, const struct tern
 {
     struct tern_ep *ep = route->ep;
     struct geometry g;
-    struct route_args k;
-    TERN_TRY(terni_tuning_route(&ep->machine->info, ep->shape.num_ranks, ep->shape.num_experts, a->num_tokens,
-                                ep->shape.num_sms, &g));
+    struct route_inter_args k;
+    TERN_TRY(terni_tuning_route(&ep->machine->info, &ep->shape, a->num_tokens, &g));
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
     struct route_run run = {ep->num_route_runs + 1, ep->machine->ops->stream_capturing(ep->machine, stream)};
-    fill_route_args(route, a, &run, &k);
-    k.f.ticket = terni_ep_ticket(ep, stream);
+    fill_route_args(route, a, &run, &k.r);
+    k.r.f.ticket = terni_ep_ticket(ep, stream);
     struct launch l;
     l.kernel = TERN_KERNEL_route;
+    l.args = &k.r;
+    l.args_bytes = sizeof(k.r);
+    if (ep->shape.num_domains > 1) {
+        terni_route_inter(route, &k);
+        l.kernel = TERN_KERNEL_route_inter;
+        l.args = &k;
+        l.args_bytes = sizeof(k);
+    }
     l.num_blocks = g.num_blocks;
     l.num_threads = g.num_threads;
     l.shared_bytes = g.shared_bytes;
-    l.args = &k;
-    l.args_bytes = sizeof(k);
     enum tern_status status = ep->machine->ops->launch(ep->machine, &l, stream);
     if (status == TERN_OK) {
-        terni_ep_issued(ep, k.f.ticket);
+        terni_ep_issued(ep, k.r.f.ticket);
         /* Ranks agree on this number only if a run that did not happen is not counted. */
         ep->num_route_runs = run.number;
         route->number = run.number;
-        route->ticket = k.ticket;
+        route->ticket = k.r.ticket;
         route->captured = run.captured;
         route->num_tokens = a->num_tokens;
     }

@@ -6,7 +6,12 @@
 
 #include <string.h>
 
+#include "ep/ep_rail.h"
+#include "ep/tuning.h"
+#include "kernels/inter_args.h"
+#include "kernels/kernels.h"
 #include "kernels/ll_args.h"
+#include "pgas/pgas.h"
 
 enum {
     ALIGNMENT = 256, /* of every array: whole cache lines and DMA granules */
@@ -20,7 +25,18 @@ enum {
     MAX_LL_TOKENS = 1 << 13,
     MAX_LANES = 64,
     DEFAULT_LANES = 2,
-    LEAST_CHUNK = 256
+    DEFAULT_QUEUES = 8, /* to a rail peer; no more than MOST_QUEUES to all, if one to each is less */
+    MOST_QUEUES = 40,
+    DEFAULT_RING_BYTES =
+        4 << 20,    /* to a rail peer, one way, or four chunks for each stream if that is more */
+    LEAST_RING = 4, /* messages that a ring of a stream has room for */
+    USUAL_RING = 8,
+    LEAST_MESSAGES = 4, /* that a stream carries in an operation that is full */
+    LEAST_CHUNK = 256,
+    /* Rows of a low-latency combine on their way to other domains: one for each warp that there can be, or
+     * for those of one block. */
+    MOST_OUT_SLOTS = EP_MAX_BLOCKS * TERN_THREADS_ll_combine_plain / 32,
+    FEWEST_OUT_SLOTS = TERN_THREADS_ll_combine_plain / 32
 };
 static const uint64_t max_row_count = (1ull << 31) - 1;
 
@@ -76,7 +92,85 @@ static enum tern_status init_low_latency(const struct tern_ep_config *config, st
     return TERN_OK;
 }
 
-enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_ranks, struct ep_shape *shape)
+static uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static uint64_t longest_message(const struct ep_shape *s)
+{
+    return align_up(s->max_row_bytes, 16) + (EP_MAX_COLUMNS + 3) * 16 + s->max_topk * sizeof(float) +
+           RAIL_UNIT;
+}
+
+/* A stream is one warp's, so that warps without a stream would be idle: as many as warps look after, but no
+ * more than there are messages and room for, and one for each queue at least. given: net_ring_bytes, or 0. */
+static void init_streams(uint64_t given, struct ep_shape *s)
+{
+    uint64_t ring = (given ? LEAST_RING : USUAL_RING) * longest_message(s);
+    uint64_t streams = terni_tuning_streams(s->num_sms, s->num_domains);
+    streams = lesser(streams, (s->max_tokens + LEAST_MESSAGES - 1ull) / LEAST_MESSAGES);
+    s->net_ring_bytes =
+        given ? given : larger(DEFAULT_RING_BYTES, streams * RAIL_USUAL_CHUNKS * RAIL_CHUNK_BYTES);
+    /* Where rows are so long that rings limit the streams, few warps look after them. */
+    uint64_t room =
+        !given && ring > RAIL_USUAL_CHUNKS * RAIL_CHUNK_BYTES ? s->net_ring_bytes / 2 : s->net_ring_bytes;
+    s->net_streams = (uint32_t)larger(lesser(streams, room / ring), s->net_queues);
+}
+
+/* Of one stream: its part of net_ring_bytes, by default no more than all messages of an operation. Room for
+ * two messages is the least that works. */
+static enum tern_status ring_of(int is_given, struct ep_shape *s)
+{
+    uint64_t longest = longest_message(s);
+    uint64_t each = s->net_ring_bytes / s->net_streams;
+    uint64_t all = (s->max_tokens + s->net_streams - 1ull) / s->net_streams * longest + RAIL_CHUNK_BYTES;
+    each = !is_given && each > all ? all : each;
+    each = larger(each, LEAST_RING * longest);
+    if (each > 1u << 30) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "net_ring_bytes is %llu; with %u streams each has %llu bytes of it, and can have %u",
+                         (unsigned long long)s->net_ring_bytes, s->net_streams, (unsigned long long)each,
+                         1u << 30);
+    }
+    s->ring_bytes = (uint32_t)align_up(each, RAIL_UNIT);
+    return TERN_OK;
+}
+
+/* What there is in other domains, and how it is reached. */
+static enum tern_status init_domains(const struct tern_ep_config *config, uint32_t domain_ranks,
+                                     struct ep_shape *s)
+{
+    TERN_TRY(terni_check_range("domain_ranks", domain_ranks, 0, s->num_ranks));
+    TERN_TRY(terni_check_range("transport", config->transport, TERN_TRANSPORT_AUTO, TERN_TRANSPORT_SOFTNIC));
+    TERN_TRY(terni_check_range("net_queues", config->net_queues, 0, TERN_NET_MAX_QUEUES));
+    TERN_TRY(terni_check_range("net_ring_bytes", config->net_ring_bytes, 0, 1ull << 40));
+    s->domain_ranks = domain_ranks ? domain_ranks : s->num_ranks;
+    if (s->num_ranks % s->domain_ranks != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "domain_ranks is %u; it must be a divisor of the %u ranks",
+                         s->domain_ranks, s->num_ranks);
+    }
+    s->num_domains = s->num_ranks / s->domain_ranks;
+    s->domain_experts = s->num_experts / s->num_domains;
+    if (s->num_domains == 1) {
+        return TERN_OK; /* no network */
+    }
+    if (config->copy_engine) {
+        return TERN_FAIL(TERN_UNSUPPORTED,
+                         "copy_engine is %u, with %u domains; across domains it is not supported yet",
+                         config->copy_engine, s->num_domains);
+    }
+    /* Routes have rail peers to send to, low latency has all ranks of other domains. */
+    uint32_t peers = s->max_routes > 0 ? s->num_domains - 1 : s->num_ranks - s->domain_ranks;
+    uint32_t queues = MOST_QUEUES / peers;
+    queues = queues < 1 ? 1 : queues < DEFAULT_QUEUES ? queues : DEFAULT_QUEUES;
+    s->transport = config->transport;
+    s->net_queues = config->net_queues ? config->net_queues : queues;
+    init_streams(config->net_ring_bytes, s);
+    s->limits_out = config->net_ring_bytes != 0;
+    return s->max_routes > 0 ? ring_of(config->net_ring_bytes != 0, s) : TERN_OK;
+}
+
+enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_ranks, uint32_t domain_ranks,
+                                  struct ep_shape *shape)
 {
     struct ep_shape s;
     memset(&s, 0, sizeof(s));
@@ -94,7 +188,6 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     TERN_TRY(terni_check_range("num_sms", config->num_sms, 0, 1024));
     TERN_TRY(terni_check_range("transfer", config->transfer, 0, TERN_TRANSFER_PLAIN));
     TERN_TRY(terni_check_range("copy_engine", config->copy_engine, 0, 1));
-    TERN_TRY(terni_check_range("reserved", config->reserved, 0, 0));
     s.num_ranks = (uint32_t)num_ranks;
     s.num_experts = config->num_experts;
     s.experts_a_rank = config->num_experts / (uint32_t)num_ranks;
@@ -119,6 +212,7 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
         s.staging_bytes = align_up(config->staging_bytes, ALIGNMENT);
     }
     TERN_TRY(init_low_latency(config, &s));
+    TERN_TRY(init_domains(config, domain_ranks, &s));
     *shape = s;
     return TERN_OK;
 }
@@ -129,8 +223,6 @@ static uint64_t take(uint64_t *cursor, uint64_t bytes)
     *cursor = align_up(at + bytes, ALIGNMENT);
     return at;
 }
-
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static void layout_route(const struct ep_shape *s, struct route_layout *l)
 {
@@ -144,7 +236,42 @@ static void layout_route(const struct ep_shape *s, struct route_layout *l)
     l->expert_offsets = take(&at, (s->experts_a_rank + 1ull) * sizeof(int32_t));
     l->num_rows = take(&at, sizeof(int32_t));
     l->overflow = take(&at, sizeof(uint64_t));
+    if (s->num_domains > 1) {
+        uint64_t keys = larger(s->domain_ranks, s->domain_experts);
+        l->message_of = take(&at, (uint64_t)s->max_tokens * s->num_domains * sizeof(int32_t));
+        l->token_of = take(&at, (uint64_t)s->max_tokens * s->num_domains * sizeof(int32_t));
+        l->num_out = take(&at, s->num_domains * sizeof(int32_t));
+        l->num_in = take(&at, s->num_domains * sizeof(int32_t));
+        l->far_bases = take(&at, s->num_domains * keys * sizeof(int32_t));
+        l->run = take(&at, sizeof(uint64_t));
+    }
     l->bytes = at;
+}
+
+uint32_t terni_entry_ints(const struct ep_shape *s, uint32_t layout, uint32_t topk)
+{
+    uint32_t targets = layout == TERN_LAYOUT_RANK && s->domain_ranks < topk ? s->domain_ranks : topk;
+    uint64_t bytes =
+        sizeof(struct forward_entry) + topk * sizeof(int32_t) + targets * sizeof(struct forward_target);
+    return (uint32_t)(align_up(bytes, 16) / sizeof(int32_t));
+}
+
+/* What the network writes, and what it reads from here: of routes. */
+static void layout_net(const struct ep_shape *s, struct ep_layout *l, uint64_t *at)
+{
+    uint64_t entry = terni_entry_ints(s, TERN_LAYOUT_EXPERT, s->max_topk) * sizeof(int32_t);
+    if (s->num_domains == 1 || s->max_routes == 0) {
+        return;
+    }
+    l->row_bytes =
+        align_up(sizeof(struct rail_row) + (s->domain_ranks + (uint64_t)s->domain_experts) * sizeof(uint32_t),
+                 ALIGNMENT);
+    l->block_bytes = align_up(s->max_tokens * entry, ALIGNMENT);
+    l->rows_in = take(at, 2ull * s->num_domains * l->row_bytes);
+    l->rows_out = take(at, 2ull * s->num_domains * l->row_bytes);
+    l->blocks_in = take(at, (uint64_t)s->max_routes * s->num_domains * l->block_bytes);
+    l->blocks_out = take(at, 2ull * s->num_domains * l->block_bytes);
+    l->rails = take(at, terni_rail_ring_bytes(s->num_domains, s->net_streams, s->ring_bytes));
 }
 
 static void layout_route_host(const struct ep_shape *s, struct route_host_layout *l)
@@ -243,6 +370,13 @@ struct ll_room terni_ll_row_room(const struct ep_shape *s, const struct ll_depth
     return room;
 }
 
+/* Rows of a combine that an out-box has room for, however many there may be. */
+static uint32_t most_out_slots(const struct ep_shape *s, uint64_t row_bytes)
+{
+    uint64_t given = s->net_ring_bytes * (s->num_domains - 1) / row_bytes;
+    return s->limits_out ? between(given, FEWEST_OUT_SLOTS, MOST_OUT_SLOTS) : MOST_OUT_SLOTS;
+}
+
 static void layout_lane(const struct ep_shape *s, struct ll_layout *l)
 {
     uint64_t rows = (uint64_t)s->num_ranks * s->ll_tokens;
@@ -258,6 +392,12 @@ static void layout_lane(const struct ep_shape *s, struct ll_layout *l)
     /* Short rows are longer compressed: blocks are whole. */
     l->home_stride = larger(2ull * s->ll_hidden, terni_ll_sent_bytes(TERN_LL_LOG10, s->ll_hidden));
     l->buffer_bytes = align_up(larger(rows * l->row_stride, choices * l->home_stride), ALIGNMENT);
+    if (s->num_domains > 1 && s->ll_lanes > 0) {
+        l->out_slots = between(rows * here, 1, most_out_slots(s, l->home_stride));
+        l->recycles = l->out_slots < rows * here;
+        l->rows_out_bytes =
+            align_up(larger(s->ll_tokens * l->row_stride, l->out_slots * l->home_stride), ALIGNMENT);
+    }
     l->ids = take(&at, choices * sizeof(int32_t));
     l->totals = take(&at, 2 * sizeof(int32_t));
     l->plan = take(&at, rows * (LL_PLAN_ROWS + 2ull * s->max_topk) * sizeof(int32_t));
@@ -272,19 +412,31 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
 {
     struct ep_layout l;
     memset(&l, 0, sizeof(l));
+    uint64_t far = s->num_domains > 1 ? s->num_domains : 0;
 
-    uint64_t at = 0;
-    l.done = take(&at, (uint64_t)s->num_ranks * EP_MAX_BLOCKS * sizeof(uint64_t));
-    l.abort = take(&at, sizeof(uint64_t));
-    l.message = take(&at, 2ull * s->num_ranks * MESSAGE_WORDS * sizeof(uint64_t));
-    l.counts = take(&at, 2ull * s->num_ranks * (s->num_ranks + (uint64_t)s->num_experts) * sizeof(uint64_t));
+    uint64_t at =
+        s->num_domains > 1 ? align_up(terni_pgas_own_bytes((int)s->num_ranks, EP_NET_TEAMS), ALIGNMENT) : 0;
+    l.control = at;
+    l.done = take(&at, (uint64_t)s->domain_ranks * EP_MAX_BLOCKS * sizeof(uint64_t));
+    l.abort = take(&at, 2 * sizeof(uint64_t)); /* and whom the rank waits for (kernels/inter_fault.h) */
+    l.message = take(&at, 2ull * s->domain_ranks * MESSAGE_WORDS * sizeof(uint64_t));
+    l.counts =
+        take(&at, 2ull * s->num_ranks * (s->domain_ranks + (uint64_t)s->domain_experts) * sizeof(uint64_t));
     l.pieces = take(&at, (uint64_t)s->num_ranks * EP_MAX_PIECES * sizeof(uint64_t));
     layout_lane(s, &l.ll);
     l.ll_entries = take(&at, s->ll_lanes * 2 * l.ll.entry_bytes);
     l.ll_arrivals = take(&at, s->ll_lanes * 2 * l.ll.arrival_bytes);
     l.ll_heard = take(&at, s->ll_mask * s->num_ranks * sizeof(uint64_t));
     l.ll_alive = take(&at, s->ll_mask * s->num_ranks * sizeof(uint64_t));
-    l.control_bytes = at;
+    l.row_tails = take(&at, far * sizeof(uint64_t));
+    l.block_tails = take(&at, far * sizeof(uint64_t));
+    l.rail_words = take(&at, far ? terni_rail_word_bytes(s->num_domains, s->net_streams) : 0);
+    l.control_bytes = at - l.control;
+    l.net_bytes = at;
+    layout_net(s, &l, &at);
+    l.ll_entries_out = take(&at, far ? s->ll_lanes * 2 * l.ll.entry_bytes : 0);
+    l.ll_rows_out = take(&at, s->ll_lanes * 2 * l.ll.rows_out_bytes);
+    l.net_bytes = at - l.net_bytes;
     l.ll_buffers = take(&at, s->ll_lanes * 2 * l.ll.buffer_bytes);
     l.staging = take(&at, s->staging_bytes);
     l.window_bytes = at;
@@ -292,8 +444,11 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     layout_route(s, &l.route);
     at = 0;
     l.state = take(&at, sizeof(struct ep_state));
-    l.cells = take(&at, ROUTE_MAX_WORKERS * (s->num_ranks + (uint64_t)s->num_experts) * sizeof(uint64_t));
+    l.cells =
+        take(&at, ROUTE_MAX_WORKERS * (s->num_ranks + (uint64_t)s->num_experts + far) * sizeof(uint64_t));
     l.finished = take(&at, ROUTE_MAX_WORKERS * sizeof(uint64_t));
+    l.runs = take(&at, far ? sizeof(uint64_t) : 0);
+    l.rail_state = take(&at, far ? terni_rail_state_bytes(s->num_domains, s->net_streams) : 0);
     l.ll_states = take(&at, s->ll_lanes * sizeof(struct ll_state));
     l.ll_waits = take(&at, s->ll_lanes * l.ll.wait_bytes);
     l.ll_peers = take(&at, s->ll_mask * s->num_ranks * sizeof(struct ll_peer));

@@ -7,6 +7,8 @@
 
 #include "core/core.h"
 
+enum { EP_NET_TEAMS = 1 }; /* device teams of the object's network */
+
 struct ep_shape {
     uint32_t num_ranks, num_experts, experts_a_rank;
     uint32_t max_topk, max_tokens, max_row_bytes, max_routes;
@@ -15,12 +17,19 @@ struct ep_shape {
     uint64_t max_rows;                       /* rank layout */
     uint32_t ll_tokens, ll_hidden, ll_lanes; /* low latency; all 0: none */
     uint32_t ll_mask;
+    uint32_t domain_ranks, num_domains, domain_experts; /* of one: all ranks, 1, all experts */
+    uint32_t transport, net_queues;                     /* to other domains */
+    uint64_t net_ring_bytes;
+    uint32_t net_streams; /* to one rail peer, one way; several may share a queue */
+    uint32_t ring_bytes;  /* of a stream */
+    uint32_t limits_out;  /* net_ring_bytes was given: it limits the rows of a low-latency combine too */
 };
 
 /* Offsets of one route's arrays, from the start of its slot. */
 struct route_layout {
     uint64_t token_rows, ids, rank_sets, bases, rank_offsets, expert_counts, expert_offsets, num_rows,
         overflow;
+    uint64_t message_of, token_of, num_out, num_in, far_bases, run; /* of several domains */
     uint64_t bytes;
 };
 struct route_host_layout {
@@ -31,6 +40,8 @@ struct route_host_layout {
 /* One lane of low-latency operations; bytes of one of two copies, and of this rank's own memory. */
 struct ll_layout {
     uint64_t entry_words, entry_bytes, arrival_bytes, row_stride, home_stride, buffer_bytes;
+    uint64_t rows_out_bytes;            /* to other domains, likewise; 0: there are none */
+    uint32_t out_slots, recycles;       /* rows of a combine in them; there may be more */
     uint64_t ids, totals, plan, pushes; /* from the start of the lane's device memory */
     uint64_t bytes;
     uint64_t wait_bytes, verdict_bytes; /* of what a reset zeroes */
@@ -38,13 +49,20 @@ struct ll_layout {
 
 struct ep_layout {
     /* the window, in the object's heap */
+    uint64_t control; /* where the object's part of it begins: behind the words of its network */
     uint64_t done, abort, message, counts, pieces, staging, window_bytes;
     uint64_t ll_entries, ll_arrivals, ll_buffers; /* of all lanes, each with its two copies */
     uint64_t ll_heard, ll_alive;                  /* masks */
-    uint64_t control_bytes;                       /* of it, zeroed by a reset */
+    uint64_t row_tails, block_tails, rail_words;  /* other domains, with the next six */
+    uint64_t rows_in, rows_out, row_bytes;        /* bytes: of one */
+    uint64_t blocks_in, blocks_out, block_bytes;  /* likewise */
+    uint64_t rails;
+    uint64_t ll_entries_out, ll_rows_out; /* of all lanes, each with its two copies */
+    uint64_t control_bytes;               /* from control on, zeroed by a reset */
+    uint64_t net_bytes;                   /* all that is for other domains */
     /* device memory */
-    uint64_t state, cells, finished, ll_states, ll_waits, ll_peers, ll_verdicts, routes, ll_lanes,
-        device_bytes;
+    uint64_t state, cells, finished, runs, rail_state, ll_states, ll_waits, ll_peers, ll_verdicts, routes,
+        ll_lanes, device_bytes;
     uint64_t state_bytes; /* from state on: with the running route's words, zeroed by a reset */
     struct route_layout route;
     struct ll_layout ll;
@@ -53,9 +71,13 @@ struct ep_layout {
     struct route_host_layout route_host;
 };
 
-/* TERN_INVALID_ARGUMENT with the field and its value. timeout_ms and transfer stay 0 if the config has 0. */
-enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_ranks, struct ep_shape *shape);
+/* TERN_INVALID_ARGUMENT with the field and its value. timeout_ms and transfer stay 0 if the config has 0.
+ * domain_ranks: 0 is all. */
+enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_ranks, uint32_t domain_ranks,
+                                  struct ep_shape *shape);
 void terni_layout_init(const struct ep_shape *shape, struct ep_layout *layout);
+/* int32_t of a forward block's entry (kernels/inter_args.h), for routes of so many choices. */
+uint32_t terni_entry_ints(const struct ep_shape *shape, uint32_t layout, uint32_t topk);
 /* Low latency: bytes of a row's header on its way, and of the longest row with it. */
 uint32_t terni_ll_header_bytes(uint32_t topk);
 uint32_t terni_ll_scale_bytes(uint32_t cast, uint32_t hidden);

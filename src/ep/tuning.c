@@ -8,6 +8,18 @@
 
 #include "kernels/ep_args.h"
 
+enum {
+    PARTED_TOKENS = 4,   /* a warp; with more, combine does not cut tokens */
+    DISPATCH_STAGE = 8,  /* bytes beside a stage: its mbarrier */
+    COMBINE_STAGE = 16,  /* its mbarrier and its note */
+    INTER_WARPS = 7,     /* of a block of dispatch across domains, beside one for ids */
+    MIX_WARPS = 8,       /* of combine */
+    MOST_STREAMS = 64,   /* unless there are more queues */
+    DISPATCH_LIST = 128, /* bytes a block: tokens of the warp that sends ids, weights and sources */
+    USUAL_ROW = 14336,   /* bytes; what a device that is not in the table is computed for */
+    USUAL_BATCH = 4096
+};
+
 /* What was measured to be best on one kind of device. */
 struct tuned {
     enum tern_machine kind;
@@ -16,6 +28,8 @@ struct tuned {
     uint32_t dispatch_stages; /* a warp has one token fewer than this on its way */
     uint32_t cast_stages;     /* the same with a cast, which waits on arithmetic: more warps, less deep */
     uint32_t combine_stages;  /* adding waits on latency: likewise */
+    uint32_t inter_stages;    /* of dispatch across domains: more warps, less deep */
+    uint32_t mix_warps, mix_stages;       /* of combine across domains */
     uint32_t route_fewest, route_warps;   /* of a block of route */
     uint32_t route_tokens, route_workers; /* a warp, in one step; at most */
 };
@@ -25,19 +39,11 @@ struct tuned {
  *   dispatch_stages  2: 498   3: 502   4: 497   6: 496
  *   cast_stages      2 with 7 warps: 322   4 with 3 warps: 767   (stages held BF16 rows then)
  *   combine          4 stages, 12 warps: 523   3, 16: 509   2, 16: 513   5, 10: 525   6, 8 of 4 KiB: 689
+ *   mix              as many warps as registers allow, stages for the shared memory that they leave
  *   route            16 warps, 8 workers: 20   1 block of 32 warps: 50 */
 static const struct tuned tuned_devices[] = {
-    {TERN_MACHINE_CPU, 0, 2, 4, 2, 3, 1, 2, 4, 3},
-    {TERN_MACHINE_CUDA, 90, 16, 4, 2, 3, 16, 16, 32, ROUTE_MAX_WORKERS},
-};
-
-enum {
-    PARTED_TOKENS = 4,   /* a warp; with more, combine does not cut tokens */
-    DISPATCH_STAGE = 8,  /* bytes beside a stage: its mbarrier */
-    COMBINE_STAGE = 16,  /* its mbarrier and its note */
-    DISPATCH_LIST = 128, /* bytes a block: tokens of the warp that sends ids, weights and sources */
-    USUAL_ROW = 14336,   /* bytes; what a device that is not in the table is computed for */
-    USUAL_BATCH = 4096
+    {TERN_MACHINE_CPU, 0, 2, 4, 2, 3, 4, 2, 3, 1, 2, 4, 3},
+    {TERN_MACHINE_CUDA, 90, 16, 4, 2, 3, 2, MIX_WARPS, 13, 16, 16, 32, ROUTE_MAX_WORKERS},
 };
 
 static uint32_t clamp(uint32_t value, uint32_t low, uint32_t high)
@@ -48,7 +54,8 @@ static uint32_t clamp(uint32_t value, uint32_t low, uint32_t high)
 /* A device that nobody measured: as deep as three warps of dispatch, or 16 of combine, can be. */
 static struct tuned computed(const struct machine_info *info)
 {
-    struct tuned t = {info->kind, info->compute_capability, 16, 0, 2, 0, 16, 16, 32, ROUTE_MAX_WORKERS};
+    struct tuned t = {info->kind, info->compute_capability, 16, 0, 2, 0, 2, MIX_WARPS, 13, 16, 16,
+                      32,         ROUTE_MAX_WORKERS};
     t.dispatch_stages = clamp(info->max_shared_bytes / (3 * USUAL_ROW), 2, 4);
     t.combine_stages = clamp(info->max_shared_bytes / (16 * USUAL_BATCH), 2, 4);
     return t;
@@ -79,11 +86,21 @@ int terni_tuning_blocks(uint32_t sms, uint32_t fallback, int most)
     return n > EP_MAX_BLOCKS ? EP_MAX_BLOCKS : (int)n;
 }
 
-enum tern_status terni_tuning_route(const struct machine_info *info, uint32_t num_ranks, uint32_t num_experts,
-                                    uint32_t num_tokens, uint32_t num_sms, struct geometry *g)
+/* Shared memory of the settler: route_settle.h, route_inter_settle.h. */
+static uint32_t settler_bytes(const struct ep_shape *s)
 {
-    uint32_t row = (num_ranks + num_experts) * 4 + ROUTE_BUFFER_BYTES;
-    uint32_t settle = (num_ranks + 2 * num_experts) * 4;
+    uint32_t keys = s->domain_ranks > s->domain_experts ? s->domain_ranks : s->domain_experts;
+    uint32_t across = s->num_domains > 1 ? keys + s->experts_a_rank : 0;
+    return (s->num_ranks + 2 * s->num_experts + across) * 4;
+}
+
+enum tern_status terni_tuning_route(const struct machine_info *info, const struct ep_shape *shape,
+                                    uint32_t num_tokens, struct geometry *g)
+{
+    uint32_t num_ranks = shape->num_ranks, num_experts = shape->num_experts, num_sms = shape->num_sms;
+    uint32_t domains = shape->num_domains > 1 ? shape->num_domains : 0;
+    uint32_t row = (num_ranks + num_experts + domains) * 4 + ROUTE_BUFFER_BYTES;
+    uint32_t settle = settler_bytes(shape);
     struct tuned tuned = tuned_of(info);
     uint32_t tokens = tuned.route_tokens;
     uint32_t warps = clamp((num_tokens + tokens - 1) / tokens, tuned.route_fewest, tuned.route_warps);
@@ -163,11 +180,84 @@ enum tern_status terni_tuning_combine(const struct machine_info *info, int bulk,
     return fit(info, &a, tuned.warps, g);
 }
 
-enum tern_status terni_tuning_low_latency(const struct machine_info *info, uint32_t shared_bytes,
-                                          struct geometry *g)
+/* Kernels across domains keep more in registers, so their blocks have fewer warps. */
+static uint32_t inter_warps(const struct tuned *t) { return t->warps < INTER_WARPS ? t->warps : INTER_WARPS; }
+
+/* Of a forwarder's warp: it casts nothing, so that it has as many as one without a cast, if there is room. */
+static uint32_t forward_stages(const struct machine_info *info, uint32_t wanted, const struct appetite *a,
+                               const struct geometry *g)
+{
+    uint32_t room = info->max_shared_bytes - g->table_bytes - a->block_bytes;
+    return clamp(room / ((uint32_t)g->num_threads / 32 * a->stage_bytes), g->num_stages, wanted);
+}
+
+enum tern_status terni_tuning_dispatch_inter(const struct machine_info *info, int bulk, int cast,
+                                             uint32_t stage_bytes, uint32_t table_bytes,
+                                             struct inter_geometry *g)
+{
+    struct tuned tuned = tuned_of(info);
+    uint32_t beside = DISPATCH_STAGE + (uint32_t)sizeof(struct stage_note);
+    struct appetite a = {"dispatch", tuned.inter_stages, 2, stage_bytes + beside, DISPATCH_LIST};
+    if (!bulk) {
+        a.stages = a.fewest = 1;
+    } else if (cast) {
+        a.stages = tuned.cast_stages;
+    }
+    g->all.table_bytes = table_bytes;
+    TERN_TRY(fit(info, &a, inter_warps(&tuned), &g->all));
+    g->forward_stages = bulk ? forward_stages(info, tuned.inter_stages, &a, &g->all) : 1;
+    uint32_t more = g->forward_stages - g->all.num_stages;
+    g->all.shared_bytes += more * (uint32_t)g->all.num_threads / 32 * a.stage_bytes;
+    return TERN_OK;
+}
+
+enum tern_status terni_tuning_combine_inter(const struct machine_info *info, int bulk, uint32_t most_warps,
+                                            uint32_t stage_bytes, uint32_t table_bytes, struct geometry *g)
+{
+    struct tuned tuned = tuned_of(info);
+    uint32_t warps = tuned.mix_warps < most_warps ? tuned.mix_warps : most_warps;
+    uint32_t beside = COMBINE_STAGE + (uint32_t)sizeof(struct stage_note);
+    struct appetite a = {"combine", tuned.mix_stages, 2, (bulk ? stage_bytes : 0) + beside, 0};
+    a.stages = bulk ? a.stages : 1;
+    a.fewest = bulk ? a.fewest : 1;
+    g->table_bytes = table_bytes;
+    while (a.stages > a.fewest &&
+           (uint64_t)warps * a.stages * a.stage_bytes + table_bytes > info->max_shared_bytes) {
+        a.stages--;
+    }
+    return fit(info, &a, warps, g);
+}
+
+/* One for each warp of combine's forwarders, so that dispatch's, which are fewer and have less to do, look
+ * after one or two; with many blocks one for each of dispatch's. Two warps can look after all, where an
+ * operation has few blocks. */
+uint32_t terni_tuning_streams(uint32_t num_blocks, uint32_t num_domains)
+{
+    uint32_t mixers = num_blocks / 2 * MIX_WARPS, senders = num_blocks / 3 * INTER_WARPS;
+    uint32_t warps = clamp(mixers <= MOST_STREAMS ? mixers : senders, 1, MOST_STREAMS);
+    return (warps + num_domains - 2) / (num_domains - 1);
+}
+
+/* A rail moves a message within this rank's memory; a forwarder moves it to, or adds, some rows of its
+ * domain, as own senders and home do with this rank's tokens. Warps beyond the streams would find nothing to
+ * do. `warps`: of a block. */
+struct inter_roles terni_tuning_roles(uint32_t num_streams, uint32_t warps, uint32_t num_blocks,
+                                      int has_rails)
+{
+    struct inter_roles r = {0, 0, 0};
+    uint32_t most = (num_streams + warps - 1) / warps;
+    r.rails = has_rails ? clamp(num_blocks / 3, 1, most) : 0;
+    r.forwarders = clamp(num_blocks / (has_rails ? 3 : 2), 1, most);
+    r.own = num_blocks - r.rails - r.forwarders;
+    return r;
+}
+
+enum tern_status terni_tuning_low_latency(const struct machine_info *info, const struct ep_shape *shape,
+                                          uint32_t shared_bytes, struct geometry *g)
 {
     memset(g, 0, sizeof(*g));
-    g->num_threads = (int)terni_tuning_ll_depth(info).warps * 32; /* all warps of a block cast one token */
+    g->num_threads =
+        (int)terni_tuning_ll_depth(info, shape).warps * 32; /* all warps of a block cast one token */
     g->shared_bytes = shared_bytes;
     if (shared_bytes > info->max_shared_bytes) {
         return TERN_FAIL(
@@ -179,12 +269,15 @@ enum tern_status terni_tuning_low_latency(const struct machine_info *info, uint3
     return TERN_OK;
 }
 
-struct ll_depth terni_tuning_ll_depth(const struct machine_info *info)
+struct ll_depth terni_tuning_ll_depth(const struct machine_info *info, const struct ep_shape *shape)
 {
     /* On GPUs a warp has a usual row whole on its way. On the cpu machine rings are short, so that they go
      * round. */
     struct ll_depth cpu = {2, 256, 3, 2, info->max_shared_bytes},
                     gpu = {16, 2048, 8, 8, info->max_shared_bytes};
+    if (shape->num_domains > 1) {
+        gpu.warps = 12; /* whose threads hold what goes to the network beside all else */
+    }
     return info->kind == TERN_MACHINE_CPU ? cpu : gpu;
 }
 

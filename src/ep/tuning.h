@@ -6,6 +6,7 @@
 #define TERN_TUNING_H
 
 #include "ep/layout.h"
+#include "kernels/rail_args.h"
 #include "machine/machine.h"
 
 struct geometry {
@@ -17,20 +18,36 @@ struct geometry {
 int terni_tuning_blocks(uint32_t sms, uint32_t fallback, int most);
 
 /* Workers and the settler, at most num_sms blocks together (2 at least); counters take (ranks + experts)
- * words a warp. */
-enum tern_status terni_tuning_route(const struct machine_info *info, uint32_t num_ranks, uint32_t num_experts,
-                                    uint32_t num_tokens, uint32_t num_sms, struct geometry *g);
+ * words a warp, across domains as many more as there are domains. */
+enum tern_status terni_tuning_route(const struct machine_info *info, const struct ep_shape *shape,
+                                    uint32_t num_tokens, struct geometry *g);
 /* stage_bytes: of one token. */
 enum tern_status terni_tuning_dispatch(const struct machine_info *info, int bulk, int cast,
                                        uint32_t stage_bytes, uint32_t table_bytes, struct geometry *g);
 /* stage_bytes: of one batch of chunks; 0 for the plain variant. */
 enum tern_status terni_tuning_combine(const struct machine_info *info, int bulk, uint32_t stage_bytes,
                                       uint32_t table_bytes, struct geometry *g);
+/* Across domains: as these, with a note for each stage at the end of shared memory; dispatch's forwarders
+ * have as many stages or more. */
+struct inter_geometry {
+    struct geometry all;
+    uint32_t forward_stages;
+};
+enum tern_status terni_tuning_dispatch_inter(const struct machine_info *info, int bulk, int cast,
+                                             uint32_t stage_bytes, uint32_t table_bytes,
+                                             struct inter_geometry *g);
+enum tern_status terni_tuning_combine_inter(const struct machine_info *info, int bulk, uint32_t most_warps,
+                                            uint32_t stage_bytes, uint32_t table_bytes, struct geometry *g);
+/* How many streams to each rail peer keep the warps of so many blocks busy. */
+uint32_t terni_tuning_streams(uint32_t num_blocks, uint32_t num_domains);
+/* How an operation shares its blocks, of `warps` each, out; has_rails: of dispatch. */
+struct inter_roles terni_tuning_roles(uint32_t num_streams, uint32_t warps, uint32_t num_blocks,
+                                      int has_rails);
 /* A block of a low-latency operation. */
-enum tern_status terni_tuning_low_latency(const struct machine_info *info, uint32_t shared_bytes,
-                                          struct geometry *g);
+enum tern_status terni_tuning_low_latency(const struct machine_info *info, const struct ep_shape *shape,
+                                          uint32_t shared_bytes, struct geometry *g);
 /* What it would have on its way home. */
-struct ll_depth terni_tuning_ll_depth(const struct machine_info *info);
+struct ll_depth terni_tuning_ll_depth(const struct machine_info *info, const struct ep_shape *shape);
 /* In how many parts, of *part_chunks chunks each, combine cuts a token so that `warps` are busy alike. */
 uint32_t terni_tuning_parts(uint32_t num_tokens, uint32_t chunks, uint32_t warps, uint32_t *part_chunks);
 

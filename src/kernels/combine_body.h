@@ -23,6 +23,12 @@
 #include "kernels/place.h"
 #include "kernels/sum.h"
 
+/* 0 in kernels whose rows no copy engine brings; units one behind the other that a warp takes. */
+#ifndef COMBINE_HAS_ENGINE
+#define COMBINE_HAS_ENGINE 1
+#define COMBINE_RUN(s)     1u
+#endif
+
 enum { COMBINE_VECS = COMBINE_CHUNK / 512 };
 
 struct puller {
@@ -30,9 +36,11 @@ struct puller {
     struct op_table table;
     struct target_map map;
     char *stages;
-    uint64_t *bars;  /* [num_stages], then as many notes */
-    uint32_t chunks; /* a row */
-    uint32_t units;  /* parts of all tokens */
+    uint64_t *bars;         /* [num_stages], then as many notes */
+    uint32_t chunks;        /* a row */
+    uint32_t units;         /* parts of all tokens */
+    uint32_t block, blocks; /* that pull */
+    uint32_t run;           /* what COMBINE_RUN is where it is not 1 */
     uint64_t epoch;
 };
 
@@ -54,6 +62,9 @@ TERN_DEVICE struct puller puller_of(const struct combine_args *p, const struct o
              (uint32_t)warp() * 2 * p->num_stages;
     s.chunks = (p->row_bytes + p->chunk_bytes - 1) / p->chunk_bytes;
     s.units = p->num_tokens * p->parts;
+    s.block = (uint32_t)bid();
+    s.blocks = (uint32_t)nblk();
+    s.run = 1;
     s.epoch = epoch;
     return s;
 }
@@ -61,10 +72,16 @@ TERN_DEVICE struct puller puller_of(const struct combine_args *p, const struct o
 /* Pulling warps of all blocks take work in turn. */
 TERN_DEVICE uint32_t first_of(const struct puller *s)
 {
-    return (uint32_t)bid() * s->p->num_pullers + (uint32_t)warp();
+    return (s->block * s->p->num_pullers + (uint32_t)warp()) * COMBINE_RUN(s);
 }
 
-TERN_DEVICE uint32_t gap_of(const struct puller *s) { return (uint32_t)nblk() * s->p->num_pullers; }
+TERN_DEVICE uint32_t gap_of(const struct puller *s) { return s->blocks * s->p->num_pullers; }
+
+/* The warp's unit after u. */
+TERN_DEVICE uint32_t unit_after(const struct puller *s, uint32_t u)
+{
+    return u + 1 + ((u + 1) % COMBINE_RUN(s) != 0 ? 0 : (gap_of(s) - 1) * COMBINE_RUN(s));
+}
 
 TERN_DEVICE uint32_t chunk_size(const struct puller *s, uint32_t chunk)
 {
@@ -95,6 +112,9 @@ TERN_DEVICE const char *row_address(const struct puller *s, struct target g)
 {
     const struct engine_args *e = &s->p->engine;
     struct place at = s->table.places[g.rank];
+    if (!COMBINE_HAS_ENGINE) {
+        return at.base + g.row * at.stride;
+    }
     if (e->run && g.rank == s->p->f.rank) {
         return e->own + g.row * (int64_t)s->p->row_bytes;
     }
@@ -111,7 +131,7 @@ TERN_DEVICE int await_row(const struct puller *s, struct target g, uint32_t *arr
     const struct op_frame *f = &s->p->f;
     const struct engine_args *e = &s->p->engine;
     uint32_t piece = e->run && g.rank >= 0 && g.rank != f->rank ? slot_of(s, g) / e->piece_rows : 0;
-    if (!e->run || g.rank < 0 || g.rank == f->rank || piece < *arrived) {
+    if (!COMBINE_HAS_ENGINE || !e->run || g.rank < 0 || g.rank == f->rank || piece < *arrived) {
         return 1;
     }
     const uint64_t *word = op_own_word(f, f->pieces_offset, g.rank * EP_MAX_PIECES + (int)piece);
@@ -126,7 +146,7 @@ TERN_DEVICE int await_row(const struct puller *s, struct target g, uint32_t *arr
             OP_STATUS_TIMEOUT, OP_AWAIT_ROWS, g.rank, f->rank, s->epoch, e->run, seen, 0, 0, 0};
         int verdict = op_patient(f, &patience, &note);
         if (verdict == OP_EXPIRED) {
-            op_note_late(&note, g.rank);
+            op_note_late(f, &note, g.rank);
             op_fault(f, &note);
         }
         if (verdict != OP_WAIT_ON) {
@@ -187,6 +207,15 @@ struct loader {
     int failed;                        /* the operation is abandoned: whatever is added is of no use */
 };
 
+/* This lane's target in group i, or none. All lanes. */
+TERN_DEVICE void loader_add(const struct puller *s, struct loader *l, const int i, struct target g)
+{
+    uint32_t hits = warp_ballot(g.rank >= 0);
+    l->position[i] = g.rank >= 0 ? l->valid + (uint32_t)popc_before(hits, lane()) : UINT32_MAX;
+    l->address[i] = g.rank >= 0 ? row_address(s, g) : 0;
+    l->valid += (uint32_t)TERN_POPC(hits);
+}
+
 TERN_DEVICE void loader_begin_unit(const struct puller *s, struct loader *l, const int groups)
 {
     struct chunk_range c = chunks_of(s, l->unit);
@@ -204,15 +233,13 @@ TERN_DEVICE void loader_begin_unit(const struct puller *s, struct loader *l, con
             l->failed = 1;
             g.rank = -1;
         }
-        uint32_t hits = warp_ballot(g.rank >= 0);
-        l->position[i] = g.rank >= 0 ? l->valid + (uint32_t)popc_before(hits, lane()) : UINT32_MAX;
-        l->address[i] = g.rank >= 0 ? row_address(s, g) : 0;
-        l->valid += (uint32_t)TERN_POPC(hits);
+        loader_add(s, l, i, g);
     }
 }
 
-/* Starts the loader's step into a stage and moves the loader on. All lanes. */
-TERN_DEVICE void load_step(const struct puller *s, struct loader *l, uint32_t stage, const int groups)
+/* Starts a batch of the loader's chunk into a stage and moves the loader on, to the next chunk if the batch
+ * is the last of its own. All lanes. */
+TERN_DEVICE void load_batch(const struct puller *s, struct loader *l, uint32_t stage, const int groups)
 {
     const struct combine_args *p = s->p;
     uint32_t bytes = chunk_size(s, l->chunk);
@@ -220,9 +247,6 @@ TERN_DEVICE void load_step(const struct puller *s, struct loader *l, uint32_t st
     uint32_t rows = l->valid - first < p->batch_rows ? l->valid - first : p->batch_rows;
     int last = first + rows == l->valid;
     char *to = s->stages + stage * p->batch_rows * p->chunk_bytes;
-    if (l->unit >= s->units) {
-        return;
-    }
     if (lane() == 0) {
         s->bars[p->num_stages + stage] = note_of(rows, last);
         mbar_expect(s->bars + stage, rows * bytes);
@@ -237,10 +261,20 @@ TERN_DEVICE void load_step(const struct puller *s, struct loader *l, uint32_t st
     }
     l->batch = last ? 0 : l->batch + 1;
     l->chunk += (uint32_t)last;
+}
+
+/* The next step of the loader's units; 0 if there is none. All lanes. */
+TERN_DEVICE uint32_t load_step(const struct puller *s, struct loader *l, uint32_t stage, const int groups)
+{
+    if (l->unit >= s->units) {
+        return 0;
+    }
+    load_batch(s, l, stage, groups);
     if (l->chunk == l->end) {
-        l->unit += gap_of(s);
+        l->unit = unit_after(s, l->unit);
         loader_begin_unit(s, l, groups);
     }
+    return 1;
 }
 
 TERN_DEVICE void add_rows(const struct puller *s, struct accumulator *a, uint32_t rows, uint32_t bytes,
@@ -257,6 +291,29 @@ TERN_DEVICE void add_rows(const struct puller *s, struct accumulator *a, uint32_
         }
         from += p->chunk_bytes;
     }
+}
+
+/* The adder's step: until its rows have come, and adds them. 1 if they are the chunk's last. All lanes. */
+TERN_DEVICE int add_stage(const struct puller *s, struct accumulator *a, uint32_t bytes, uint32_t stage,
+                          uint32_t parity)
+{
+    while (!mbar_test(s->bars + stage, parity)) {
+        spin();
+    }
+    sync_warp();
+    uint64_t note = s->bars[s->p->num_stages + stage];
+    add_rows(s, a, (uint32_t)(note >> 1), bytes, stage);
+    return (int)(note & 1);
+}
+
+/* The adder is done with its stage and goes on to the next. All lanes. */
+TERN_DEVICE void pass_stage(const struct puller *s, uint32_t *stage, uint32_t *parity)
+{
+    /* These reads of the stage and its note come before what the loader puts there next. */
+    fence_proxy_async_shared();
+    sync_warp();
+    *stage = *stage == s->p->num_stages - 1 ? 0 : *stage + 1;
+    *parity ^= *stage == 0;
 }
 
 /* 0 if the operation is abandoned. */
@@ -285,7 +342,7 @@ TERN_DEVICE int pull_bulk(const struct puller *s, const int groups)
     struct accumulator a;
     uint32_t stage = 0, parity = 0;
     int first = 1;
-    for (uint32_t u = first_of(s); u < s->units; u += gap_of(s)) {
+    for (uint32_t u = first_of(s); u < s->units; u = unit_after(s, u)) {
         struct chunk_range c = chunks_of(s, u);
         uint32_t t = u / p->parts;
         for (uint32_t chunk = c.begin; chunk < c.end; chunk += (uint32_t)first) {
@@ -293,21 +350,11 @@ TERN_DEVICE int pull_bulk(const struct puller *s, const int groups)
             if (first) {
                 begin_sum(s, &a, t, chunk);
             }
-            while (!mbar_test(s->bars + stage, parity)) {
-                spin();
-            }
-            sync_warp();
-            uint64_t note = s->bars[p->num_stages + stage];
-            add_rows(s, &a, (uint32_t)(note >> 1), chunk_size(s, chunk), stage);
-            first = (int)(note & 1);
+            first = add_stage(s, &a, chunk_size(s, chunk), stage, parity);
             if (first) {
                 end_sum(s, &a, t, chunk);
             }
-            /* These reads of the stage and its note come before what the loader puts there next. */
-            fence_proxy_async_shared();
-            sync_warp();
-            stage = stage == ahead ? 0 : stage + 1;
-            parity ^= stage == 0;
+            pass_stage(s, &stage, &parity);
         }
     }
     return !l.failed;

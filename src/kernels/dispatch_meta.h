@@ -16,7 +16,8 @@ struct courier {
     const struct dispatch_args *p;
     const struct op_table *table;
     struct target_map map;
-    uint32_t *tokens; /* [32] in shared memory: those that have a row at the rank in hand */
+    uint32_t *tokens;     /* [32] in shared memory: those that have a row at the rank in hand */
+    uint32_t first, step; /* runs of tokens are shared out among the couriers of all blocks */
 };
 
 TERN_DEVICE struct courier courier_of(const struct dispatch_args *p, const struct op_table *table)
@@ -27,6 +28,8 @@ TERN_DEVICE struct courier courier_of(const struct dispatch_args *p, const struc
     c.map = target_map_of(&p->f, table, &p->route, p->layout, p->topk, p->num_experts);
     c.tokens = (uint32_t *)(shared_memory() + p->table_bytes +
                             p->num_senders * p->num_stages * (p->stage_bytes + (uint32_t)sizeof(uint64_t)));
+    c.first = (uint32_t)bid();
+    c.step = (uint32_t)nblk();
     return c;
 }
 
@@ -37,7 +40,7 @@ TERN_DEVICE struct place meta_place(const struct courier *c, int column, int ran
 
 TERN_DEVICE uint64_t source_of(const struct courier *c, uint32_t t)
 {
-    return (uint64_t)t << 32 | (uint32_t)c->p->f.rank;
+    return (uint64_t)t << 32 | (c->map.first_rank + (uint32_t)c->p->f.rank);
 }
 
 /* Rank layout: ids and weights of `num` rows from `row` on at rank d; those of c->tokens. All lanes. */
@@ -46,7 +49,7 @@ TERN_DEVICE void send_choices(const struct courier *c, int d, int64_t row, uint3
     const struct dispatch_args *p = c->p;
     struct place ids = meta_place(c, EP_COL_IDS, d);
     struct place weights = meta_place(c, EP_COL_WEIGHTS, d);
-    int32_t first = d * (int32_t)c->map.experts_a_rank;
+    int32_t first = ((int32_t)c->map.first_rank + d) * (int32_t)c->map.experts_a_rank;
     int32_t end = first + (int32_t)c->map.experts_a_rank;
     if (!weights.base && !ids.base) {
         return;
@@ -137,7 +140,7 @@ TERN_DEVICE void send_meta(const struct courier *c)
     }
     if (p->layout == 0) {
         uint32_t runs = (p->num_tokens + 31) / 32 * num_ranks;
-        for (uint32_t i = (uint32_t)bid(); i < runs; i += (uint32_t)nblk()) {
+        for (uint32_t i = c->first; i < runs; i += c->step) {
             /* Ranks that run at once begin with different peers. */
             uint32_t d = (i + (uint32_t)p->f.rank) % num_ranks;
             send_run(c, i / num_ranks * 32, (int)d);
@@ -145,7 +148,7 @@ TERN_DEVICE void send_meta(const struct courier *c)
         return;
     }
     uint64_t choices = (uint64_t)p->num_tokens * p->topk;
-    for (uint64_t i = (uint64_t)bid() * 32 + (uint32_t)lane(); i < choices; i += (uint64_t)nblk() * 32) {
+    for (uint64_t i = (uint64_t)c->first * 32 + (uint32_t)lane(); i < choices; i += (uint64_t)c->step * 32) {
         send_choice(c, (uint32_t)(i / p->topk), (uint32_t)(i % p->topk));
     }
 }

@@ -7,6 +7,7 @@
  *
  *   done[R][B]      u64  written by block b of rank s: the epoch it has finished   one writer a word
  *   abort           u64  written by any rank: some rank gave up, see ABORT_*
+ *   waits           u64  behind it; by the rank itself: whom it waits for in another domain. Mates clear it
  *   message[2][R]   tagged words from rank s: it is in, and where its outputs are; by parity of the epoch
  *   counts[2][R]    tagged words from rank s: its count row (route only); likewise
  *   pieces[R][P]    u64  written by rank s's copy engine: the run whose piece p of its rows is in staging
@@ -105,8 +106,8 @@ struct op_frame {
     uint64_t *latest; /* in host-visible memory: the ticket of the latest operation that has left */
     uint64_t ticket;  /* of this one; 0: in a graph, nobody waits for it */
     uint64_t timeout_ns;
-    int32_t operation; /* enum tern_operation */
-    uint32_t reserved;
+    int32_t operation;  /* enum tern_operation */
+    int32_t first_rank; /* of the domain: ranks are numbered from it in a frame */
     struct ep_message message;
 };
 
@@ -152,6 +153,8 @@ struct route_args {
     const void *topk_idx;
     uint32_t idx_bytes, num_tokens, topk, num_experts;
     uint32_t layout, alignment;
+    int32_t num_all; /* across domains: ranks; the frame has one domain's */
+    uint32_t num_domains;
 };
 
 struct column_in {

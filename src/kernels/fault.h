@@ -14,9 +14,35 @@ enum {
     OP_AWAIT_MATCH = 3,
     OP_AWAIT_EXPERT_ID = 4,
     OP_AWAIT_WEIGHTS = 5,
-    OP_AWAIT_ROWS = 6
+    OP_AWAIT_ROWS = 6,
+    OP_AWAIT_COUNTS = 7,
+    OP_AWAIT_BLOCK = 8,
+    OP_AWAIT_CREDIT = 9,
+    OP_AWAIT_CHUNK = 10,
+    OP_AWAIT_TRANSPORT = 11
 };
 enum { OP_STATUS_INVALID = -1, OP_STATUS_MISMATCH = -10, OP_STATUS_TIMEOUT = -11 };
+
+/* Ranks are numbered from the domain's first in a frame and in notes, where those of other domains may be
+ * negative; records and abort words have the communicator's numbers. A kernel that is for one domain alone
+ * knows the difference: none. */
+#ifndef OP_FIRST_RANK
+#define OP_FIRST_RANK(f) ((void)(f), 0)
+#endif
+
+/* Whether a wait for the last word of rank `of` goes on past the deadline. Across domains it does, for a
+ * while: who waits for a rank that waits for another domain is not to be the first to speak; least of all
+ * about its own blocks, which have a rank to name when they give up. */
+#ifndef OP_AWAITS_ON
+#define OP_AWAITS_ON(f, of, elapsed_ns) 0
+#endif
+
+/* Whether a rank whose last word did not come waits itself, for somebody whom the note then names. */
+#ifndef OP_EXCUSES
+#define OP_EXCUSES(f, note) 0
+#endif
+/* Beside a rank's abort word: whom it waits for, in the same form (inter_fault.h). */
+enum { OP_WAITS_WORD = 1 };
 
 TERN_DEVICE uint64_t *op_word(const struct op_frame *f, int rank, uint64_t offset, int i)
 {
@@ -29,6 +55,11 @@ TERN_DEVICE uint64_t *op_own_word(const struct op_frame *f, uint64_t offset, int
     return (uint64_t *)(f->own + offset) + i;
 }
 
+/* How a rank tells another that somebody gave up. Ranks that are not addressed are told otherwise. */
+#ifndef OP_SET_WORD
+#define OP_SET_WORD(f, rank, offset, i, value) st_relaxed_sys_u64(op_word(f, rank, offset, i), value)
+#endif
+
 TERN_DEVICE int op_aborted(const struct op_frame *f)
 {
     /* Relaxed: nothing is read on the strength of it. Pairs with op_tell in any rank. */
@@ -37,13 +68,15 @@ TERN_DEVICE int op_aborted(const struct op_frame *f)
 
 /* What a record says; the rest it takes from the frame. */
 struct op_note {
-    int status, awaited, peer, reporter;
+    int status, awaited, peer;
+    int reporter; /* this rank, or the one for whom it acts */
     uint64_t epoch, expected, seen, elapsed_ns;
-    uint64_t late_low, late_high; /* ranks 0..63 and 64..127 */
+    uint64_t late_low, late_high; /* ranks 0..63 and 64..127 of the communicator */
 };
 
-TERN_DEVICE void op_note_late(struct op_note *n, int rank)
+TERN_DEVICE void op_note_late(const struct op_frame *f, struct op_note *n, int late)
 {
+    int rank = late + OP_FIRST_RANK(f);
     uint64_t bit = 1ull << (rank & 63);
     n->late_low |= rank < 64 ? bit : 0;
     n->late_high |= rank < 64 ? 0 : bit;
@@ -56,9 +89,9 @@ TERN_DEVICE void op_fill_record(const struct op_frame *f, struct ep_record *r, c
     r->status = n->status;
     r->operation = f->operation;
     r->awaited = n->awaited;
-    r->rank = f->rank;
-    r->peer = n->peer;
-    r->reporter = n->reporter;
+    r->rank = f->rank + OP_FIRST_RANK(f);
+    r->peer = n->peer + OP_FIRST_RANK(f);
+    r->reporter = n->reporter + OP_FIRST_RANK(f);
     r->block = bid();
     r->warp = warp();
     r->epoch = n->epoch;
@@ -83,9 +116,10 @@ TERN_DEVICE void op_write_record(const struct op_frame *f, const struct op_note 
 /* Every rank learns who was late, so that nobody blames a rank that is itself waiting. */
 TERN_DEVICE void op_tell(const struct op_frame *f, const struct op_note *n)
 {
-    uint64_t word = ABORT_WORD(n->peer, f->rank, n->status, n->awaited);
+    int culprit = n->peer + OP_FIRST_RANK(f), reporter = n->reporter + OP_FIRST_RANK(f);
+    uint64_t word = ABORT_WORD(culprit, reporter, n->status, n->awaited);
     for (int d = 0; d < f->num_ranks; d++) {
-        st_relaxed_sys_u64(op_word(f, d, f->abort_offset, 0), word);
+        OP_SET_WORD(f, d, f->abort_offset, 0, word);
     }
 }
 
@@ -96,14 +130,19 @@ TERN_DEVICE void op_fault(const struct op_frame *f, const struct op_note *n)
     op_tell(f, n);
 }
 
+/* What a rank has said in a word like the abort word. */
+TERN_DEVICE void op_note_word(const struct op_frame *f, struct op_note *n, uint64_t word)
+{
+    n->status = ABORT_STATUS(word);
+    n->awaited = ABORT_AWAITED(word);
+    n->peer = ABORT_CULPRIT(word) - OP_FIRST_RANK(f);
+    n->reporter = ABORT_REPORTER(word) - OP_FIRST_RANK(f);
+}
+
 /* A peer's discovery reached this rank by its abort word. */
 TERN_DEVICE void op_hear(const struct op_frame *f, struct op_note *n)
 {
-    uint64_t word = ld_relaxed_sys_u64(op_own_word(f, f->abort_offset, 0));
-    n->status = ABORT_STATUS(word);
-    n->awaited = ABORT_AWAITED(word);
-    n->peer = ABORT_CULPRIT(word);
-    n->reporter = ABORT_REPORTER(word);
+    op_note_word(f, n, ld_relaxed_sys_u64(op_own_word(f, f->abort_offset, 0)));
     op_write_record(f, n);
 }
 

@@ -24,17 +24,11 @@ TERN_DEVICE uint32_t scan_warp(uint32_t v)
 }
 
 /* All lanes. Tokens lie side by side in a warp, `topk` lanes each, and this lane is the k-th of its token:
- * whether none before it there has its value. Shuffles, because match_any_u32 takes the longer the more
- * values a warp has. */
+ * whether none before it there has its value. */
 TERN_DEVICE int is_first(uint32_t value, uint32_t k, uint32_t topk)
 {
-    int first = 1;
-    TERN_ROLLED
-    for (uint32_t i = 1; i < topk; i++) {
-        uint32_t other = shfl_u32(value, (lane() - (int)i) & 31);
-        first &= i > k || other != value;
-    }
-    return first;
+    uint32_t mine = topk < 32 ? ((1u << topk) - 1) << ((uint32_t)lane() - k) : ~0u;
+    return TERN_FFS(match_any_u32(value) & mine) - 1 == lane();
 }
 
 #endif

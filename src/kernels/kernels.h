@@ -9,13 +9,21 @@
 
 #define TERN_KERNEL_LIST(X)                                                                                  \
     X(route, struct route_args, 512)                                                                         \
+    X(route_inter, struct route_inter_args, 512)                                                             \
     X(dispatch_bulk, struct dispatch_args, 544)                                                              \
     X(dispatch_plain, struct dispatch_args, 544)                                                             \
     X(combine_bulk, struct combine_args, 544)                                                                \
     X(combine_plain, struct combine_args, 544)                                                               \
+    X(dispatch_inter_bulk, struct dispatch_inter_args, 256)                                                  \
+    X(dispatch_inter_plain, struct dispatch_inter_args, 256)                                                 \
+    X(combine_inter_bulk, struct combine_inter_args, 256)                                                    \
+    X(combine_inter_wide_bulk, struct combine_inter_args, 256)                                               \
+    X(combine_inter_plain, struct combine_inter_args, 256)                                                   \
     X(ll_dispatch_bulk, struct ll_dispatch_args, 512)                                                        \
     X(ll_dispatch_mask_bulk, struct ll_dispatch_args, 512)                                                   \
     X(ll_dispatch_plain, struct ll_dispatch_args, 512)                                                       \
+    X(ll_dispatch_inter_bulk, struct ll_dispatch_inter_args, 384)                                            \
+    X(ll_dispatch_inter_plain, struct ll_dispatch_inter_args, 384)                                           \
     X(ll_combine_bulk, struct ll_combine_args, 512)                                                          \
     X(ll_combine_mask_bulk, struct ll_combine_args, 512)                                                     \
     X(ll_combine_plain, struct ll_combine_args, 512)                                                         \
@@ -25,12 +33,18 @@
     X(ll_combine_log10_bulk, struct ll_combine_args, 512)                                                    \
     X(ll_combine_log10_mask_bulk, struct ll_combine_args, 512)                                               \
     X(ll_combine_log10_plain, struct ll_combine_args, 512)                                                   \
+    X(ll_combine_inter_bulk, struct ll_combine_inter_args, 384)                                              \
+    X(ll_combine_inter_plain, struct ll_combine_inter_args, 384)                                             \
+    X(ll_combine_fp8_inter_bulk, struct ll_combine_inter_args, 384)                                          \
+    X(ll_combine_fp8_inter_plain, struct ll_combine_inter_args, 384)                                         \
+    X(ll_combine_log10_inter_bulk, struct ll_combine_inter_args, 384)                                        \
+    X(ll_combine_log10_inter_plain, struct ll_combine_inter_args, 384)                                       \
     X(ll_mask, struct ll_mask_args, 128)                                                                     \
     X(copy_rows, struct copy_args, 512)                                                                      \
     X(enter, struct enter_args, 256)                                                                         \
     X(net_ops, struct net_args, 512)                                                                         \
     X(wake, struct wake_args, 32)                                                                            \
-    X(softnic, struct softnic_args, 256)                                                                     \
+    X(softnic, struct softnic_crew, 256)                                                                     \
     X(softnic_rc, struct softnic_rc_args, 128)                                                               \
     X(wire_store, struct wire_args, 1024)                                                                    \
     X(wire_load, struct wire_args, 1024)                                                                     \
@@ -41,7 +55,8 @@
     X(drive_bulk, struct drive_args, 512)                                                                    \
     X(drive_ping, struct drive_args, 512)                                                                    \
     X(drive_fetch, struct drive_args, 32)                                                                    \
-    X(drive_barrier, struct drive_args, 512)
+    X(drive_barrier, struct drive_args, 512)                                                                 \
+    X(drive_nic, struct drive_nic_args, 512)
 
 enum terni_kernel {
 #define TERN_KERNEL_ENUM(name, type, threads) TERN_KERNEL_##name,

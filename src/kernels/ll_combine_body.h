@@ -58,7 +58,12 @@ TERN_DEVICE void ll_announce_combine(const struct ll_combine_args *p, uint64_t e
 {
     for (int d = lane(); d < p->f.num_ranks; d += 32) {
         heap = d == lane() ? heap : p->f.ep_bases[d];
-        if (!ll_gone(&p->f, &p->lane, d)) {
+        if (ll_gone(&p->f, &p->lane, d)) {
+            continue;
+        }
+        if (ll_is_far(&p->f, d)) {
+            ll_set_entry(&p->f, &p->lane, epoch, d, (uint32_t)p->f.message.signature);
+        } else {
             OP_STORE_READY(ll_entry(&p->lane, heap, epoch, p->f.rank),
                            op_tagged(epoch, (uint32_t)p->f.message.signature));
         }

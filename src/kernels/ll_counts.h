@@ -53,6 +53,13 @@ TERN_DEVICE void ll_take_count(const struct ll_receiver *r, uint32_t s, uint32_t
     }
 }
 
+/* The word that says that word w of rank s's entry is here. A near rank's says so itself; a far one puts the
+ * others before it sets the first. */
+TERN_DEVICE uint32_t ll_entry_sign(const struct ll_dispatch_args *p, uint32_t s, uint32_t w)
+{
+    return ll_is_far(&p->f, (int)s) ? (uint32_t)LL_ENTRY_SIGNATURE : w;
+}
+
 /* All receiving threads: every rank is in, in the same operation, with these counts, or masked, with none; 0:
  * abandon. If a rank was lost over it, the counts wait for ll_recount: the operation is doubtful. */
 TERN_DEVICE int ll_await_counts(const struct ll_receiver *r)
@@ -63,10 +70,15 @@ TERN_DEVICE int ll_await_counts(const struct ll_receiver *r)
     for (uint32_t i = (uint32_t)tid(); ok && i < words * (uint32_t)p->f.num_ranks;
          i += (uint32_t)r->threads) {
         uint32_t s = i / words, w = i % words, value = 0;
+        uint32_t sign = ll_entry_sign(p, s, w);
         uint32_t gone = ll_gone(&p->f, &p->lane, (int)s);
+        const uint64_t *entry = ll_entry(&p->lane, p->f.own, r->epoch, (int)s);
         int end = gone ? LL_LOST
-                       : ll_await(&p->f, &p->lane, r->epoch, r->begin, OP_AWAIT_READY, (int)s,
-                                  ll_entry(&p->lane, p->f.own, r->epoch, (int)s) + w, &value);
+                       : ll_await(&p->f, &p->lane, r->epoch, r->begin, OP_AWAIT_READY, (int)s, entry + sign,
+                                  &value);
+        if (end == LL_HERE && sign != w) {
+            value = (uint32_t)entry[w]; /* acquired with the first */
+        }
         if (ll_has_masks(&p->lane) && end == LL_LOST && gone != LL_KNOWN) {
             ll_raise_doubt(&p->lane, r->epoch);
         }
@@ -91,10 +103,11 @@ TERN_DEVICE void ll_recount(const struct ll_receiver *r)
         int known = ll_gone(&p->f, &p->lane, s) == LL_KNOWN;
         int here = !known;
         for (uint32_t w = (uint32_t)lane(); here && w < words; w += 32) {
+            uint32_t sign = ll_entry_sign(p, (uint32_t)s, w);
             /* Pairs with ll_announce_counts at the source, as in ll_await. */
-            uint64_t seen = ld_acquire_sys_u64(&entry[w]);
+            uint64_t seen = ld_acquire_sys_u64(&entry[sign]);
             here = op_has_tag(seen, r->epoch) &&
-                   (w != LL_ENTRY_SIGNATURE || (uint32_t)seen == (uint32_t)p->f.message.signature);
+                   (sign != LL_ENTRY_SIGNATURE || (uint32_t)seen == (uint32_t)p->f.message.signature);
         }
         here = warp_all(here);
         here = !known && ll_settle(&p->lane.masks.verdicts[s], r->epoch, here);

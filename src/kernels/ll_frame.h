@@ -36,6 +36,8 @@ TERN_DEVICE char *ll_buffer(const struct ll_lane *l, char *heap, uint64_t epoch)
     return heap + l->buffers + (epoch & 1) * l->buffer_bytes;
 }
 
+enum { LL_AT_ONCE = 2 }; /* loads that a thread has on their way, to hide the latency of each */
+
 /* What a block reads first of all, so that it comes while the block does what needs none of it. */
 struct ll_glance {
     uint64_t epoch; /* of this operation */
@@ -118,16 +120,30 @@ TERN_DEVICE int ll_expire(const struct op_frame *f, const struct ll_lane *l, str
     for (int s = 0; note->awaited == OP_AWAIT_READY && s < f->num_ranks; s++) {
         if (!ll_gone(f, l, s) &&
             !op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, note->epoch, s)), note->epoch)) {
-            op_note_late(note, s);
+            op_note_late(f, note, s);
         }
     }
-    op_note_late(note, note->peer);
+    op_note_late(f, note, note->peer);
     if (ll_has_masks(l)) {
         ll_evict(f, l, note);
         return LL_LOST;
     }
     op_fault(f, note);
     return LL_ABANDON;
+}
+
+/* Whether ranks both near and far have not entered the operation: then one of them waits for the other in the
+ * one before, and knows better who is to blame. So who sees both waits an eighth longer for it to speak. */
+TERN_DEVICE int ll_is_torn(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch)
+{
+    int near = 0, far = 0;
+    TERN_ROLLED
+    for (int s = 0; LL_WITH_FAR && s < f->num_ranks; s++) {
+        int is_in = op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, epoch, s)), epoch);
+        near |= !is_in && !ll_is_far(f, s);
+        far |= !is_in && ll_is_far(f, s);
+    }
+    return near && far;
 }
 
 /* Waits for a tagged word (OP_AWAIT_READY) or a row's word (OP_AWAIT_DONE) of rank `peer`: LL_HERE, LL_LOST
@@ -147,6 +163,10 @@ TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint
         }
         struct op_note note = {OP_STATUS_TIMEOUT, awaited, peer, f->rank, epoch, epoch, seen >> 32, 0, 0, 0};
         int verdict = ll_patient(f, l, &patience, &note);
+        if (LL_WITH_FAR && TERN_RARE(verdict == OP_EXPIRED) &&
+            note.elapsed_ns <= f->timeout_ns + f->timeout_ns / 8 && ll_is_torn(f, l, epoch)) {
+            continue;
+        }
         if (TERN_RARE(verdict != OP_WAIT_ON)) {
             end = verdict == OP_LOST ? LL_LOST : verdict == OP_EXPIRED ? ll_expire(f, l, &note) : LL_ABANDON;
             break;
@@ -156,54 +176,6 @@ TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint
         ll_note_wait(l, peer, begin);
     }
     return end;
-}
-
-/* Whether the last thread of a sending block has heard that the others leave this rank out. */
-TERN_DEVICE int ll_is_evicted(const struct op_frame *f, const struct ll_lane *l)
-{
-    return ll_has_masks(l) && tid() == nthr() - 1 && ll_heard(f, l, f->rank);
-}
-
-/* All threads of a sending block: a barrier; 0 if it is to send no more. A rank that was stopped for so long
- * that it is evicted would write to buffers that others use by now. */
-TERN_DEVICE int ll_sync_sender(const struct ll_lane *l, int evicted)
-{
-    if (ll_has_masks(l)) {
-        return !sync_block_or(evicted);
-    }
-    sync_block();
-    return 1;
-}
-
-enum { LL_AT_ONCE = 2 }; /* loads that a thread has on their way, to hide the latency of each */
-
-/* All threads of the block: `bytes` of global memory into a stage. */
-TERN_DEVICE void ll_load_row(char *stage, const char *from, uint32_t bytes)
-{
-    uint32_t step = (uint32_t)nthr() * 16;
-    for (uint32_t i0 = (uint32_t)tid() * 16; i0 < bytes; i0 += LL_AT_ONCE * step) {
-        struct vec16 v[LL_AT_ONCE];
-        TERN_UNROLL
-        for (int a = 0; a < LL_AT_ONCE; a++) {
-            if (i0 + (uint32_t)a * step < bytes) {
-                v[a] = ld_stream_vec16(from + i0 + (uint32_t)a * step);
-            }
-        }
-        TERN_UNROLL
-        for (int a = 0; a < LL_AT_ONCE; a++) {
-            if (i0 + (uint32_t)a * step < bytes) {
-                st_vec16(stage + i0 + (uint32_t)a * step, v[a]);
-            }
-        }
-    }
-}
-
-/* All threads of the block: a stage to where it goes, in the plain variant. */
-TERN_DEVICE void ll_store_row(char *to, const char *stage, uint32_t bytes)
-{
-    for (uint32_t i = (uint32_t)tid() * 16; i < bytes; i += (uint32_t)nthr() * 16) {
-        st_vec16(to + i, ld_vec16(stage + i));
-    }
 }
 
 #endif

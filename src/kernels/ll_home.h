@@ -36,6 +36,12 @@ TERN_DEVICE int ll_is_out(const struct ll_combine_args *p)
     return ll_has_masks(&p->lane) && ll_heard(&p->f, &p->lane, p->f.rank);
 }
 
+/* One warp: the same, and all lanes learn the same. */
+TERN_DEVICE int ll_is_warp_out(const struct ll_combine_args *p)
+{
+    return ll_has_masks(&p->lane) && warp_any(ll_is_out(p));
+}
+
 TERN_DEVICE char *ll_home_at(const struct ll_combine_args *p, uint64_t epoch, const struct ll_parcel *to)
 {
     return ll_buffer(&p->lane, to->heap, epoch) + (uint64_t)(uint32_t)to->index * p->lane.home_stride;

@@ -17,7 +17,8 @@
 #ifndef TERN_LL_MASK_H
 #define TERN_LL_MASK_H
 
-#include "kernels/ll_args.h"
+#include "kernels/ll_far.h" /* before op.h: it says how words are set */
+
 #include "kernels/op.h"
 
 enum {
@@ -113,10 +114,12 @@ TERN_DEVICE void ll_evict(const struct op_frame *f, const struct ll_lane *l, con
 {
     uint64_t word = ABORT_WORD(note->peer, f->rank, note->status, note->awaited);
     ll_tell_host(f, l, note);
-    st_relaxed_sys_u64(op_word(f, note->peer, l->masks.heard, note->peer), word);
-    OP_FENCE(); /* it knows no later than the others, to whom it would send, and who would not wait for it */
+    ll_set_word(f, note->peer, l->masks.heard, note->peer, word);
+    /* It knows no later than the others, to whom it would send, and who would not wait for it; unless it is
+     * far, when nothing orders what it is told. */
+    OP_FENCE();
     for (int d = 0; d < f->num_ranks; d++) {
-        st_relaxed_sys_u64(op_word(f, d, l->masks.heard, note->peer), word);
+        ll_set_word(f, d, l->masks.heard, note->peer, word);
     }
 }
 
@@ -132,7 +135,7 @@ TERN_DEVICE void ll_say_alive(const struct op_frame *f, const struct ll_lane *l)
 {
     uint64_t now = clock_ns();
     for (int d = 0; d < f->num_ranks; d++) {
-        st_relaxed_sys_u64(op_word(f, d, l->masks.alive, f->rank), now);
+        ll_set_word(f, d, l->masks.alive, f->rank, now);
     }
 }
 

@@ -3,13 +3,14 @@
  * Low-latency combine, rows that go home as they are: every warp is a pipeline of its own. Rows are dealt out
  * to warps of all blocks in turn. By bulk copies one lane does it all: it loads a row in chunks into its
  * warp's ring of stages, and stores each chunk as it lands. So all rows of a block are on their way at once,
- * and what one row waits for, its last copy and the fence before its word, delays no other.
+ * and what one row waits for, its last copy and the fence before its word, delays no other. Rows for ranks of
+ * other domains go first, by all lanes, since the network is the slower.
  *
  * Shared memory: | chunks of warp 0, 1, ... | mbarriers of warp 0, 1, ... | */
 #ifndef TERN_LL_PIPE_H
 #define TERN_LL_PIPE_H
 
-#include "kernels/ll_home.h"
+#include "kernels/ll_ship.h"
 
 enum { LL_COPY_AT_ONCE = 8 }; /* 16-byte pieces that a lane has on their way without bulk copies */
 
@@ -44,7 +45,7 @@ TERN_DEVICE uint32_t ll_find_push(const struct ll_combine_args *p, uint32_t u, u
         if (!known) {
             *push = p->lane.pushes[u];
         }
-        if (ll_goes_home(p, push->rank)) {
+        if (ll_goes_home(p, push->rank) && !ll_ships(p, push->rank)) {
             break;
         }
         known = 0;
@@ -168,7 +169,7 @@ TERN_DEVICE void ll_pipe_plain(const struct ll_combine_args *p, uint64_t epoch, 
     while (u < count) {
         struct ll_parcel to = ll_push_to(p, &push);
         const char *row = ll_push_from(p, &push);
-        if (ll_has_masks(&p->lane) && warp_any(ll_is_out(p))) {
+        if (ll_is_warp_out(p)) {
             return;
         }
         u = ll_find_push(p, u + step, count, 0, &push);
@@ -176,6 +177,20 @@ TERN_DEVICE void ll_pipe_plain(const struct ll_combine_args *p, uint64_t epoch, 
         sync_warp(); /* with the fence in ll_tell_home: the row comes before its word */
         if (lane() == 0 && !ll_is_out(p)) {
             ll_tell_home(p, epoch, &to);
+        }
+    }
+}
+
+/* Each warp: its rows for far ranks. */
+TERN_DEVICE void ll_pipe_far(const struct ll_combine_args *p, uint64_t epoch, uint32_t count)
+{
+    uint32_t used = 0;
+    for (uint32_t u = ll_warp_number(); u < count; u += (uint32_t)(nblk() * nwarps())) {
+        struct ll_push push = p->lane.pushes[u];
+        if (ll_ships(p, push.rank)) {
+            char *slot = ll_take_slot(p, epoch, u, &used);
+            ll_copy_row(slot, ll_push_from(p, &push), p->row_bytes);
+            ll_ship(p, epoch, push.rank, push.place, slot);
         }
     }
 }
@@ -202,6 +217,9 @@ TERN_DEVICE struct ll_push ll_prepare_pipe(const struct ll_combine_args *p, cons
 TERN_DEVICE void ll_pipe_send(const struct ll_combine_args *p, uint64_t epoch, uint32_t count,
                               struct ll_push push, const int bulk)
 {
+    if (LL_WITH_FAR) {
+        ll_pipe_far(p, epoch, count);
+    }
     if (!bulk) {
         ll_pipe_plain(p, epoch, count, push);
     } else if (lane() == 0) {

@@ -3,9 +3,10 @@
  * Low-latency dispatch, sending. The last block counts all tokens and tells every peer how many rows and
  * choices come; each other block has a run of consecutive tokens. It counts what comes before its run, which
  * makes slots, and takes token after token: all its warps read and cast the row into shared memory, the first
- * one writes the header, and one copy for each rank that the token goes to leaves from there. With few tokens
- * a block has one or none, so latency is all: what needs neither the epoch nor the counts, the first row and
- * its ids, is read before either is known.
+ * one writes the header, and one copy for each rank that the token goes to leaves from there; for ranks of
+ * other domains, one into the out-box (ll_carry.h). With few tokens a block has one or none, so latency is
+ * all: what needs neither the epoch nor the counts, the first row and its ids, is read before either is
+ * known.
  *
  * Shared memory: | counters [E + R] | slots [LL_STAGES][R] | stages |. Stage i is written again two barriers
  * after its copies were started; between the two their word was sent, hence they had ended. */
@@ -13,6 +14,7 @@
 #define TERN_LL_SEND_H
 
 #include "kernels/cast.h"
+#include "kernels/ll_carry.h"
 #include "kernels/ll_sender.h"
 
 /* A program that is wrong on purpose, for test/tsan_awake.sh, is without it. */
@@ -23,6 +25,23 @@
 #define LL_DISPATCH_PROXY_FENCE() fence_proxy_async_global()
 #define LL_DISPATCH_STAGE_FENCE() fence_proxy_async_shared()
 #endif
+
+/* Whether the last thread of a sending block has heard that the others leave this rank out. */
+TERN_DEVICE int ll_is_evicted(const struct op_frame *f, const struct ll_lane *l)
+{
+    return ll_has_masks(l) && tid() == nthr() - 1 && ll_heard(f, l, f->rank);
+}
+
+/* All threads of a sending block: a barrier; 0 if it is to send no more. A rank that was stopped for so long
+ * that it is evicted would write to buffers that others use by now. */
+TERN_DEVICE int ll_sync_sender(const struct ll_lane *l, int evicted)
+{
+    if (ll_has_masks(l)) {
+        return !sync_block_or(evicted);
+    }
+    sync_block();
+    return 1;
+}
 
 /* Word w of what rank d is told. */
 TERN_DEVICE uint32_t ll_entry_value(const struct ll_sender *s, uint32_t d, uint32_t w)
@@ -48,7 +67,7 @@ TERN_DEVICE void ll_announce_counts(const struct ll_sender *s)
     uint32_t step = nthr() < LL_ANNOUNCERS ? (uint32_t)nthr() : LL_ANNOUNCERS;
     TERN_ROLLED
     for (int d = 0; s->turn < LL_ANNOUNCERS && d < p->f.num_ranks; d++) {
-        if (ll_gone(&p->f, &p->lane, d)) {
+        if (ll_gone(&p->f, &p->lane, d) || ll_is_far(&p->f, d)) {
             continue;
         }
         uint64_t *to = ll_entry(&p->lane, ll_heap(s, d), s->epoch, p->f.rank);
@@ -56,6 +75,24 @@ TERN_DEVICE void ll_announce_counts(const struct ll_sender *s)
         for (uint32_t w = (uint32_t)s->turn; w < words; w += step) {
             OP_STORE_READY(to + w, op_tagged(s->epoch, ll_entry_value(s, (uint32_t)d, w)));
         }
+    }
+}
+
+/* All threads of the last block: the same for far ranks, each of which one warp tells. */
+TERN_DEVICE void ll_announce_far(const struct ll_sender *s)
+{
+    const struct ll_dispatch_args *p = s->p;
+    uint32_t words = LL_ENTRY_WORDS(p->experts_a_rank);
+    for (int d = warp(); d < p->f.num_ranks; d += nwarps()) {
+        if (ll_gone(&p->f, &p->lane, d) || !ll_is_far(&p->f, d)) {
+            continue;
+        }
+        uint64_t *out = ll_entry_out(&p->f, &p->lane, s->epoch, d);
+        for (uint32_t w = 1 + (uint32_t)lane(); w < words; w += 32) {
+            out[w] = op_tagged(s->epoch, ll_entry_value(s, (uint32_t)d, w));
+        }
+        sync_warp();
+        ll_put_entry(&p->f, &p->lane, s->epoch, d, words, ll_entry_value(s, (uint32_t)d, LL_ENTRY_SIGNATURE));
     }
 }
 
@@ -120,6 +157,35 @@ TERN_DEVICE void ll_give_slots(const struct ll_sender *s, uint32_t t, uint32_t s
     sync_warp();
 }
 
+/* All threads of the block: `bytes` of global memory into a stage. */
+TERN_DEVICE void ll_load_row(char *stage, const char *from, uint32_t bytes)
+{
+    uint32_t step = (uint32_t)nthr() * 16;
+    for (uint32_t i0 = (uint32_t)tid() * 16; i0 < bytes; i0 += LL_AT_ONCE * step) {
+        struct vec16 v[LL_AT_ONCE];
+        TERN_UNROLL
+        for (int a = 0; a < LL_AT_ONCE; a++) {
+            if (i0 + (uint32_t)a * step < bytes) {
+                v[a] = ld_stream_vec16(from + i0 + (uint32_t)a * step);
+            }
+        }
+        TERN_UNROLL
+        for (int a = 0; a < LL_AT_ONCE; a++) {
+            if (i0 + (uint32_t)a * step < bytes) {
+                st_vec16(stage + i0 + (uint32_t)a * step, v[a]);
+            }
+        }
+    }
+}
+
+/* All threads of the block: a stage to where it goes, in the plain variant. */
+TERN_DEVICE void ll_store_row(char *to, const char *stage, uint32_t bytes)
+{
+    for (uint32_t i = (uint32_t)tid() * 16; i < bytes; i += (uint32_t)nthr() * 16) {
+        st_vec16(to + i, ld_vec16(stage + i));
+    }
+}
+
 /* One warp: two blocks of 128 channels, half a warp each, 8 channels a lane from c on. */
 TERN_DEVICE void ll_cast_blocks(const struct ll_sender *s, char *row, uint32_t c, struct vec16 v)
 {
@@ -180,6 +246,9 @@ TERN_DEVICE void ll_start(const struct ll_sender *s, uint32_t stage, const int b
     const int32_t *slots = s->slots + stage * (uint32_t)p->f.num_ranks;
     const char *from = s->stages + stage * p->row_bytes;
     for (int d = bulk ? s->turn : 0; d < p->f.num_ranks; d += bulk ? nthr() : 1) {
+        if (ll_is_far(&p->f, d)) {
+            continue;
+        }
         if (slots[d] >= 0 && bulk) {
             bulk_store(ll_row_at(s, ll_heap(s, d), slots[d]), from, p->row_bytes);
         } else if (slots[d] >= 0) {
@@ -188,6 +257,37 @@ TERN_DEVICE void ll_start(const struct ll_sender *s, uint32_t stage, const int b
     }
     if (bulk) {
         bulk_commit();
+    }
+}
+
+/* One warp: whether the staged token goes to a far rank. */
+TERN_DEVICE int ll_goes_far(const struct ll_sender *s, const int32_t *slots)
+{
+    int goes = 0;
+    for (int d = lane(); d < s->p->f.num_ranks; d += 32) {
+        goes |= slots[d] >= 0 && ll_is_far(&s->p->f, d);
+    }
+    return warp_any(goes);
+}
+
+/* All threads, after the stage is whole: the row into the out-box, and from there, a warp a rank, to each far
+ * rank that it is for. */
+TERN_DEVICE void ll_start_far(const struct ll_sender *s, uint32_t t, uint32_t stage)
+{
+    const struct ll_dispatch_args *p = s->p;
+    const int32_t *slots = s->slots + stage * (uint32_t)p->f.num_ranks;
+    char *out = ll_rows_out(&p->f, s->epoch) + (uint64_t)t * p->lane.row_stride;
+    if (!ll_goes_far(s, slots)) { /* the same in all warps */
+        return;
+    }
+    ll_store_row(out, s->stages + stage * p->row_bytes, p->row_bytes);
+    sync_block();
+    for (int d = warp(); d < p->f.num_ranks; d += nwarps()) {
+        if (slots[d] >= 0 && ll_is_far(&p->f, d)) {
+            uint64_t i = ll_place_of(&p->lane, (uint32_t)p->f.rank, (uint32_t)slots[d]);
+            ll_put_row(&p->f, &p->lane, s->epoch, d, t + (uint32_t)d, ll_row_at(s, p->f.own, slots[d]), out,
+                       p->row_bytes, i);
+        }
     }
 }
 
@@ -202,7 +302,7 @@ TERN_DEVICE void ll_tell(const struct ll_sender *s, uint32_t stage)
     }
     OP_FENCE(); /* pairs with the acquire in ll_await: the row comes before its word */
     for (int d = s->turn; d < p->f.num_ranks; d += nthr()) {
-        if (slots[d] >= 0) {
+        if (slots[d] >= 0 && !ll_is_far(&p->f, d)) {
             uint64_t i = ll_place_of(&p->lane, (uint32_t)p->f.rank, (uint32_t)slots[d]);
             OP_STORE_DONE(ll_arrival(&p->lane, ll_heap(s, d), s->epoch, i), ll_arrived(s->epoch));
         }
@@ -261,6 +361,11 @@ TERN_DEVICE void ll_send_tokens(struct ll_sender *s, const int bulk)
         }
         if (bulk) {
             ll_start(s, stage, 1);
+        }
+        if (LL_WITH_FAR) {
+            ll_start_far(s, t, stage);
+        }
+        if (bulk) {
             bulk_wait(1);
         }
         if (started) {
@@ -289,6 +394,9 @@ TERN_DEVICE void ll_dispatch_send(struct ll_sender *s, const int bulk)
 {
     if (s->announces) {
         ll_announce_counts(s);
+    }
+    if (LL_WITH_FAR && s->announces) {
+        ll_announce_far(s);
     }
     if (nblk() == 1) { /* who counted all, and sends all */
         sync_block();

@@ -15,12 +15,19 @@ enum net_request_kind {
     NET_REQUEST_SIGNAL,
     NET_REQUEST_ATOMIC, /* result or not */
     NET_REQUEST_FENCE,
-    NET_REQUEST_QUIET, /* peer -1: all */
+    NET_REQUEST_QUIET, /* peer -1, queue TERN_ALL_QUEUES: all */
     NET_REQUEST_WAIT,
     NET_REQUEST_TEST,
     NET_REQUEST_AT_PEER,
     NET_REQUEST_BARRIER,
     NET_REQUEST_COUNT
+};
+
+enum {
+    NET_REQUEST_PLAIN = 1,  /* PUT, GET, PUT_SIGNAL: not _nbi; of one thread's: a quiet of its peer and queue
+                              follows */
+    NET_REQUEST_NO_OLD = 2, /* ATOMIC: nobody asks for the old value */
+    NET_REQUEST_BOUNCE = 4  /* PUT, GET: `local` is where NICs do not reach */
 };
 
 /* In memory that the host reads. */
@@ -43,6 +50,15 @@ struct net_request {
     uint64_t value, compare;
     uint64_t timeout_ns;
     struct net_result *result; /* or NULL */
+    uint32_t flags;            /* NET_REQUEST_* */
+    uint32_t reserved;
+};
+
+/* Device memory that NICs reach; one group at a time has it. */
+struct net_bounce {
+    uint32_t *lock; /* 1: taken */
+    char *memory;
+    uint64_t bytes;
 };
 
 struct net_args {
@@ -54,6 +70,7 @@ struct net_args {
     uint32_t num_each; /* consecutive ones, which one group performs in their order */
     int32_t group;     /* of net/group.h */
     uint32_t reserved;
+    struct net_bounce bounce;
 };
 
 #endif

@@ -18,11 +18,11 @@ TERN_DEVICE void perform_single(const struct tern_net *net, const struct net_req
         r->status = route_signal(net, q->peer, q->queue, q->remote, q->width, q->op, q->value);
         break;
     case NET_REQUEST_ATOMIC:
-        r->status =
-            route_atomic(net, q->peer, q->queue, q->remote, q->width, q->op, q->value, q->compare, &r->value);
-        if (q->num_old_bytes == 4) {
+        r->status = route_atomic(net, q->peer, q->queue, q->remote, q->width, q->op, q->value, q->compare,
+                                 !(q->flags & NET_REQUEST_NO_OLD), &r->value);
+        if (r->status == TERN_OK && q->num_old_bytes == 4) {
             *(uint32_t *)q->local = (uint32_t)r->value;
-        } else if (q->num_old_bytes == 8) {
+        } else if (r->status == TERN_OK && q->num_old_bytes == 8) {
             *(uint64_t *)q->local = r->value;
         }
         break;
@@ -33,11 +33,64 @@ TERN_DEVICE void perform_single(const struct tern_net *net, const struct net_req
         r->value = (uint64_t)net_test(q->remote, q->width, q->op, q->value);
         break;
     case NET_REQUEST_AT_PEER:
-        r->value = (uint64_t)(uintptr_t)net_address(net, q->peer, q->remote, 1);
+        r->value = (uint64_t)(uintptr_t)net_pointer(net, q->peer, q->remote);
         break;
     default:
         break;
     }
+    if (q->flags & NET_REQUEST_PLAIN && r->status == TERN_OK) {
+        r->status = route_quiet(net, q->peer, q->queue);
+    }
+}
+
+TERN_DEVICE int bounce_take(const struct net_args *p, struct net_group g, const struct net_request *q)
+{
+    const struct tern_net *net = &p->net;
+    uint64_t begin_ns = clock_ns();
+    struct net_patience w = net_patience_of(net->abort_word, begin_ns + net->timeout_ns);
+    uint32_t status = NET_OK;
+    /* Pairs with bounce_give in the group that had it. */
+    while (g.index == 0 && status == NET_OK && atom_cas_acqrel_gpu_u32(p->bounce.lock, 0, 1) != 0) {
+        status = net_patient(&w);
+    }
+    return group_status(g, net_ended(net, NET_FAULT_QUEUE, q->peer, q->queue, 0, status, begin_ns));
+}
+
+TERN_DEVICE void bounce_give(const struct net_args *p, struct net_group g)
+{
+    group_sync(g); /* nobody reads or writes it any more */
+    if (g.index == 0) {
+        atom_cas_acqrel_gpu_u32(p->bounce.lock, 1, 0); /* pairs with bounce_take */
+    }
+}
+
+/* PUT and GET: as a whole, or through the bounce area by its pieces. */
+TERN_DEVICE int perform_move(const struct net_args *p, struct net_group g, const struct net_request *q)
+{
+    int bounces = (q->flags & NET_REQUEST_BOUNCE) != 0, is_put = q->kind == NET_REQUEST_PUT;
+    int is_plain = bounces || (q->flags & NET_REQUEST_PLAIN) != 0;
+    int status = bounces ? bounce_take(p, g, q) : TERN_OK, is_taken = bounces && status == TERN_OK;
+    uint64_t at = 0;
+    for (int is_last = 0; status == TERN_OK && !is_last;) {
+        uint64_t left = q->bytes - at, bytes = bounces && left > p->bounce.bytes ? p->bounce.bytes : left;
+        char *local = (char *)q->local + at, *remote = (char *)q->remote + at;
+        char *here = bounces ? p->bounce.memory : local;
+        if (bounces && is_put) {
+            p2p_copy(g, here, local, bytes);
+        }
+        status = is_put ? route_put(&p->net, g, q->peer, q->queue, remote, here, bytes, is_plain)
+                        : route_get(&p->net, g, q->peer, q->queue, here, remote, bytes, is_plain);
+        if (bounces && !is_put && status == TERN_OK) {
+            p2p_copy(g, local, here, bytes);
+            group_sync(g); /* the next piece comes over it */
+        }
+        at += bytes;
+        is_last = bytes == left;
+    }
+    if (is_taken) {
+        bounce_give(p, g);
+    }
+    return status;
 }
 
 TERN_DEVICE void perform(const struct net_args *p, struct net_group g, const struct net_request *q)
@@ -46,14 +99,12 @@ TERN_DEVICE void perform(const struct net_args *p, struct net_group g, const str
     struct net_result r = {TERN_OK, 0};
     switch (q->kind) {
     case NET_REQUEST_PUT:
-        r.status = route_put(net, g, q->peer, q->queue, q->remote, q->local, q->bytes);
-        break;
     case NET_REQUEST_GET:
-        r.status = route_get(net, g, q->peer, q->queue, q->local, q->remote, q->bytes);
+        r.status = perform_move(p, g, q);
         break;
     case NET_REQUEST_PUT_SIGNAL:
         r.status = route_put_signal(net, g, q->peer, q->queue, q->remote, q->local, q->bytes, q->word,
-                                    q->width, q->op, q->value);
+                                    q->width, q->op, q->value, q->flags & NET_REQUEST_PLAIN);
         break;
     case NET_REQUEST_FENCE:
     case NET_REQUEST_QUIET:

@@ -124,7 +124,7 @@ TERN_DEVICE int op_receive(const struct op_frame *f, uint64_t epoch, int peer, c
         if (verdict == OP_EXPIRED) {
             for (int s = 0; s < f->num_ranks; s++) {
                 if (!op_has_tag(ld_relaxed_sys_u64(op_message(f, f->own, epoch, s)), epoch)) {
-                    op_note_late(&note, s);
+                    op_note_late(f, &note, s);
                 }
             }
             op_fault(f, &note);
@@ -203,14 +203,17 @@ TERN_DEVICE int op_await_done(const struct op_frame *f, uint64_t epoch, const st
         }
         struct op_note note = {OP_STATUS_TIMEOUT, OP_AWAIT_DONE, s, f->rank, epoch, epoch, seen, 0, 0, 0};
         int verdict = op_patient(f, &patience, &note);
+        if (verdict == OP_EXPIRED && OP_AWAITS_ON(f, s, note.elapsed_ns)) {
+            continue;
+        }
         if (verdict == OP_EXPIRED) {
-            for (int r = 0; r < f->num_ranks; r++) {
+            for (int r = 0, excused = OP_EXCUSES(f, &note); !excused && r < f->num_ranks; r++) {
                 int late = 0;
                 for (uint64_t i = 0; i < t->blocks[r]; i++) {
                     late |= ld_relaxed_sys_u64(op_done(f, f->own, r, (int)i)) < epoch;
                 }
                 if (late) {
-                    op_note_late(&note, r);
+                    op_note_late(f, &note, r);
                 }
             }
             op_fault(f, &note);
@@ -234,8 +237,8 @@ TERN_DEVICE void op_await_own(const struct op_frame *f, uint64_t epoch, int b)
 
 /* All threads of every block, each having completed its own copies; ok: nothing was abandoned. Each block
  * tells every rank, or after a fault its own. Block 0 waits for all blocks of all ranks; the others are gone
- * by then and their processors free. */
-TERN_DEVICE void op_leave(const struct op_frame *f, uint64_t epoch, const struct op_table *t, int ok)
+ * by then and their processors free. 1 in every thread of block 0 if all went well: it finishes. */
+TERN_DEVICE int op_await_all(const struct op_frame *f, uint64_t epoch, const struct op_table *t, int ok)
 {
     char *heap = f->ep_bases[tid() < f->num_ranks ? tid() : 0]; /* on its way before the fence */
     sync_block();
@@ -262,7 +265,7 @@ TERN_DEVICE void op_leave(const struct op_frame *f, uint64_t epoch, const struct
         OP_STORE_DONE(op_done(f, f->own, f->rank, bid()), epoch);
     }
     if (bid() != 0) {
-        return;
+        return 0;
     }
     for (int s = warp(); ok && s < f->num_ranks; s += nwarps()) {
         for (int b = lane(); ok && b < (int)t->blocks[s]; b += 32) {
@@ -274,7 +277,14 @@ TERN_DEVICE void op_leave(const struct op_frame *f, uint64_t epoch, const struct
         op_await_own(f, epoch, b);
     }
     sync_block();
-    if (tid() == 0) {
+    return ok;
+}
+
+/* The same, and the end of the operation. */
+TERN_DEVICE void op_leave(const struct op_frame *f, uint64_t epoch, const struct op_table *t, int ok)
+{
+    (void)op_await_all(f, epoch, t, ok);
+    if (bid() == 0 && tid() == 0) {
         op_finish(f, epoch);
     }
 }

@@ -18,6 +18,9 @@ struct target_map {
     const int32_t *token_rows, *ids, *bases;
     const uint64_t *capacities;
     uint32_t layout, topk, experts_a_rank, num_targets; /* num_targets: a token; R or K */
+    /* Of the ranks in `capacities`: the first one's number among all, the last one's among them; and the
+     * columns of token_rows. */
+    uint32_t first_rank, last_rank, columns;
 };
 
 TERN_DEVICE struct target_map target_map_of(const struct op_frame *f, const struct op_table *table,
@@ -33,6 +36,22 @@ TERN_DEVICE struct target_map target_map_of(const struct op_frame *f, const stru
     m.topk = topk;
     m.experts_a_rank = num_experts / (uint32_t)f->num_ranks;
     m.num_targets = layout == 0 ? (uint32_t)f->num_ranks : topk;
+    m.first_rank = 0;
+    m.last_rank = UINT32_MAX; /* every id is of a rank of the frame */
+    m.columns = m.num_targets;
+    return m;
+}
+
+/* The same for a route over all domains: targets of the own one alone, by their ranks there. */
+TERN_DEVICE struct target_map target_map_in_domain(const struct op_frame *f, const struct op_table *table,
+                                                   const struct route_memory *route, uint32_t layout,
+                                                   uint32_t topk, uint32_t num_experts, uint32_t num_ranks)
+{
+    struct target_map m = target_map_of(f, table, route, layout, topk, num_experts);
+    m.experts_a_rank = num_experts / num_ranks;
+    m.first_rank = (uint32_t)f->first_rank;
+    m.last_rank = (uint32_t)f->num_ranks - 1;
+    m.columns = layout == 0 ? num_ranks : topk;
     return m;
 }
 
@@ -41,12 +60,14 @@ TERN_DEVICE struct target target_of(const struct target_map *m, uint32_t t, uint
 {
     struct target g = {-1, 0};
     if (i < m->num_targets) {
-        int64_t slot = m->token_rows[(uint64_t)t * m->num_targets + i];
+        int64_t slot = m->token_rows[(uint64_t)t * m->columns + (m->layout == 0 ? m->first_rank + i : i)];
         if (slot >= 0) {
-            uint32_t key = m->layout == 0 ? i : (uint32_t)m->ids[(uint64_t)t * m->topk + i];
-            uint32_t rank = m->layout == 0 ? i : key / m->experts_a_rank;
-            g.row = slot + m->bases[key];
-            g.rank = (uint64_t)g.row < m->capacities[rank] ? (int)rank : -1;
+            uint32_t key = m->layout == 0 ? m->first_rank + i : (uint32_t)m->ids[(uint64_t)t * m->topk + i];
+            uint32_t rank = m->layout == 0 ? i : key / m->experts_a_rank - m->first_rank;
+            if (rank <= m->last_rank) {
+                g.row = slot + m->bases[key];
+                g.rank = (uint64_t)g.row < m->capacities[rank] ? (int)rank : -1;
+            }
         }
     }
     return g;

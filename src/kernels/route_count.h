@@ -6,7 +6,8 @@
  * A warp walks its run in groups of 32 tokens. Ids are read and written coalesced, an id a lane, and pass
  * through a small buffer so that lane t then has all ids of token t.
  *
- * Shared memory: counters[warps][R + E], pairs before choices; then buffers[warps]. */
+ * Shared memory: counters[warps][R + E], pairs before choices, across domains + D of messages; then
+ * buffers[warps]. */
 #ifndef TERN_ROUTE_COUNT_H
 #define TERN_ROUTE_COUNT_H
 
@@ -144,7 +145,7 @@ TERN_DEVICE void take_ids(const struct route_args *p, uint64_t epoch, const stru
 {
     int32_t *keep = p->route.ids + piece->at;
     int32_t *buffer = id_buffer(p);
-    uint32_t *choices = counters(p, warp()) + p->f.num_ranks;
+    uint32_t *choices = counters(p, warp()) + ROUTE_RANKS(p);
     int32_t ids[IDS_AT_ONCE];
     int bad = 0;
     load_ids(p, piece, ids);
@@ -196,8 +197,47 @@ TERN_DEVICE uint32_t lanes_by_rank(const struct ep_rank_set *set, int d0, uint32
 /* The ranks from d0 on that a warp handles at once. */
 TERN_DEVICE uint32_t ranks_at_once(const struct route_args *p, int d0)
 {
-    return (uint32_t)(p->f.num_ranks - d0 < 32 ? p->f.num_ranks - d0 : 32);
+    return (uint32_t)(ROUTE_RANKS(p) - d0 < 32 ? ROUTE_RANKS(p) - d0 : 32);
 }
+
+#ifdef ROUTE_ACROSS
+/* Other domains that have ranks of the set. */
+TERN_DEVICE struct ep_rank_set domains_of(const struct route_args *p, const struct ep_rank_set *set)
+{
+    uint32_t size = (uint32_t)p->f.num_ranks;
+    uint64_t ones = ~0ull >> (64 - size); /* two domains or more: at most 64 ranks each */
+    struct ep_rank_set domains = {0, 0};
+    for (uint32_t e = 0; e < p->num_domains; e++) {
+        uint32_t first = e * size;
+        uint64_t low = first < 64 ? ones << first : 0;
+        uint64_t high = first >= 64 ? ones << (first - 64) : first ? ones >> (64 - first) : 0;
+        if ((int)first != p->f.first_rank && ((set->low & low) | (set->high & high))) {
+            domains.low |= e < 64 ? 1ull << e : 0;
+            domains.high |= e < 64 ? 0 : 1ull << (e & 63);
+        }
+    }
+    return domains;
+}
+
+TERN_DEVICE uint32_t domains_at_once(const struct route_args *p, uint32_t e0)
+{
+    return p->num_domains - e0 < 32 ? p->num_domains - e0 : 32;
+}
+
+/* Messages of up to 32 tokens, whose ranks the lanes have. All lanes. */
+TERN_DEVICE void count_messages(const struct route_args *p, const struct ep_rank_set *set)
+{
+    struct ep_rank_set domains = domains_of(p, set);
+    for (uint32_t e0 = 0; e0 < p->num_domains; e0 += 32) {
+        uint32_t width = domains_at_once(p, e0);
+        uint32_t mine = lanes_by_rank(&domains, (int)e0, width);
+        if ((uint32_t)lane() < width) {
+            counters(p, warp())[(uint32_t)ROUTE_RANKS(p) + p->num_experts + e0 + (uint32_t)lane()] +=
+                (uint32_t)TERN_POPC(mine);
+        }
+    }
+}
+#endif
 
 /* One group of up to 32 tokens. All lanes. */
 TERN_DEVICE void count_group(const struct route_args *p, uint64_t epoch, uint32_t t0, uint32_t tokens,
@@ -218,20 +258,23 @@ TERN_DEVICE void count_group(const struct route_args *p, uint64_t epoch, uint32_
     if ((uint32_t)lane() < tokens) {
         p->route.rank_sets[t0 + (uint32_t)lane()] = set;
     }
-    for (int d0 = 0; d0 < p->f.num_ranks; d0 += 32) {
+    for (int d0 = 0; d0 < ROUTE_RANKS(p); d0 += 32) {
         uint32_t width = ranks_at_once(p, d0);
         uint32_t mine = lanes_by_rank(&set, d0, width);
         if ((uint32_t)lane() < width) {
             counters(p, warp())[d0 + lane()] += (uint32_t)TERN_POPC(mine);
         }
     }
+#ifdef ROUTE_ACROSS
+    count_messages(p, &set);
+#endif
 }
 
 /* All threads of a worker. Afterwards each warp's counters are there for all. */
 TERN_DEVICE void count(const struct route_args *p, uint64_t epoch)
 {
     struct route_run r = warp_run(p);
-    uint32_t by_experts = reciprocal(p->num_experts / (uint32_t)p->f.num_ranks);
+    uint32_t by_experts = reciprocal(p->num_experts / (uint32_t)ROUTE_RANKS(p));
     uint32_t words = (uint32_t)nwarps() * num_columns(p);
     for (uint32_t i = (uint32_t)tid(); i < words; i += (uint32_t)nthr()) {
         ((uint32_t *)shared_memory())[i] = 0;

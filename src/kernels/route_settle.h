@@ -16,7 +16,7 @@
 
 TERN_DEVICE int32_t *settle_pairs(void) { return (int32_t *)shared_memory(); }
 
-TERN_DEVICE int32_t *settle_total(const struct route_args *p) { return settle_pairs() + p->f.num_ranks; }
+TERN_DEVICE int32_t *settle_total(const struct route_args *p) { return settle_pairs() + ROUTE_RANKS(p); }
 
 TERN_DEVICE int32_t *settle_before(const struct route_args *p) { return settle_total(p) + p->num_experts; }
 
@@ -100,7 +100,7 @@ TERN_DEVICE int gather(const struct route_args *p, uint64_t epoch)
 /* First row of every source at this rank. One warp. */
 TERN_DEVICE void settle_sources(const struct route_args *p)
 {
-    int num_ranks = p->f.num_ranks;
+    int num_ranks = ROUTE_RANKS(p);
     int32_t carry = 0;
     for (int s0 = 0; s0 < num_ranks; s0 += 32) {
         int s = s0 + lane();
@@ -171,7 +171,7 @@ TERN_DEVICE void await_worker(const struct route_args *p, uint64_t epoch, int b)
             OP_STATUS_TIMEOUT, OP_AWAIT_DONE, p->f.rank, p->f.rank, epoch, epoch, seen, 0, 0, 0};
         int verdict = op_patient(&p->f, &patience, &note);
         if (verdict == OP_EXPIRED) {
-            op_note_late(&note, p->f.rank);
+            op_note_late(&p->f, &note, p->f.rank);
             op_fault(&p->f, &note);
         }
         if (verdict != OP_WAIT_ON && note.elapsed_ns > p->f.timeout_ns) {

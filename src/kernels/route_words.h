@@ -10,11 +10,21 @@
 
 enum { WORDS_AT_ONCE = 8 /* loads in flight a thread */ };
 
+/* The ranks that ids name, and one more column for each domain, of the messages to it: for the kernel across
+ * domains, which says so before it includes this. */
+#ifdef ROUTE_ACROSS
+#define ROUTE_RANKS(p)   ((p)->num_all)
+#define ROUTE_DOMAINS(p) ((p)->num_domains)
+#else
+#define ROUTE_RANKS(p)   ((p)->f.num_ranks)
+#define ROUTE_DOMAINS(p) 0u
+#endif
+
 struct route_column {
     const uint64_t *words; /* of sender 0 */
     uint64_t stride;       /* words between senders */
     uint32_t num_senders;
-    int first_rank; /* senders are ranks from this one on; -1: blocks of this launch */
+    int first_rank; /* senders are ranks of the communicator from this one on; -1: blocks of this launch */
 };
 
 struct route_sum {
@@ -23,7 +33,7 @@ struct route_sum {
 
 TERN_DEVICE int sender_rank(const struct op_frame *f, const struct route_column *c, int sender)
 {
-    return c->first_rank < 0 ? f->rank : c->first_rank + sender;
+    return c->first_rank < 0 ? f->rank : c->first_rank + sender - OP_FIRST_RANK(f);
 }
 
 /* After a look that found sender `late` without its word; 0 if the operation is to be abandoned. */
@@ -36,7 +46,7 @@ TERN_DEVICE int wait_on(const struct op_frame *f, uint64_t epoch, const struct r
     if (verdict == OP_EXPIRED) {
         for (uint32_t s = 0; s < c->num_senders; s++) {
             if (!op_has_tag(ld_relaxed_sys_u64(c->words + s * c->stride), epoch)) {
-                op_note_late(&note, sender_rank(f, c, (int)s));
+                op_note_late(f, &note, sender_rank(f, c, (int)s));
             }
         }
         op_fault(f, &note);
@@ -84,10 +94,10 @@ TERN_DEVICE int sum_column(const struct op_frame *f, uint64_t epoch, const struc
     return 1;
 }
 
-/* The quantities: pairs by destination, then choices by expert. */
+/* The quantities: pairs by destination, then choices by expert, then messages by domain. */
 TERN_DEVICE uint32_t num_columns(const struct route_args *p)
 {
-    return (uint32_t)p->f.num_ranks + p->num_experts;
+    return (uint32_t)ROUTE_RANKS(p) + p->num_experts + ROUTE_DOMAINS(p);
 }
 
 /* The count of worker b for column c of this launch. */

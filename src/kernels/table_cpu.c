@@ -21,6 +21,7 @@ TERN_KERNEL_LIST(DECLARE)
 #pragma weak tern_cpu_drive_ping
 #pragma weak tern_cpu_drive_fetch
 #pragma weak tern_cpu_drive_barrier
+#pragma weak tern_cpu_drive_nic
 
 const struct cpu_kernel *terni_cpu_kernel(int kernel)
 {

@@ -23,6 +23,7 @@ TERN_KERNEL_LIST(DECLARE)
 #pragma weak tern_cuda_drive_ping
 #pragma weak tern_cuda_drive_fetch
 #pragma weak tern_cuda_drive_barrier
+#pragma weak tern_cuda_drive_nic
 
 /* ISO C has no cast from a function to an object pointer; POSIX lets both fit a uintptr_t. */
 static const void *stub_of(void (*function)(void)) { return (const void *)(uintptr_t)function; }

@@ -325,6 +325,7 @@ static const struct machine_ops cpu_ops = {
     .share_import = terni_cpu_share_import,
     .share_trim = terni_cpu_share_trim,
     .peer_enable = terni_cpu_peer_enable,
+    .lacks_atomics = terni_cpu_lacks_atomics,
     .share_free = terni_cpu_share_free,
     .share_lend = terni_cpu_share_lend,
     .io_map = cpu_io_map,

@@ -13,6 +13,7 @@ enum tern_status terni_cpu_share_import(struct machine *m, struct share *share, 
                                         uint64_t bytes);
 void terni_cpu_share_trim(struct machine *m, struct share *share, uint64_t bytes);
 enum tern_status terni_cpu_peer_enable(struct machine *m, int device);
+int terni_cpu_lacks_atomics(struct machine *m, const unsigned char uuid[16]);
 void terni_cpu_share_free(struct machine *m, struct share *share);
 enum tern_status terni_cpu_share_lend(struct machine *m, void *memory, uint64_t bytes, int exported,
                                       struct share_loan *loan);

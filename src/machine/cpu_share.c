@@ -142,6 +142,13 @@ enum tern_status terni_cpu_peer_enable(struct machine *m, int device)
     return TERN_OK; /* one process, one address space */
 }
 
+int terni_cpu_lacks_atomics(struct machine *m, const unsigned char uuid[16])
+{
+    (void)m;
+    (void)uuid;
+    return 0; /* the processor's own, whoever has the memory */
+}
+
 void terni_cpu_share_free(struct machine *m, struct share *share)
 {
     (void)m;

@@ -30,7 +30,7 @@ static void cuda_close(struct machine *m)
         if (c->own) {
             TERN_CUDA_WARN(cudaStreamSynchronize(c->own), "cudaStreamSynchronize on device %d",
                            m->info.device);
-            TERN_CUDA_WARN(cudaStreamDestroy(c->own), "cudaStreamDestroy");
+            terni_cuda_own_give(m->info.device);
         }
         if (c->probe) {
             TERN_CUDA_WARN(cudaEventDestroy(c->probe), "cudaEventDestroy");
@@ -51,7 +51,7 @@ static enum tern_status cuda_alloc(struct machine *m, size_t bytes, void **memor
     void *p = NULL;
     cudaError_t error;
 
-    TERN_TRY(terni_cuda_enter(c, &caller));
+    TERN_TRY(terni_cuda_enter_alone(c, &caller));
     error = cudaMalloc(&p, bytes ? bytes : 1);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
@@ -69,7 +69,7 @@ static void cuda_free(struct machine *m, void *memory)
     struct cuda_machine *c = terni_cuda_of(m);
     struct cuda_caller caller;
 
-    if (memory && terni_cuda_enter(c, &caller) == TERN_OK) {
+    if (memory && terni_cuda_enter_alone(c, &caller) == TERN_OK) {
         TERN_CUDA_WARN(cudaFree(memory), "cudaFree of %p", memory);
         terni_cuda_leave(&caller);
     }
@@ -100,7 +100,7 @@ static enum tern_status cuda_host_alloc(struct machine *m, size_t bytes, void **
     struct cuda_caller caller;
     enum tern_status status;
 
-    TERN_TRY(terni_cuda_enter(c, &caller));
+    TERN_TRY(terni_cuda_enter_alone(c, &caller));
     status = map_host(bytes, host, device);
     terni_cuda_leave(&caller);
     return status;
@@ -111,7 +111,7 @@ static void cuda_host_free(struct machine *m, void *host)
     struct cuda_machine *c = terni_cuda_of(m);
     struct cuda_caller caller;
 
-    if (host && terni_cuda_enter(c, &caller) == TERN_OK) {
+    if (host && terni_cuda_enter_alone(c, &caller) == TERN_OK) {
         TERN_CUDA_WARN(cudaFreeHost(host), "cudaFreeHost of %p", host);
         terni_cuda_leave(&caller);
     }
@@ -287,6 +287,7 @@ static const struct machine_ops ops = {
     .share_import = terni_cuda_share_import,
     .share_trim = terni_cuda_share_trim,
     .peer_enable = terni_cuda_peer_enable,
+    .lacks_atomics = terni_cuda_lacks_atomics,
     .share_free = terni_cuda_share_free,
     .share_lend = terni_cuda_share_lend,
     .io_map = terni_cuda_io_map,
@@ -355,10 +356,7 @@ static enum tern_status retain(struct cuda_machine *c)
 
 static enum tern_status prepare(struct cuda_machine *c)
 {
-    TERN_TRY(TERN_CUDA_STATUS(cudaStreamCreateWithFlags(&c->own, cudaStreamNonBlocking),
-                              "cudaStreamCreateWithFlags "
-                              "on device %d",
-                              c->base.info.device));
+    TERN_TRY(terni_cuda_own_take(c->base.info.device, &c->own));
     TERN_TRY(TERN_CUDA_STATUS(cudaEventCreateWithFlags(&c->probe, cudaEventDisableTiming),
                               "cudaEventCreateWithFlags "
                               "on device %d",
@@ -386,7 +384,7 @@ enum tern_status terni_cuda_open(int ordinal, struct machine **m)
     if (status != TERN_OK) {
         goto free_machine;
     }
-    status = terni_cuda_enter(c, &caller);
+    status = terni_cuda_enter_alone(c, &caller);
     if (status != TERN_OK) {
         goto free_machine;
     }

@@ -47,8 +47,23 @@ enum tern_status terni_cuda_enter(struct cuda_machine *c, struct cuda_caller *ca
                               c->base.info.device));
     caller->machine = c;
     caller->mode = cudaStreamCaptureModeRelaxed;
+    caller->holds = 0;
     TERN_CUDA_WARN(cudaThreadExchangeStreamCaptureMode(&caller->mode), "cudaThreadExchangeStreamCaptureMode");
     return TERN_OK;
+}
+
+enum tern_status terni_cuda_enter_alone(struct cuda_machine *c, struct cuda_caller *caller)
+{
+    enum tern_status status;
+
+    terni_residents_hold();
+    status = terni_cuda_enter(c, caller);
+    if (status == TERN_OK) {
+        caller->holds = 1;
+    } else {
+        terni_residents_release();
+    }
+    return status;
 }
 
 void terni_cuda_leave(const struct cuda_caller *caller)
@@ -59,6 +74,9 @@ void terni_cuda_leave(const struct cuda_caller *caller)
 
     TERN_CUDA_WARN(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
     TERN_CUDA_WARN(c->driver.context_pop(&popped), "cuCtxPopCurrent of device %d", c->base.info.device);
+    if (caller->holds) {
+        terni_residents_release();
+    }
 }
 
 static enum tern_status status_of(int error)

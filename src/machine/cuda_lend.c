@@ -96,7 +96,7 @@ enum tern_status terni_cuda_share_lend(struct machine *m, void *memory, uint64_t
 
     memset(loan, 0, sizeof(*loan));
     loan->fd = -1;
-    TERN_TRY(terni_cuda_enter(c, &caller));
+    TERN_TRY(terni_cuda_enter_alone(c, &caller));
     status = lend(c, memory, bytes, exported, loan);
     terni_cuda_leave(&caller);
     return status;

@@ -2,8 +2,8 @@
  *
  * What the parts of the cuda machine share: cuda.c (open, close, memory, launch), cuda_share.c and
  * cuda_lend.c (memory for peers), cuda_nic.c (what NICs need), cuda_stream.c (streams, the host's wait),
- * cuda_graph.c (events, graphs), cuda_driver.c (driver calls, the current context, errors), cuda_info.c (what
- * devices there are).
+ * cuda_own.c (the library's own stream), cuda_graph.c (events, graphs), cuda_driver.c (driver calls, the
+ * current context, errors), cuda_info.c (what devices there are).
  *
  * The CUDA runtime is linked statically and opens the driver when it is first asked, so a program with Tern
  * in it runs where no driver is. Driver calls that the runtime lacks are fetched through it (cuda_driver.c).
@@ -25,6 +25,7 @@
 /* X(member, entry point, version of its type, CUDA version to ask for) */
 #define TERN_CUDA_DRIVER_LIST(X)                                                                             \
     X(device_get, cuDeviceGet, v2000, 2000)                                                                  \
+    X(device_uuid, cuDeviceGetUuid, v11040, 11040)                                                           \
     X(primary_retain, cuDevicePrimaryCtxRetain, v7000, 7000)                                                 \
     X(context_push, cuCtxPushCurrent, v4000, 4000)                                                           \
     X(context_pop, cuCtxPopCurrent, v4000, 4000)                                                             \
@@ -61,8 +62,10 @@ struct cuda_stream {
 struct cuda_machine {
     struct machine base; /* first */
     struct cuda_driver driver;
-    CUcontext context;    /* the device's primary one; retained, never released: see cuda.c */
-    cudaStream_t own;     /* for zeroing, probing and own_stream; no part of anybody's order or capture */
+    CUcontext context; /* the device's primary one; retained, never released: see cuda.c */
+    /* For zeroing, probing and own_stream, no part of anybody's order or capture; of the process's machines
+     * on this device (cuda_own.c). */
+    cudaStream_t own;
     pthread_mutex_t lock; /* of all below */
     struct cuda_stream *streams;
     cudaEvent_t probe; /* on `own`: whether the device still answers */
@@ -74,6 +77,7 @@ struct cuda_machine {
 struct cuda_caller {
     struct cuda_machine *machine;
     enum cudaStreamCaptureMode mode;
+    int holds; /* residents, until it leaves */
 };
 
 static inline struct cuda_machine *terni_cuda_of(struct machine *m) { return (struct cuda_machine *)m; }
@@ -83,6 +87,8 @@ enum tern_status terni_cuda_driver_load(struct cuda_driver *driver);
 /* Makes the device current for this thread, and lets it make calls that would spoil another thread's capture
  * (allocation, queries): none of ours touches a stream that is being captured unless it is the caller's. */
 enum tern_status terni_cuda_enter(struct cuda_machine *c, struct cuda_caller *caller);
+/* Likewise, for calls that may wait for all work of the device: what stays there has ended meanwhile. */
+enum tern_status terni_cuda_enter_alone(struct cuda_machine *c, struct cuda_caller *caller);
 void terni_cuda_leave(const struct cuda_caller *caller);
 
 /* Turns an error into a status and a sentence "<format>: <CUDA's name and text>", and clears it from the
@@ -120,6 +126,7 @@ enum tern_status terni_cuda_share_import(struct machine *m, struct share *share,
                                          uint64_t bytes);
 void terni_cuda_share_trim(struct machine *m, struct share *share, uint64_t bytes);
 enum tern_status terni_cuda_peer_enable(struct machine *m, int device);
+int terni_cuda_lacks_atomics(struct machine *m, const unsigned char uuid[16]);
 void terni_cuda_share_free(struct machine *m, struct share *share);
 /* Ranks on other devices of this process may use these addresses, as with cudaMalloc after peer_enable. */
 enum tern_status terni_cuda_set_peer_access(struct cuda_machine *c, CUdeviceptr at, size_t bytes);
@@ -147,6 +154,10 @@ uint64_t terni_cuda_stream_capture(struct machine *m, struct tern_stream *s);
 int terni_cuda_is_default_stream(struct machine *m, struct tern_stream *s);
 enum tern_status terni_cuda_wait_word(struct machine *m, const uint64_t *word, uint64_t value,
                                       uint64_t deadline_ns);
+
+/* cuda_own.c. The device is current. */
+enum tern_status terni_cuda_own_take(int device, cudaStream_t *stream);
+void terni_cuda_own_give(int device);
 
 /* cuda_graph.c */
 enum tern_status terni_cuda_event_open(struct machine *m, struct tern_event **e);

@@ -33,7 +33,7 @@ enum tern_status terni_cuda_io_map(struct machine *m, void *registers, size_t by
     struct cuda_caller caller;
     enum tern_status status;
 
-    TERN_TRY(terni_cuda_enter(terni_cuda_of(m), &caller));
+    TERN_TRY(terni_cuda_enter_alone(terni_cuda_of(m), &caller));
     status = map_registers(registers, bytes, device);
     terni_cuda_leave(&caller);
     return status;
@@ -43,7 +43,7 @@ void terni_cuda_io_unmap(struct machine *m, void *registers)
 {
     struct cuda_caller caller;
 
-    if (terni_cuda_enter(terni_cuda_of(m), &caller) == TERN_OK) {
+    if (terni_cuda_enter_alone(terni_cuda_of(m), &caller) == TERN_OK) {
         TERN_CUDA_WARN(cudaHostUnregister(registers), "cudaHostUnregister of %p", registers);
         terni_cuda_leave(&caller);
     }

@@ -259,7 +259,7 @@ enum tern_status terni_cuda_share_add(struct machine *m, struct share *share, ui
     enum tern_status status;
     int exported = -1;
 
-    TERN_TRY(terni_cuda_enter(c, &caller));
+    TERN_TRY(terni_cuda_enter_alone(c, &caller));
     status = share->kind == SHARE_LOCAL ? add_local(c, share, bytes) : add_piece(c, share, bytes, &exported);
     terni_cuda_leave(&caller);
     if (status == TERN_OK) {
@@ -296,7 +296,7 @@ enum tern_status terni_cuda_share_import(struct machine *m, struct share *share,
         return TERN_FAIL(TERN_INTERNAL_ERROR, "an import of %llu bytes from offset %llu on",
                          (unsigned long long)bytes, (unsigned long long)offset);
     }
-    TERN_TRY(terni_cuda_enter(c, &caller));
+    TERN_TRY(terni_cuda_enter_alone(c, &caller));
     status = import(c, share, fd, bytes);
     terni_cuda_leave(&caller);
     return status;
@@ -307,7 +307,7 @@ void terni_cuda_share_trim(struct machine *m, struct share *share, uint64_t byte
     struct cuda_machine *c = terni_cuda_of(m);
     struct cuda_caller caller;
 
-    if (terni_cuda_enter(c, &caller) == TERN_OK) {
+    if (terni_cuda_enter_alone(c, &caller) == TERN_OK) {
         trim(c, share, bytes);
         terni_cuda_leave(&caller);
     }
@@ -340,10 +340,47 @@ enum tern_status terni_cuda_peer_enable(struct machine *m, int device)
     if (device == m->info.device) {
         return TERN_OK;
     }
-    TERN_TRY(terni_cuda_enter(c, &caller));
+    TERN_TRY(terni_cuda_enter_alone(c, &caller));
     status = enable(c, device);
     terni_cuda_leave(&caller);
     return status;
+}
+
+/* The device of this name as this process numbers it; -1 if it does not see it. */
+static int find_device(const struct cuda_driver *driver, const unsigned char uuid[16])
+{
+    int num_devices = 0;
+
+    if (TERN_CUDA_STATUS(cudaGetDeviceCount(&num_devices), "cudaGetDeviceCount") != TERN_OK) {
+        return -1;
+    }
+    for (int i = 0; i < num_devices; i++) {
+        CUdevice device;
+        CUuuid name;
+        if (TERN_CUDA_STATUS(driver->device_get(&device, i), "cuDeviceGet of device %d", i) == TERN_OK &&
+            TERN_CUDA_STATUS(driver->device_uuid(&name, device), "cuDeviceGetUuid of device %d", i) ==
+                TERN_OK &&
+            memcmp(name.bytes, uuid, 16) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+int terni_cuda_lacks_atomics(struct machine *m, const unsigned char uuid[16])
+{
+    int own = m->info.device, native = 1;
+    int device = find_device(&terni_cuda_of(m)->driver, uuid);
+
+    if (device < 0 || device == own) {
+        return 0;
+    }
+    if (TERN_CUDA_STATUS(cudaDeviceGetP2PAttribute(&native, cudaDevP2PAttrNativeAtomicSupported, own, device),
+                         "cudaDeviceGetP2PAttribute of %d to %d", own, device) != TERN_OK) {
+        TERN_LOG(TERN_LOG_WARN, "whether atomics reach device %d: %s", device, tern_last_error());
+        return 0;
+    }
+    return !native;
 }
 
 void terni_cuda_share_free(struct machine *m, struct share *share)
@@ -351,7 +388,7 @@ void terni_cuda_share_free(struct machine *m, struct share *share)
     struct cuda_machine *c = terni_cuda_of(m);
     struct cuda_caller caller;
 
-    if (share->base && terni_cuda_enter(c, &caller) == TERN_OK) {
+    if (share->base && terni_cuda_enter_alone(c, &caller) == TERN_OK) {
         if (share->kind == SHARE_LOCAL) {
             TERN_CUDA_WARN(cudaFree(share->base), "cudaFree of %p", (void *)share->base);
         } else {

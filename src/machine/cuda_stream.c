@@ -28,7 +28,7 @@ static enum tern_status wake(struct machine *m, cudaStream_t stream)
     return terni_cuda_stream_synchronize(m, (struct tern_stream *)stream);
 }
 
-enum tern_status terni_cuda_stream_open(struct machine *m, struct tern_stream **s)
+static enum tern_status open_stream(struct machine *m, struct tern_stream **s)
 {
     struct cuda_machine *c = terni_cuda_of(m);
     struct cuda_caller caller;
@@ -64,6 +64,17 @@ destroy_stream:
     }
 free_entry:
     free(entry);
+    return status;
+}
+
+/* What stays on the device has ended: the first kernel may wait for it. */
+enum tern_status terni_cuda_stream_open(struct machine *m, struct tern_stream **s)
+{
+    enum tern_status status;
+
+    terni_residents_hold();
+    status = open_stream(m, s);
+    terni_residents_release();
     return status;
 }
 

@@ -11,6 +11,7 @@
 #define TERN_MACHINE_H
 
 #include "core/core.h"
+#include "machine/resident.h" /* kernels that stay, and calls that wait for the device */
 
 struct machine;
 
@@ -91,6 +92,10 @@ struct machine_ops {
     void (*share_trim)(struct machine *m, struct share *share, uint64_t bytes);
     /* Before this rank addresses in-process memory of a rank on `device` (info.device). */
     enum tern_status (*peer_enable)(struct machine *m, int device);
+    /* 1: the link to the device that `uuid` names (info.uuid) does not carry atomics, so that this device's,
+     * on memory of that one, may be lost beside others. 0 also where this process does not see that device,
+     * and cannot ask. */
+    int (*lacks_atomics)(struct machine *m, const unsigned char uuid[16]);
     /* Owner or importer. A share of share_add may also be freed through the machine of another rank of this
      * process, on the same or another device, after the owner's machine has closed: the last who maps it
      * does. Leaves the struct zeroed. */

@@ -105,7 +105,7 @@ TERN_DEVICE int route_put_bulk(const struct tern_net *net, struct net_group g, s
 {
     struct net_target t = net_find(net, g, peer, queue, dst, bytes, 0);
     if (t.status == TERN_OK && t.route != NET_ROUTE_P2P) {
-        return route_put(net, g, peer, queue, dst, src, bytes);
+        return route_put(net, g, peer, queue, dst, src, bytes, 1);
     }
     if (t.status == TERN_OK) {
         group_sync(g);
@@ -120,7 +120,7 @@ TERN_DEVICE int route_get_bulk(const struct tern_net *net, struct net_group g, s
 {
     struct net_target t = net_find(net, g, peer, queue, src, bytes, 0);
     if (t.status == TERN_OK && t.route != NET_ROUTE_P2P) {
-        return route_get(net, g, peer, queue, dst, src, bytes);
+        return route_get(net, g, peer, queue, dst, src, bytes, 1);
     }
     if (t.status == TERN_OK) {
         group_sync(g); /* nobody reads the destination any more */

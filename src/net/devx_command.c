@@ -139,11 +139,6 @@ void terni_devx_rtr2rts(uint32_t in[DEVX_QP_WORDS], const struct devx_link *link
     devx_set(in, DEVX_QPC_AT + DEVX_PATH_AT, DEVX_PATH_ACK_TIMEOUT, DEVX_ACK_TIMEOUT);
 }
 
-void terni_devx_to_error(uint32_t in[DEVX_HEAD_WORDS], uint32_t qpn)
-{
-    begin_qp(in, DEVX_HEAD_WORDS, DEVX_2ERR, qpn);
-}
-
 void terni_devx_query_qp(uint32_t in[DEVX_HEAD_WORDS], uint32_t qpn)
 {
     begin_qp(in, DEVX_HEAD_WORDS, DEVX_QUERY_QP, qpn);
@@ -171,8 +166,6 @@ const char *terni_devx_opcode_name(uint32_t opcode)
         return "INIT2RTR_QP";
     case DEVX_RTR2RTS:
         return "RTR2RTS_QP";
-    case DEVX_2ERR:
-        return "2ERR_QP";
     case DEVX_QUERY_QP:
         return "QUERY_QP";
     default:

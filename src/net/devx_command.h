@@ -19,7 +19,6 @@ enum devx_opcode {
     DEVX_RST2INIT = 0x502,
     DEVX_INIT2RTR = 0x503,
     DEVX_RTR2RTS = 0x504,
-    DEVX_2ERR = 0x507,
     DEVX_QUERY_QP = 0x50b,
 };
 
@@ -102,7 +101,6 @@ void terni_devx_create_qp(uint32_t in[DEVX_QP_WORDS], const struct devx_qp *qp);
 void terni_devx_rst2init(uint32_t in[DEVX_QP_WORDS], const struct devx_link *link);
 void terni_devx_init2rtr(uint32_t in[DEVX_QP_WORDS], const struct devx_link *link);
 void terni_devx_rtr2rts(uint32_t in[DEVX_QP_WORDS], const struct devx_link *link);
-void terni_devx_to_error(uint32_t in[DEVX_HEAD_WORDS], uint32_t qpn);
 void terni_devx_query_qp(uint32_t in[DEVX_HEAD_WORDS], uint32_t qpn);
 
 /* What QUERY_QP answers, as far as one looks for why a queue stands still. */

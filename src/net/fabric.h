@@ -71,8 +71,8 @@ struct fabric_region {
     struct fabric_region *next;
 };
 
-struct fabric_engine {
-    struct engine base;
+/* What the library has for one endpoint; NULL: not made. */
+struct fabric_objects {
     const struct fabric_library *lib;
     struct fi_info *info;
     struct fid_fabric *fabric;
@@ -80,6 +80,11 @@ struct fabric_engine {
     struct fid_av *av;
     struct fid_cq *cq;
     struct fid_ep *ep;
+};
+
+struct fabric_engine {
+    struct engine base;
+    struct fabric_objects its;
     struct fid_mr *letters_mr; /* NULL: the provider wants none */
     void *letters_desc;
     uint64_t mr_mode;
@@ -94,7 +99,15 @@ struct fabric_engine {
     struct fabric_peer *peers;            /* [num_ranks] */
     struct fabric_region *regions;
     struct engine_op *ended, **last_ended;
+    struct fabric_engine *next_open; /* of this process (fabric_leave.c) */
+    struct kept *kept;               /* likewise: where its objects will be; NULL where none is */
 };
+
+/* fabric_leave.c: enter when all is made; farewell to peers before anything is closed; leave last. Both
+ * also where enter was not reached. */
+enum tern_status terni_fabric_enter(struct fabric_engine *f);
+void terni_fabric_farewell(struct fabric_engine *f);
+void terni_fabric_leave(struct fabric_engine *f);
 
 /* fabric_letter.c */
 enum tern_status terni_letters_open(struct fabric_engine *f);

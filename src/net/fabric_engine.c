@@ -19,14 +19,14 @@
 #include <sys/random.h>
 #include <time.h>
 
-enum { FAREWELL_MS = 100, CQ_BATCH = 16, MAX_BATCHES = 8, HOST_TEXT = 80 };
+enum { CQ_BATCH = 16, MAX_BATCHES = 8, HOST_TEXT = 80 };
 #define FABRIC_MAX_BYTES (4ull << 20)
 #define FABRIC_VERSION   FI_VERSION(1, 17)
 
 /* What a rank tells the others. */
 struct fabric_card {
     uint64_t mr_mode;
-    uint32_t bytes, reserved;
+    uint64_t bytes;
     unsigned char name[ENGINE_CARD_BYTES - 16];
 };
 
@@ -35,7 +35,7 @@ static struct fabric_engine *fabric_of(struct engine *e) { return (struct fabric
 static enum tern_status failed(const struct fabric_engine *f, const char *what, int error)
 {
     return TERN_FAIL(TERN_SYSTEM_ERROR, "libfabric, %s: %s: %s", f->base.name, what,
-                     f->lib->strerror(-error));
+                     f->its.lib->strerror(-error));
 }
 
 void terni_fabric_end(struct fabric_engine *f, struct engine_op *op, uint32_t syndrome)
@@ -70,14 +70,14 @@ static enum engine_post fabric_post(struct engine *e, struct engine_op *op)
         return terni_letter_request(f, op);
     }
     there.addr -= f->mr_mode & FI_MR_VIRT_ADDR ? 0 : op->there.base;
-    error = op->kind == ENGINE_WRITE ? fi_writemsg(f->ep, &message, FI_COMPLETION | FI_DELIVERY_COMPLETE)
-                                     : fi_readmsg(f->ep, &message, FI_COMPLETION);
+    error = op->kind == ENGINE_WRITE ? fi_writemsg(f->its.ep, &message, FI_COMPLETION | FI_DELIVERY_COMPLETE)
+                                     : fi_readmsg(f->its.ep, &message, FI_COMPLETION);
     if (error == -FI_EAGAIN) {
         return ENGINE_AGAIN;
     }
     if (error != 0) {
         TERN_LOG(TERN_LOG_WARN, "%s of %llu bytes to rank %d: %s", e->name, (unsigned long long)op->bytes,
-                 op->peer, f->lib->strerror((int)-error));
+                 op->peer, f->its.lib->strerror((int)-error));
         terni_fabric_end(f, op, SYNDROME_LOCAL_QP_OPERATION);
     }
     return ENGINE_POSTED;
@@ -93,7 +93,7 @@ static void take_error(struct fabric_engine *f)
     struct fi_cq_err_entry entry;
     struct letter *l;
     memset(&entry, 0, sizeof entry);
-    if (fi_cq_readerr(f->cq, &entry, 0) != 1 || entry.op_context == NULL) {
+    if (fi_cq_readerr(f->its.cq, &entry, 0) != 1 || entry.op_context == NULL) {
         return;
     }
     l = terni_letter_of(f, entry.op_context);
@@ -105,14 +105,14 @@ static void take_error(struct fabric_engine *f)
     }
     if (l != NULL) {
         terni_engine_lose(&f->base, l->peer, TERN_DISCONNECTED, "a message to rank %d was not delivered: %s",
-                          l->peer, f->lib->strerror(entry.err));
+                          l->peer, f->its.lib->strerror(entry.err));
         terni_letter_sent(f, l);
         return;
     }
     if (entry.err != FI_EACCES && entry.err != FI_EPERM && entry.err != FI_EKEYREJECTED) {
         int peer = op_of(entry.op_context)->peer;
         terni_engine_lose(&f->base, peer, TERN_DISCONNECTED, "rank %d cannot be reached any more: %s", peer,
-                          f->lib->strerror(entry.err));
+                          f->its.lib->strerror(entry.err));
         terni_fabric_end(f, op_of(entry.op_context), SYNDROME_TRANSPORT_RETRY);
     } else {
         terni_fabric_end(f, op_of(entry.op_context), SYNDROME_REMOTE_ACCESS);
@@ -136,7 +136,7 @@ static int take_completions(struct fabric_engine *f)
     struct fi_cq_msg_entry entries[CQ_BATCH];
     int busy = 0;
     for (int batch = 0; batch < MAX_BATCHES; batch++) {
-        ssize_t n = fi_cq_read(f->cq, entries, CQ_BATCH);
+        ssize_t n = fi_cq_read(f->its.cq, entries, CQ_BATCH);
         if (n == -FI_EAVAIL) {
             take_error(f);
             busy = 1;
@@ -199,7 +199,7 @@ static uint64_t access_of(uint32_t access)
 static uint64_t draw_key(const struct fabric_engine *f)
 {
     uint64_t key = 0;
-    size_t bytes = f->info->domain_attr->mr_key_size < 8 ? f->info->domain_attr->mr_key_size : 8;
+    size_t bytes = f->its.info->domain_attr->mr_key_size < 8 ? f->its.info->domain_attr->mr_key_size : 8;
     if (f->mr_mode & FI_MR_PROV_KEY || getrandom(&key, bytes, 0) != (ssize_t)bytes) {
         key = 0;
     }
@@ -219,14 +219,14 @@ static enum tern_status fabric_add(struct engine *e, struct own_region *r)
     if (region == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a registration");
     }
-    error = fi_mr_reg(f->domain, (void *)(uintptr_t)r->card.base, r->card.bytes, access_of(r->card.access), 0,
-                      draw_key(f), 0, &mr, NULL);
+    error = fi_mr_reg(f->its.domain, (void *)(uintptr_t)r->card.base, r->card.bytes,
+                      access_of(r->card.access), 0, draw_key(f), 0, &mr, NULL);
     if (error != 0) {
         free(region);
         return failed(f, "registering memory", error);
     }
     if (f->mr_mode & FI_MR_ENDPOINT) {
-        error = fi_mr_bind(mr, &f->ep->fid, 0);
+        error = fi_mr_bind(mr, &f->its.ep->fid, 0);
         error = error != 0 ? error : fi_mr_enable(mr);
         if (error != 0) {
             fi_close(&mr->fid);
@@ -247,7 +247,7 @@ static void end_region(struct fabric_engine *f, struct fabric_region *region)
 {
     int error = fi_close(&region->mr->fid);
     if (error != 0) {
-        TERN_LOG(TERN_LOG_WARN, "%s keeps a registration: %s", f->base.name, f->lib->strerror(-error));
+        TERN_LOG(TERN_LOG_WARN, "%s keeps a registration: %s", f->base.name, f->its.lib->strerror(-error));
     }
     free(region);
 }
@@ -276,12 +276,12 @@ static enum tern_status fabric_card(struct engine *e, void *card)
     size_t bytes = sizeof c->name;
     int error;
     memset(c, 0, sizeof *c);
-    error = fi_getname(&f->ep->fid, c->name, &bytes);
+    error = fi_getname(&f->its.ep->fid, c->name, &bytes);
     if (error != 0) {
         return failed(f, "the endpoint's name", error);
     }
     c->mr_mode = f->mr_mode;
-    c->bytes = (uint32_t)bytes;
+    c->bytes = bytes;
     return TERN_OK;
 }
 
@@ -298,7 +298,7 @@ static enum tern_status fabric_connect(struct engine *e, const unsigned char *ca
                              (unsigned long long)card.mr_mode, e->rank, (unsigned long long)f->mr_mode);
         }
         f->peers[r].last_unsent = &f->peers[r].unsent;
-        n = fi_av_insert(f->av, card.name, 1, &f->peers[r].addr, 0, NULL);
+        n = fi_av_insert(f->its.av, card.name, 1, &f->peers[r].addr, 0, NULL);
         if (n != 1) {
             return failed(f, "a peer's address", n < 0 ? n : -FI_EINVAL);
         }
@@ -309,68 +309,29 @@ static enum tern_status fabric_connect(struct engine *e, const unsigned char *ca
     return TERN_OK;
 }
 
-static void say_farewell(struct fabric_engine *f)
-{
-    uint64_t end_ns = terni_clock_ns() + FAREWELL_MS * 1000000ull;
-    int waiting = 1;
-    for (int r = 0; r < f->base.num_ranks; r++) {
-        int hears = r != f->base.rank && f->base.peers[r].lost == TERN_OK && f->peers[r].is_here;
-        f->peers[r].greeting = hears ? WIRE_BYE : 0;
-    }
-    while (waiting && terni_clock_ns() < end_ns) {
-        struct timespec nap = {0, 100000};
-        int busy = 0, num_free = 0;
-        (void)fabric_poll(&f->base, &busy);
-        for (const struct letter *l = f->free_answers; l != NULL; l = l->next) {
-            num_free++;
-        }
-        waiting = num_free < NUM_ANSWERS;
-        for (int r = 0; r < f->base.num_ranks; r++) {
-            waiting |= f->peers[r].greeting != 0;
-        }
-        if (!busy) {
-            nanosleep(&nap, NULL);
-        }
-    }
-}
-
-#define CLOSE(object)                                                                                        \
-    do {                                                                                                     \
-        if ((object) != NULL) {                                                                              \
-            fi_close(&(object)->fid);                                                                        \
-        }                                                                                                    \
-    } while (0)
-
 static void fabric_close(struct engine *e)
 {
     struct fabric_engine *f = fabric_of(e);
-    if (f->letters != NULL) {
-        say_farewell(f);
-    }
-    CLOSE(f->ep); /* peers write no more; before that a registration may be in use */
+    terni_fabric_farewell(f);
     while (f->regions != NULL) {
         struct fabric_region *region = f->regions;
         f->regions = region->next;
         end_region(f, region);
     }
     terni_letters_close(f);
-    CLOSE(f->cq);
-    CLOSE(f->av);
-    CLOSE(f->domain);
-    CLOSE(f->fabric);
-    if (f->info != NULL) {
-        f->lib->freeinfo(f->info);
-    }
+    terni_fabric_leave(f);
     terni_engine_fini(e);
     free(f->peers);
     free(f);
 }
 
+static int shares_memory(const char *provider) { return strncmp(provider, "shm", 3) == 0; }
+
 /* The address alone, as text; NULL where the provider's addresses are none of the network's. */
 static const char *node_text(const struct engine_config *config, char text[HOST_TEXT])
 {
     char *end;
-    if (strncmp(config->provider, "shm", 3) == 0) {
+    if (shares_memory(config->provider)) {
         return NULL;
     }
     terni_address_print(config->own, text);
@@ -385,10 +346,34 @@ static const char *node_text(const struct engine_config *config, char text[HOST_
     return text;
 }
 
+/* Endpoints of shm are files of this machine, named after the process. What one that was killed has left
+ * keeps the name from the next process of that number, so these are named after the communicator, which is
+ * random. */
+static enum tern_status name_memory(struct fabric_engine *f, const struct engine_config *config)
+{
+    struct fi_info *info = f->its.info;
+    uint64_t cookie[2];
+    char *name;
+    if (!shares_memory(config->provider)) {
+        return TERN_OK;
+    }
+    name = (char *)malloc(HOST_TEXT);
+    if (name == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for the name of an endpoint");
+    }
+    memcpy(cookie, config->cookie, sizeof cookie);
+    snprintf(name, HOST_TEXT, "fi_shm://tern-%016llx%016llx-%d", (unsigned long long)cookie[0],
+             (unsigned long long)cookie[1], config->rank);
+    free(info->src_addr);
+    info->src_addr = name;
+    info->src_addrlen = strlen(name) + 1;
+    return TERN_OK;
+}
+
 static enum tern_status find_provider(struct fabric_engine *f, const struct engine_config *config)
 {
-    struct fi_info *hints = f->lib->dupinfo(NULL);
-    uint32_t version = f->lib->version() < FABRIC_VERSION ? f->lib->version() : FABRIC_VERSION;
+    struct fi_info *hints = f->its.lib->dupinfo(NULL);
+    uint32_t version = f->its.lib->version() < FABRIC_VERSION ? f->its.lib->version() : FABRIC_VERSION;
     char text[HOST_TEXT];
     const char *node = node_text(config, text);
     int error;
@@ -406,20 +391,21 @@ static enum tern_status find_provider(struct fabric_engine *f, const struct engi
     hints->tx_attr->msg_order = FI_ORDER_SAS;
     hints->rx_attr->msg_order = FI_ORDER_SAS;
     hints->fabric_attr->prov_name = strdup(config->provider);
-    error = f->lib->getinfo(version, node, NULL, node != NULL ? FI_SOURCE : 0, hints, &f->info);
+    error = f->its.lib->getinfo(version, node, NULL, node != NULL ? FI_SOURCE : 0, hints, &f->its.info);
     if (error == -FI_ENODATA && node != NULL) {
-        error = f->lib->getinfo(version, NULL, NULL, 0, hints, &f->info);
+        error = f->its.lib->getinfo(version, NULL, NULL, 0, hints, &f->its.info);
     }
-    f->lib->freeinfo(hints);
+    f->its.lib->freeinfo(hints);
     if (error != 0) {
         return TERN_FAIL(TERN_UNSUPPORTED, "libfabric has no provider %s with what a proxy needs here: %s",
-                         config->provider, f->lib->strerror(-error));
+                         config->provider, f->its.lib->strerror(-error));
     }
-    f->mr_mode = (uint64_t)f->info->domain_attr->mr_mode;
-    f->base.max_bytes =
-        f->info->ep_attr->max_msg_size < FABRIC_MAX_BYTES ? f->info->ep_attr->max_msg_size : FABRIC_MAX_BYTES;
+    f->mr_mode = (uint64_t)f->its.info->domain_attr->mr_mode;
+    f->base.max_bytes = f->its.info->ep_attr->max_msg_size < FABRIC_MAX_BYTES
+                            ? f->its.info->ep_attr->max_msg_size
+                            : FABRIC_MAX_BYTES;
     f->base.max_staged_bytes = LETTER_BYTES;
-    return TERN_OK;
+    return name_memory(f, config);
 }
 
 static enum tern_status make_endpoint(struct fabric_engine *f)
@@ -430,32 +416,32 @@ static enum tern_status make_endpoint(struct fabric_engine *f)
                             .format = FI_CQ_FORMAT_MSG,
                             .wait_obj = FI_WAIT_NONE};
     const char *what = "fabric";
-    int error = f->lib->fabric(f->info->fabric_attr, &f->fabric, NULL);
+    int error = f->its.lib->fabric(f->its.info->fabric_attr, &f->its.fabric, NULL);
     if (error == 0) {
         what = "domain";
-        error = fi_domain(f->fabric, f->info, &f->domain, NULL);
+        error = fi_domain(f->its.fabric, f->its.info, &f->its.domain, NULL);
     }
     if (error == 0) {
         what = "address vector";
-        error = fi_av_open(f->domain, &av, &f->av, NULL);
+        error = fi_av_open(f->its.domain, &av, &f->its.av, NULL);
     }
     if (error == 0) {
         what = "completion queue";
-        error = fi_cq_open(f->domain, &cq, &f->cq, NULL);
+        error = fi_cq_open(f->its.domain, &cq, &f->its.cq, NULL);
     }
     if (error == 0) {
         what = "endpoint";
-        error = fi_endpoint(f->domain, f->info, &f->ep, NULL);
+        error = fi_endpoint(f->its.domain, f->its.info, &f->its.ep, NULL);
     }
     if (error == 0) {
-        error = fi_ep_bind(f->ep, &f->av->fid, 0);
+        error = fi_ep_bind(f->its.ep, &f->its.av->fid, 0);
     }
     if (error == 0) {
         /* Not with FI_SELECTIVE_COMPLETION: whatever forgot to ask for a completion would hang. */
-        error = fi_ep_bind(f->ep, &f->cq->fid, FI_TRANSMIT | FI_RECV);
+        error = fi_ep_bind(f->its.ep, &f->its.cq->fid, FI_TRANSMIT | FI_RECV);
     }
     if (error == 0) {
-        error = fi_enable(f->ep);
+        error = fi_enable(f->its.ep);
     }
     return error == 0 ? TERN_OK : failed(f, what, error);
 }
@@ -485,7 +471,7 @@ enum tern_status terni_fabric_engine_open(const struct engine_config *config, st
     if (f == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a libfabric engine");
     }
-    f->lib = lib;
+    f->its.lib = lib;
     f->last_ended = &f->ended;
     memcpy(f->cookie, config->cookie, sizeof f->cookie);
     status = terni_engine_init(&f->base, &fabric_ops, config->rank, config->num_ranks, config->provider);
@@ -497,6 +483,9 @@ enum tern_status terni_fabric_engine_open(const struct engine_config *config, st
     }
     if (status == TERN_OK) {
         status = make_endpoint(f);
+    }
+    if (status == TERN_OK) {
+        status = terni_fabric_enter(f);
     }
     if (status != TERN_OK) {
         fabric_close(&f->base);

@@ -52,11 +52,11 @@ enum tern_status terni_letters_open(struct fabric_engine *f)
     }
     TERN_TRY(f->machine->ops->host_alloc(f->machine, bytes, &f->letters_memory, &device));
     if (f->mr_mode & FI_MR_LOCAL) {
-        int error =
-            fi_mr_reg(f->domain, f->letters_memory, bytes, FI_SEND | FI_RECV, 0, 0, 0, &f->letters_mr, NULL);
+        int error = fi_mr_reg(f->its.domain, f->letters_memory, bytes, FI_SEND | FI_RECV, 0, 0, 0,
+                              &f->letters_mr, NULL);
         if (error != 0) {
             return TERN_FAIL(TERN_SYSTEM_ERROR, "libfabric cannot register %zu bytes for messages: %s", bytes,
-                             f->lib->strerror(-error));
+                             f->its.lib->strerror(-error));
         }
         f->letters_desc = fi_mr_desc(f->letters_mr);
     }
@@ -108,13 +108,13 @@ static int try_send(struct fabric_engine *f, struct letter *l)
                              .addr = f->peers[l->peer].addr,
                              .context = &l->context};
     /* Complete once the buffer may be used again; the answer says that the message has arrived. */
-    ssize_t error = fi_sendmsg(f->ep, &message, FI_COMPLETION | FI_INJECT_COMPLETE);
+    ssize_t error = fi_sendmsg(f->its.ep, &message, FI_COMPLETION | FI_INJECT_COMPLETE);
     if (error == -FI_EAGAIN) {
         return 0;
     }
     if (error != 0) {
         terni_engine_lose(&f->base, l->peer, TERN_DISCONNECTED, "no message to rank %d can be sent: %s",
-                          l->peer, f->lib->strerror((int)-error));
+                          l->peer, f->its.lib->strerror((int)-error));
         terni_letter_sent(f, l);
     }
     return 1;
@@ -184,11 +184,11 @@ enum engine_post terni_letter_request(struct fabric_engine *f, struct engine_op 
 
 void terni_letter_receive(struct fabric_engine *f, struct letter *l)
 {
-    ssize_t error = fi_recv(f->ep, l->memory, sizeof(struct letter_head) + LETTER_BYTES, f->letters_desc,
+    ssize_t error = fi_recv(f->its.ep, l->memory, sizeof(struct letter_head) + LETTER_BYTES, f->letters_desc,
                             FI_ADDR_UNSPEC, &l->context);
     if (error != 0) {
         TERN_LOG(TERN_LOG_WARN, "rank %d: one buffer for messages less: %s", f->base.rank,
-                 f->lib->strerror((int)-error));
+                 f->its.lib->strerror((int)-error));
     }
 }
 

@@ -6,13 +6,12 @@
 
 #include "core/core.h"
 
-enum tern_status terni_key_table_init(struct key_table *table, struct key_entry *entries, uint32_t capacity)
+#include <stdlib.h>
+
+/* Places from `first` on, in a queue by themselves. */
+static void clear_places(struct key_entry *entries, uint32_t first, uint32_t capacity)
 {
-    if (capacity == 0 || capacity > KEY_MAX_CAPACITY) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "a table of %u memory keys; it has 1 to %d", capacity,
-                         KEY_MAX_CAPACITY);
-    }
-    for (uint32_t i = 0; i < capacity; i++) {
+    for (uint32_t i = first; i < capacity; i++) {
         struct key_entry *e = &entries[i];
         e->addr = e->bytes = 0;
         e->host = NULL;
@@ -20,11 +19,40 @@ enum tern_status terni_key_table_init(struct key_table *table, struct key_entry 
         e->pd = e->access = 0;
         e->next = i + 1;
     }
+}
+
+enum tern_status terni_key_table_init(struct key_table *table, struct key_entry *entries, uint32_t capacity)
+{
+    if (capacity == 0 || capacity > KEY_MAX_CAPACITY) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "a table of %u memory keys; it has 1 to %d", capacity,
+                         KEY_MAX_CAPACITY);
+    }
+    clear_places(entries, 0, capacity);
     table->entries = entries;
     table->capacity = capacity;
     table->num_live = 0;
     table->first_free = 0;
     table->last_free = capacity - 1;
+    return TERN_OK;
+}
+
+enum tern_status terni_key_table_extend(struct key_table *table)
+{
+    uint32_t before = table->capacity, after = before == 0 ? 16 : 2 * before;
+    struct key_entry *entries;
+    if (table->num_live < before || before == KEY_MAX_CAPACITY) {
+        return TERN_OK; /* room; or none, as terni_key_table_add will say */
+    }
+    after = after < KEY_MAX_CAPACITY ? after : KEY_MAX_CAPACITY;
+    entries = (struct key_entry *)realloc(table->entries, after * sizeof *entries);
+    if (entries == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %u memory keys", after);
+    }
+    clear_places(entries, before, after);
+    table->entries = entries;
+    table->capacity = after;
+    table->first_free = before; /* no other is free */
+    table->last_free = after - 1;
     return TERN_OK;
 }
 

@@ -52,6 +52,9 @@ struct key_registration {
 
 /* 1 to KEY_MAX_CAPACITY entries of the caller's memory; nothing needs undoing. */
 enum tern_status terni_key_table_init(struct key_table *table, struct key_entry *entries, uint32_t capacity);
+/* Of a table whose entries are of malloc, or NULL with no capacity: where all places are taken, as many
+ * again, by realloc. Keys stay what they are. */
+enum tern_status terni_key_table_extend(struct key_table *table);
 /* TERN_INVALID_ARGUMENT: no bytes, a range past the end of addresses, unknown rights, rights for peers to
  * write without KEY_LOCAL_WRITE. TERN_NO_SPACE: every place is taken. */
 enum tern_status terni_key_table_add(struct key_table *table, const struct key_registration *registration,
@@ -96,23 +99,26 @@ TERN_DEVICE uint32_t key_right(uint32_t use)
     }
 }
 
-/* SYNDROME_NONE and the memory, or the syndrome and why. InfiniBand does not look at the key of an operation
- * without bytes, and neither does this. */
-TERN_DEVICE uint32_t key_lookup(const struct key_table *table, const struct key_request *q,
-                                struct key_memory *memory, struct nic_refusal *r)
+/* The place that a key names, whatever is there now; NULL: the table has none. */
+TERN_DEVICE const struct key_entry *key_place(const struct key_table *table, uint32_t key)
 {
-    uint32_t place = (q->key >> 8) - KEY_FIRST_PLACE, right = key_right(q->use);
+    uint32_t place = (key >> 8) - KEY_FIRST_PLACE;
+    return place < table->capacity ? &table->entries[place] : NULL;
+}
+
+/* With `e`, what is at the key's place. SYNDROME_NONE and the memory, or the syndrome and why. InfiniBand
+ * does not look at the key of an operation without bytes, and neither does this. */
+TERN_DEVICE uint32_t key_use(const struct key_entry *e, const struct key_request *q,
+                             struct key_memory *memory, struct nic_refusal *r)
+{
+    uint32_t right = key_right(q->use);
     int local = q->use == KEY_USE_GATHER || q->use == KEY_USE_SCATTER;
-    const struct key_entry *e = NULL;
     uint64_t offset;
     memory->host = NULL;
     memory->relaxed = 0;
     nic_refuse(r, REFUSED_NOTHING, 0, 0);
     if (q->bytes == 0) {
         return SYNDROME_NONE;
-    }
-    if (place < table->capacity) {
-        e = &table->entries[place];
     }
     if (e == NULL || e->bytes == 0 || e->key != q->key) {
         return nic_refuse(r, local ? REFUSED_LKEY : REFUSED_RKEY, q->key, q->key >> 8);
@@ -137,6 +143,12 @@ TERN_DEVICE uint32_t key_lookup(const struct key_table *table, const struct key_
     memory->host = e->host + offset;
     memory->relaxed = (e->access & KEY_RELAXED_ORDERING) != 0;
     return SYNDROME_NONE;
+}
+
+TERN_DEVICE uint32_t key_lookup(const struct key_table *table, const struct key_request *q,
+                                struct key_memory *memory, struct nic_refusal *r)
+{
+    return key_use(key_place(table, q->key), q, memory, r);
 }
 
 #endif

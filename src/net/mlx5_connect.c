@@ -218,26 +218,10 @@ enum tern_status terni_mlx5_connect(struct mlx5_provider *p, const void *cards)
     }
     p->is_connected = 1;
     TERN_TRY(terni_mlx5_relay_open(p));
-    return terni_mlx5_refresh(p);
+    return terni_mlx5_tables_fill(p);
 }
 
 /* ---- After a fault ---- */
-
-enum tern_status terni_mlx5_abort(struct mlx5_provider *p)
-{
-    enum tern_status status = TERN_OK;
-    for (int peer = 0; peer < p->config.num_ranks; peer++) {
-        for (uint32_t q = 0; p->peers[peer].is_wanted && q < p->config.num_queues; q++) {
-            struct mlx5_qp *qp = terni_mlx5_qp_of(p, peer, q);
-            uint32_t in[DEVX_HEAD_WORDS];
-            enum tern_status one;
-            terni_devx_to_error(in, qp->qpn);
-            one = terni_mlx5_qp_modify(&p->nics[qp->nic], qp, in, DEVX_HEAD_WORDS, DEVX_ERR);
-            status = status == TERN_OK ? one : status; /* the others are still to go */
-        }
-    }
-    return status;
-}
 
 enum tern_status terni_mlx5_inspect(struct mlx5_provider *p, int peer, uint32_t index,
                                     struct devx_qp_state *state)

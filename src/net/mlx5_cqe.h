@@ -38,7 +38,7 @@ enum {
 };
 
 /* X(name, value, what it means) */
-#define SYNDROME_LIST(X)                                                                                     \
+#define TERN_SYNDROME_LIST(X)                                                                                \
     X(SYNDROME_LOCAL_LENGTH, 0x01, "local length error")                                                     \
     X(SYNDROME_LOCAL_QP_OPERATION, 0x02, "local queue pair operation error")                                 \
     X(SYNDROME_LOCAL_PROTECTION, 0x04, "local protection error")                                             \
@@ -56,7 +56,7 @@ enum {
 enum {
     SYNDROME_NONE = 0,
 #define SYNDROME_ENUM(name, value, text) name = value,
-    SYNDROME_LIST(SYNDROME_ENUM)
+    TERN_SYNDROME_LIST(SYNDROME_ENUM)
 #undef SYNDROME_ENUM
 };
 

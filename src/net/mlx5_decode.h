@@ -155,8 +155,8 @@ TERN_DEVICE uint32_t decode_data(const struct wqe_source *from, uint32_t k, stru
 {
     struct vec16 data = wqe_load(from, k);
     uint32_t word = from_be32(data.w[0]);
-    op->is_inline = (word & WQE_INLINE) != 0;
-    op->bytes = word & ~WQE_INLINE;
+    op->is_inline = (word & TERN_WQE_INLINE) != 0;
+    op->bytes = word & ~TERN_WQE_INLINE;
     if (op->is_inline && op->opcode != WQE_RDMA_WRITE) {
         return nic_refuse(r, REFUSED_INLINE, word, op->opcode);
     }

@@ -34,10 +34,10 @@ enum {
 };
 
 /* Bit 31 of the first word of the third segment: payload follows instead of an address. */
-#define WQE_INLINE 0x80000000u
+#define TERN_WQE_INLINE 0x80000000u
 
 /* The key that never names memory. */
-#define WQE_INVALID_KEY 0x100u
+#define TERN_WQE_INVALID_KEY 0x100u
 
 enum {
     WQE_NOP = 0x00,

@@ -10,6 +10,7 @@
 #ifndef TERN_MLX5_NIC_H
 #define TERN_MLX5_NIC_H
 
+#include "net/key_lists.h"
 #include "net/mlx5_provider.h"
 #include "net/mlx5_verbs.h"
 #include "net/nic_place.h"
@@ -73,16 +74,15 @@ struct mlx5_qp {
 };
 
 struct mlx5_region {
-    uint64_t addr, bytes;
+    uint64_t addr, bytes;              /* as struct region_span */
     uint32_t keys[MLX5_MAX_NICS];      /* own: of each NIC; a peer's: of each of the peer's NICs */
     struct ibv_mr *mrs[MLX5_MAX_NICS]; /* own */
 };
 
 struct mlx5_peer {
-    int is_wanted, num_nics;     /* num_nics: of the peer, once connected */
-    struct mlx5_qp *qps;         /* [num_queues] */
-    struct mlx5_region *regions; /* [MLX5_MAX_REGIONS] of its memory */
-    int num_regions;
+    int is_wanted, num_nics;    /* num_nics: of the peer, once connected */
+    struct mlx5_qp *qps;        /* [num_queues] */
+    struct region_list regions; /* of struct mlx5_region: of its memory */
 };
 
 struct mlx5_provider {
@@ -93,13 +93,13 @@ struct mlx5_provider {
     int num_nics;
     struct mlx5_nic nics[MLX5_MAX_NICS];
     int num_wanted, is_connected;
-    struct mlx5_peer *peers; /* [num_ranks] */
-    struct mlx5_region regions[MLX5_MAX_REGIONS];
-    int num_regions;
+    struct mlx5_peer *peers;                  /* [num_ranks] */
+    struct region_list regions;               /* of struct mlx5_region: own */
     struct mlx5_block states, tables, relays; /* as kernels read them: see mlx5_tables.c */
     struct relay_line *lines;                 /* of queues that the host rings for */
     struct relay *relay;
-    char *tables_copy; /* the host's, of the same layout */
+    char *tables_copy;      /* the host's, of the same layout */
+    struct key_block *keys; /* lists for kernels, the newest */
 };
 
 /* mlx5_block.c. Memory of the device, or of the host, that kernels reach as well. */
@@ -144,6 +144,8 @@ enum tern_status terni_mlx5_qp_modify(struct mlx5_nic *nic, struct mlx5_qp *qp, 
 
 /* mlx5_tables.c */
 enum tern_status terni_mlx5_tables_open(struct mlx5_provider *p);
+/* What connecting has changed. */
+enum tern_status terni_mlx5_tables_fill(struct mlx5_provider *p);
 void terni_mlx5_tables_close(struct mlx5_provider *p);
 
 /* mlx5_relay.c. The thread that rings, if one is needed. */

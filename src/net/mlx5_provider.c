@@ -64,16 +64,17 @@ static enum tern_status open_peers(struct mlx5_provider *p)
     if (p->peers == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %d peers", c->num_ranks);
     }
+    p->regions.entry_bytes = sizeof(struct mlx5_region);
     for (int r = 0; r < c->num_ranks; r++) {
         struct mlx5_peer *peer = &p->peers[r];
+        peer->regions.entry_bytes = sizeof(struct mlx5_region);
         peer->is_wanted = c->wanted != NULL ? c->wanted[r] != 0 : r != c->rank;
         if (!peer->is_wanted) {
             continue;
         }
         p->num_wanted++;
         peer->qps = (struct mlx5_qp *)calloc(c->num_queues, sizeof *peer->qps);
-        peer->regions = (struct mlx5_region *)calloc(MLX5_MAX_REGIONS, sizeof *peer->regions);
-        if (peer->qps == NULL || peer->regions == NULL) {
+        if (peer->qps == NULL) {
             return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %u queues to rank %d", c->num_queues, r);
         }
     }
@@ -101,6 +102,12 @@ static enum tern_status open_nics(struct mlx5_provider *p)
         memcpy(nic->name, found[chosen[i]].name, sizeof nic->name);
         p->num_nics = i + 1;
         TERN_TRY(terni_mlx5_nic_open(nic, found[chosen[i]].port, c->gid_index));
+        if (nic->port.is_roce && c->service_level > 7) {
+            return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                             "service level %u (TERN_NIC_SERVICE_LEVEL); %s is on Ethernet, where it is a "
+                             "priority, 0 to 7",
+                             c->service_level, nic->name);
+        }
         if (c->num_blocks > 1u << nic->log_max_blocks) {
             return TERN_FAIL(TERN_UNSUPPORTED, "a send ring of %u blocks; %s has at most %u", c->num_blocks,
                              nic->name, 1u << nic->log_max_blocks);
@@ -159,7 +166,7 @@ static void close_queues(struct mlx5_provider *p)
             terni_mlx5_qp_close(p, terni_mlx5_qp_of(p, r, q));
         }
         free(p->peers[r].qps);
-        free(p->peers[r].regions);
+        terni_region_list_close(&p->peers[r].regions);
     }
     free(p->peers);
 }
@@ -175,9 +182,12 @@ void terni_mlx5_close(struct mlx5_provider *p)
         TERN_LOG(TERN_LOG_WARN, "%s", tern_last_error());
     }
     close_queues(p);
-    while (p->num_regions > 0) {
-        terni_mlx5_deregister(p, (const void *)(uintptr_t)p->regions[0].addr);
+    while (p->regions.num > 0) { /* the last first: nothing has to move */
+        const struct region_span *span =
+            (const struct region_span *)terni_region_at(&p->regions, p->regions.num - 1);
+        terni_mlx5_deregister(p, (const void *)(uintptr_t)span->addr);
     }
+    terni_region_list_close(&p->regions);
     for (int i = 0; i < p->num_nics; i++) {
         struct mlx5_nic *nic = &p->nics[i];
         terni_mlx5_block_unplace(nic, &nic->records);

@@ -11,7 +11,7 @@
  *     register, key card,    memory: likewise, as often as memory comes, then refresh
  *     import, refresh
  *     queues                 for kernels
- *     abort, inspect         after a fault: why a queue stands still
+ *     inspect                after a fault: why a queue stands still
  *     close
  *
  * Where kernels cannot reach a doorbell, a thread of the provider rings (relay.h), from connect to close.
@@ -28,7 +28,7 @@
 struct mlx5_provider;
 struct mlx5_verbs;
 
-enum { MLX5_MAX_NICS = 8, MLX5_MAX_QUEUES = 64, MLX5_MAX_REGIONS = 64 };
+enum { MLX5_MAX_NICS = 8, MLX5_MAX_QUEUES = 64 };
 
 /* Where rings are. */
 enum mlx5_memory { MLX5_MEMORY_AUTO, MLX5_MEMORY_DEVICE, MLX5_MEMORY_HOST };
@@ -54,6 +54,8 @@ struct mlx5_config {
     enum mlx5_doorbell doorbell;
     const uint64_t *abort; /* as struct net_queue */
     uint64_t timeout_ns;
+    uint64_t *lost;    /* likewise */
+    const int *copies; /* as struct nic_config; may be NULL */
     /* Packets. */
     int gid_index; /* -1: chosen */
     uint32_t traffic_class, service_level;
@@ -96,7 +98,8 @@ enum tern_status terni_mlx5_import(struct mlx5_provider *p, int peer, const stru
 /* Own memory, by where it begins; no kernel names it any more, here or at a peer. Peers forget it alike. */
 void terni_mlx5_deregister(struct mlx5_provider *p, const void *memory);
 void terni_mlx5_forget(struct mlx5_provider *p, int peer, uint64_t addr);
-/* Brings queues and keys, as they are now, to where kernels read them. No kernel uses them meanwhile. */
+/* Brings keys, as they are now, to where kernels read them. Kernels may use the queues meanwhile: each
+ * operation finds all keys as they were or as they are. May wait for all work of the device. */
 enum tern_status terni_mlx5_refresh(struct mlx5_provider *p);
 
 /* ---- For kernels ---- */
@@ -108,12 +111,10 @@ const struct net_queue *terni_mlx5_queue(const struct mlx5_provider *p, int peer
 
 /* ---- After a fault ---- */
 
-/* All queue pairs go to the error state: what is outstanding completes with SYNDROME_FLUSHED. */
-enum tern_status terni_mlx5_abort(struct mlx5_provider *p);
 enum tern_status terni_mlx5_inspect(struct mlx5_provider *p, int peer, uint32_t index,
                                     struct devx_qp_state *state);
 
-/* ---- For tern-info ---- */
+/* ---- For people: tern-info, and the log ---- */
 
 /* One line on libraries: in this build, on this host. */
 const char *terni_mlx5_describe(void);

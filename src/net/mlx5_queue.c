@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-enum { RECORD_QP = 0, RECORD_CQ = 8, RESULTS_BYTES = (NET_QUEUE_NUM_RESULTS + 1) * 8 };
+enum { RECORD_QP = 0, RECORD_CQ = 8, RESULTS_BYTES = NET_QUEUE_RESULT_WORDS * 8 };
 
 static uint64_t round_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 

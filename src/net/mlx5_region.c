@@ -1,36 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory and its keys: of this rank, registered with each of its NICs, and of its peers, as their cards say.
- * Tables are lists in the order of arrival: an EP object has one or two ranges; the first is used most. */
+ * Memory and its keys: of this rank, registered with each of its NICs, and of its peers, as their cards
+ * say. */
 #include "net/mlx5_nic.h"
 
 #include <string.h>
 
-static int overlap(const struct mlx5_region *r, uint64_t addr, uint64_t bytes)
+static struct mlx5_region *region_at(const struct region_list *list, int at)
 {
-    return addr < r->addr + r->bytes && r->addr < addr + bytes;
-}
-
-static enum tern_status check_range(const struct mlx5_region *regions, int num, int rank, uint64_t addr,
-                                    uint64_t bytes)
-{
-    if (bytes == 0 || bytes - 1 > UINT64_MAX - addr) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "rank %d: a registration of %llu bytes at 0x%llx", rank,
-                         (unsigned long long)bytes, (unsigned long long)addr);
-    }
-    for (int i = 0; i < num; i++) {
-        if (overlap(&regions[i], addr, bytes)) {
-            return TERN_FAIL(TERN_INVALID_ARGUMENT,
-                             "rank %d: %llu bytes at 0x%llx overlap the %llu registered at 0x%llx", rank,
-                             (unsigned long long)bytes, (unsigned long long)addr,
-                             (unsigned long long)regions[i].bytes, (unsigned long long)regions[i].addr);
-        }
-    }
-    if (num == MLX5_MAX_REGIONS) {
-        return TERN_FAIL(TERN_NO_SPACE, "rank %d has %d ranges of memory registered, which is the most", rank,
-                         MLX5_MAX_REGIONS);
-    }
-    return TERN_OK;
+    return (struct mlx5_region *)terni_region_at(list, at);
 }
 
 static void close_region(struct mlx5_provider *p, struct mlx5_region *r)
@@ -38,7 +16,6 @@ static void close_region(struct mlx5_provider *p, struct mlx5_region *r)
     for (int i = 0; i < p->num_nics; i++) {
         terni_mlx5_mr_close(&p->nics[i], r->mrs[i]);
     }
-    memset(r, 0, sizeof *r);
 }
 
 static enum tern_status open_region(struct mlx5_provider *p, struct mlx5_region *r, void *memory,
@@ -60,19 +37,18 @@ static enum tern_status open_region(struct mlx5_provider *p, struct mlx5_region 
 enum tern_status terni_mlx5_register(struct mlx5_provider *p, void *memory, uint64_t bytes, uint32_t flags,
                                      struct mlx5_region_card *card)
 {
-    struct mlx5_region *r = &p->regions[p->num_regions];
     uint64_t addr = (uint64_t)(uintptr_t)memory;
+    struct mlx5_region *r;
     enum tern_status status;
-    TERN_TRY(check_range(p->regions, p->num_regions, p->config.rank, addr, bytes));
-    memset(r, 0, sizeof *r);
-    r->addr = addr;
-    r->bytes = bytes;
+    void *entry;
+    TERN_TRY(terni_region_add(&p->regions, p->config.rank, addr, bytes, &entry));
+    r = (struct mlx5_region *)entry;
     status = open_region(p, r, memory, flags);
     if (status != TERN_OK) {
         close_region(p, r);
+        terni_region_remove(&p->regions, p->regions.num - 1);
         return status;
     }
-    p->num_regions++;
     memset(card, 0, sizeof *card);
     card->addr = addr;
     card->bytes = bytes;
@@ -86,7 +62,7 @@ enum tern_status terni_mlx5_register(struct mlx5_provider *p, void *memory, uint
 enum tern_status terni_mlx5_import(struct mlx5_provider *p, int peer, const struct mlx5_region_card *card)
 {
     struct mlx5_peer *from = &p->peers[peer];
-    struct mlx5_region *r;
+    void *entry;
     if (!from->is_wanted || !p->is_connected) {
         return TERN_FAIL(TERN_BAD_STATE, "rank %d is not connected to rank %d", p->config.rank, peer);
     }
@@ -94,47 +70,25 @@ enum tern_status terni_mlx5_import(struct mlx5_provider *p, int peer, const stru
         return TERN_FAIL(TERN_MISMATCH, "rank %d has keys of %u NICs, but connected with %d", peer,
                          card->num_nics, from->num_nics);
     }
-    TERN_TRY(check_range(from->regions, from->num_regions, peer, card->addr, card->bytes));
-    r = &from->regions[from->num_regions++];
-    memset(r, 0, sizeof *r);
-    r->addr = card->addr;
-    r->bytes = card->bytes;
-    memcpy(r->keys, card->rkeys, sizeof r->keys);
+    TERN_TRY(terni_region_add(&from->regions, peer, card->addr, card->bytes, &entry));
+    memcpy(((struct mlx5_region *)entry)->keys, card->rkeys, sizeof card->rkeys);
     return TERN_OK;
-}
-
-/* The place of the range that begins there, -1: none. */
-static int find(const struct mlx5_region *regions, int num, uint64_t addr)
-{
-    for (int i = 0; i < num; i++) {
-        if (regions[i].addr == addr) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-static void remove_at(struct mlx5_region *regions, int *num, int at)
-{
-    (*num)--;
-    memmove(&regions[at], &regions[at + 1], (size_t)(*num - at) * sizeof *regions);
-    memset(&regions[*num], 0, sizeof *regions);
 }
 
 void terni_mlx5_deregister(struct mlx5_provider *p, const void *memory)
 {
-    int at = find(p->regions, p->num_regions, (uint64_t)(uintptr_t)memory);
+    int at = terni_region_find(&p->regions, (uint64_t)(uintptr_t)memory);
     if (at >= 0) {
-        close_region(p, &p->regions[at]);
-        remove_at(p->regions, &p->num_regions, at);
+        close_region(p, region_at(&p->regions, at));
+        terni_region_remove(&p->regions, at);
     }
 }
 
 void terni_mlx5_forget(struct mlx5_provider *p, int peer, uint64_t addr)
 {
-    struct mlx5_peer *from = &p->peers[peer];
-    int at = find(from->regions, from->num_regions, addr);
+    struct region_list *list = &p->peers[peer].regions;
+    int at = terni_region_find(list, addr);
     if (at >= 0) {
-        remove_at(from->regions, &from->num_regions, at);
+        terni_region_remove(list, at);
     }
 }

@@ -34,6 +34,12 @@ enum tern_status terni_mlx5_relay_open(struct mlx5_provider *p)
             }
         }
     }
+#ifndef __x86_64__
+    if (num > 0) { /* what the relay does between record and register orders stores to memory alone there */
+        return TERN_FAIL(TERN_UNSUPPORTED,
+                         "kernels cannot ring %u queues, and the host does it on x86-64 only", num);
+    }
+#endif
     return num > 0 ? terni_relay_open(p->lines, num, &p->relay) : TERN_OK;
 }
 

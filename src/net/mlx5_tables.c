@@ -1,70 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What kernels see of a provider, in memory of the device. Two blocks, because one changes under kernels:
+ * What kernels see of a provider, in memory of the device:
  *
  *     states   struct net_queue_state of every queue: the kernels' own, set once
  *     tables   struct net_queue of every queue, [num_ranks][num_queues]
- *              keys of own memory,              [num_nics][MLX5_MAX_REGIONS]
- *              keys of peers' memory,           [num_ranks][MLX5_MAX_NICS][MLX5_MAX_REGIONS]
+ *     keys     lists of own memory, one a NIC; of each peer's, one for each of its NICs (key_lists.h)
  *
- * The tables are built in a copy of the host's and brought over as a whole. And relay words, which the host
- * polls where it rings for kernels. */
+ * Tables are built in a copy of the host's and brought over as a whole when queues are connected; lists are
+ * made anew when memory comes or goes, and tables told of them. And relay words, which the host polls where
+ * it rings for kernels. */
 #include "net/mlx5_nic.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct offsets {
-    uint64_t queues, local, remote, end;
-};
 
 static uint64_t num_queues(const struct mlx5_provider *p)
 {
     return (uint64_t)p->config.num_ranks * p->config.num_queues;
 }
 
-static struct offsets offsets_of(const struct mlx5_provider *p)
+static uint64_t tables_bytes(const struct mlx5_provider *p)
 {
-    const uint64_t keys = MLX5_MAX_REGIONS * sizeof(struct net_range);
-    struct offsets o;
-    o.queues = 0;
-    o.local = o.queues + num_queues(p) * sizeof(struct net_queue);
-    o.remote = o.local + (uint64_t)p->num_nics * keys;
-    o.end = o.remote + (uint64_t)p->config.num_ranks * MLX5_MAX_NICS * keys;
-    return o;
-}
-
-static uint64_t local_at(const struct mlx5_provider *p, int nic)
-{
-    return offsets_of(p).local + (uint64_t)nic * MLX5_MAX_REGIONS * sizeof(struct net_range);
-}
-
-static uint64_t remote_at(const struct mlx5_provider *p, int peer, int nic)
-{
-    return offsets_of(p).remote +
-           ((uint64_t)peer * MLX5_MAX_NICS + (uint64_t)nic) * MLX5_MAX_REGIONS * sizeof(struct net_range);
-}
-
-/* ---- Keys ---- */
-
-static void put_ranges(struct mlx5_provider *p, const struct mlx5_region *regions, int num, int nic,
-                       uint64_t at)
-{
-    struct net_range *ranges = (struct net_range *)(p->tables_copy + at);
-    memset(ranges, 0, MLX5_MAX_REGIONS * sizeof *ranges);
-    for (int i = 0; i < num; i++) {
-        ranges[i].addr = regions[i].addr;
-        ranges[i].bytes = regions[i].bytes;
-        ranges[i].key = wqe_key_of(regions[i].keys[nic]);
-    }
-}
-
-static struct net_ranges ranges_at(const struct mlx5_provider *p, uint64_t at, int num)
-{
-    struct net_ranges ranges;
-    ranges.ranges = (const struct net_range *)(p->tables.memory + at);
-    ranges.num = (uint64_t)num;
-    return ranges;
+    return num_queues(p) * sizeof(struct net_queue);
 }
 
 /* ---- Queues ---- */
@@ -81,15 +39,18 @@ static void put_doorbell(const struct mlx5_provider *p, const struct mlx5_nic *n
     q->doorbell = qp->doorbell->kernel;
 }
 
+static struct net_queue *queue_of(const struct mlx5_provider *p, int peer, uint32_t index)
+{
+    return (struct net_queue *)(void *)p->tables_copy + ((uint64_t)peer * p->config.num_queues + index);
+}
+
 static enum tern_status put_queue(struct mlx5_provider *p, int peer, uint32_t index)
 {
     const struct mlx5_qp *qp = terni_mlx5_qp_of(p, peer, index);
     const struct mlx5_nic *nic = &p->nics[qp->nic];
-    const struct mlx5_peer *to = &p->peers[peer];
     uint64_t number = (uint64_t)peer * p->config.num_queues + index;
-    struct net_queue *q = (struct net_queue *)(p->tables_copy + offsets_of(p).queues) + number;
+    struct net_queue *q = queue_of(p, peer, index);
 
-    memset(q, 0, sizeof *q);
     q->ring = wqe_ring_of(nic->rings.memory + qp->ring, p->config.num_blocks);
     q->qpn = qp->qpn;
     q->flags = (p->config.cq_ring ? NET_QUEUE_CQ_RING : 0) |
@@ -102,32 +63,79 @@ static enum tern_status put_queue(struct mlx5_provider *p, int peer, uint32_t in
     q->results_lkey = wqe_key_of(nic->results_mr->lkey);
     q->results = (uint64_t *)(nic->results.memory + qp->results);
     q->results_addr = (uint64_t)(uintptr_t)(terni_mlx5_block_named(&nic->results) + qp->results);
-    q->local = ranges_at(p, local_at(p, qp->nic), p->num_regions);
-    if (to->num_nics > 0) { /* connected: its queue of this index is on that NIC */
-        q->remote = ranges_at(p, remote_at(p, peer, (int)index % to->num_nics), to->num_regions);
-    }
     q->abort = p->config.abort;
     q->timeout_ns = p->config.timeout_ns;
+    q->lost = p->config.lost;
     q->state = (struct net_queue_state *)p->states.memory + number;
     return terni_queue_check(q);
 }
 
-enum tern_status terni_mlx5_refresh(struct mlx5_provider *p)
+/* ---- Keys ---- */
+
+/* Before a peer is connected nothing of it is known, and one empty list will do. */
+static int num_lists(const struct mlx5_peer *to) { return to->num_nics > 0 ? to->num_nics : 1; }
+
+static uint64_t list_of_nic(struct key_block *b, const struct region_list *regions, int nic)
 {
-    const struct machine_ops *ops = p->machine->ops;
-    struct tern_stream *s = ops->own_stream(p->machine);
+    return terni_key_block_list(b, regions,
+                                offsetof(struct mlx5_region, keys) + (size_t)nic * sizeof(uint32_t));
+}
+
+/* A block of all lists as they are now, on the device; the copy of the tables names them. */
+static enum tern_status put_keys(struct mlx5_provider *p, struct key_block **block)
+{
+    uint64_t bytes = (uint64_t)p->num_nics * terni_key_list_share(p->regions.num);
+    uint64_t own[MLX5_MAX_NICS], theirs[MLX5_MAX_NICS];
+    struct key_block *b = NULL;
+    for (int peer = 0; peer < p->config.num_ranks; peer++) {
+        const struct mlx5_peer *to = &p->peers[peer];
+        bytes += (uint64_t)num_lists(to) * terni_key_list_share(to->regions.num);
+    }
+    TERN_TRY(terni_key_block_open(p->machine, bytes, &b));
     for (int i = 0; i < p->num_nics; i++) {
-        put_ranges(p, p->regions, p->num_regions, i, local_at(p, i));
+        own[i] = list_of_nic(b, &p->regions, i);
     }
     for (int peer = 0; peer < p->config.num_ranks; peer++) {
         const struct mlx5_peer *to = &p->peers[peer];
-        for (int i = 0; i < to->num_nics; i++) {
-            put_ranges(p, to->regions, to->num_regions, i, remote_at(p, peer, i));
+        for (int i = 0; i < num_lists(to); i++) {
+            theirs[i] = list_of_nic(b, &to->regions, i);
         }
-        for (uint32_t q = 0; to->is_wanted && q < p->config.num_queues; q++) {
+        for (uint32_t i = 0; to->is_wanted && i < p->config.num_queues; i++) {
+            struct net_queue *q = queue_of(p, peer, i);
+            q->local = own[terni_mlx5_qp_of(p, peer, i)->nic];
+            q->remote = theirs[(int)i % num_lists(to)]; /* its queue of this index is on that NIC */
+        }
+    }
+    return terni_key_block_send(p->machine, b, block);
+}
+
+enum tern_status terni_mlx5_refresh(struct mlx5_provider *p)
+{
+    struct key_block *fresh = NULL;
+    enum tern_status status;
+    TERN_TRY(put_keys(p, &fresh));
+    status = terni_key_lists_publish(p->machine, (struct net_queue *)(void *)p->tables.memory,
+                                     queue_of(p, 0, 0), (uint64_t)p->config.num_ranks * p->config.num_queues);
+    terni_key_block_replace(p->machine, &p->keys, fresh, status, p->config.copies);
+    return status;
+}
+
+/* Whole: no kernel uses the queues yet. */
+enum tern_status terni_mlx5_tables_fill(struct mlx5_provider *p)
+{
+    const struct machine_ops *ops = p->machine->ops;
+    struct tern_stream *s = ops->own_stream(p->machine);
+    struct key_block *fresh = NULL;
+    for (int peer = 0; peer < p->config.num_ranks; peer++) {
+        if (peer == p->config.rank) {
+            queue_of(p, peer, 0)->lost = p->config.lost;
+        }
+        for (uint32_t q = 0; p->peers[peer].is_wanted && q < p->config.num_queues; q++) {
             TERN_TRY(put_queue(p, peer, q));
         }
     }
+    TERN_TRY(put_keys(p, &fresh));
+    terni_key_block_replace(p->machine, &p->keys, fresh, TERN_OK, p->config.copies);
     TERN_TRY(ops->copy(p->machine, p->tables.memory, p->tables_copy, p->tables.bytes, s));
     return ops->stream_synchronize(p->machine, s);
 }
@@ -159,15 +167,15 @@ enum tern_status terni_mlx5_tables_open(struct mlx5_provider *p)
 {
     struct machine *m = p->machine;
     TERN_TRY(terni_mlx5_block_open(m, num_queues(p) * sizeof(struct net_queue_state), 1, &p->states));
-    TERN_TRY(terni_mlx5_block_open(m, offsets_of(p).end, 1, &p->tables));
+    TERN_TRY(terni_mlx5_block_open(m, tables_bytes(p), 1, &p->tables));
     TERN_TRY(terni_mlx5_block_open(m, num_queues(p) * MLX5_LINE, 0, &p->relays));
-    p->tables_copy = (char *)calloc(1, offsets_of(p).end);
+    p->tables_copy = (char *)calloc(1, tables_bytes(p));
     if (p->tables_copy == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for the tables of %llu queues",
                          (unsigned long long)num_queues(p));
     }
     TERN_TRY(set_states(p));
-    return terni_mlx5_refresh(p);
+    return terni_mlx5_tables_fill(p);
 }
 
 void terni_mlx5_tables_close(struct mlx5_provider *p)
@@ -175,13 +183,15 @@ void terni_mlx5_tables_close(struct mlx5_provider *p)
     terni_mlx5_block_close(p->machine, &p->states);
     terni_mlx5_block_close(p->machine, &p->tables);
     terni_mlx5_block_close(p->machine, &p->relays);
+    terni_key_block_close(p->machine, p->keys);
+    p->keys = NULL;
     free(p->tables_copy);
     p->tables_copy = NULL;
 }
 
 const struct net_queue *terni_mlx5_queues(const struct mlx5_provider *p)
 {
-    return (const struct net_queue *)(p->tables.memory + offsets_of(p).queues);
+    return (const struct net_queue *)(void *)p->tables.memory;
 }
 
 const struct net_queue *terni_mlx5_queue(const struct mlx5_provider *p, int peer, uint32_t index)
@@ -190,6 +200,5 @@ const struct net_queue *terni_mlx5_queue(const struct mlx5_provider *p, int peer
         index >= p->config.num_queues) {
         return NULL;
     }
-    return (const struct net_queue *)(p->tables_copy + offsets_of(p).queues) +
-           ((uint64_t)peer * p->config.num_queues + index);
+    return queue_of(p, peer, index);
 }

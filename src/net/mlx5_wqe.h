@@ -124,10 +124,10 @@ struct wqe_rdma_args {
     uint64_t remote, local; /* addresses, of the registrations that the keys name */
     struct wqe_key rkey, lkey;
     uint32_t bytes; /* 0 to WQE_MAX_BYTES; 0: local and lkey are not looked at */
-    uint32_t imm;   /* of wqe_write_imm; in host order */
 };
 
-/* A data segment of no bytes could mean 2^31: an entry that moves nothing has none. */
+/* WQE_RDMA_WRITE, _WRITE_IMM or _READ; imm: of the second, in host order, else 0.
+ * A data segment of no bytes could mean 2^31: an entry that moves nothing has none. */
 TERN_DEVICE void wqe_rdma(const struct wqe_ring *ring, uint32_t idx, const struct wqe_rdma_args *p,
                           uint32_t opcode, uint32_t imm)
 {
@@ -136,21 +136,6 @@ TERN_DEVICE void wqe_rdma(const struct wqe_ring *ring, uint32_t idx, const struc
     if (p->bytes != 0) {
         wqe_put_data(ring, idx, 2, p->bytes, p->lkey, p->local);
     }
-}
-
-TERN_DEVICE void wqe_write(const struct wqe_ring *ring, uint32_t idx, const struct wqe_rdma_args *p)
-{
-    wqe_rdma(ring, idx, p, WQE_RDMA_WRITE, 0);
-}
-
-TERN_DEVICE void wqe_write_imm(const struct wqe_ring *ring, uint32_t idx, const struct wqe_rdma_args *p)
-{
-    wqe_rdma(ring, idx, p, WQE_RDMA_WRITE_IMM, p->imm);
-}
-
-TERN_DEVICE void wqe_read(const struct wqe_ring *ring, uint32_t idx, const struct wqe_rdma_args *p)
-{
-    wqe_rdma(ring, idx, p, WQE_RDMA_READ, 0);
 }
 
 /* ---- WRITE inline ---- */
@@ -175,7 +160,7 @@ TERN_DEVICE void wqe_write_inline(const struct wqe_ring *ring, uint32_t idx, con
     uint32_t num_segments = wqe_inline_segments(p->bytes);
     wqe_put_control(ring, idx, 0, WQE_RDMA_WRITE, p->qpn, num_segments, p->fm_ce_se, 0);
     wqe_put_remote(ring, idx, p->remote, p->rkey);
-    wqe_put(ring, idx, 2, to_be32(WQE_INLINE | p->bytes), p->words[0], p->words[1], p->words[2]);
+    wqe_put(ring, idx, 2, to_be32(TERN_WQE_INLINE | p->bytes), p->words[0], p->words[1], p->words[2]);
     if (num_segments == 4) {
         wqe_put(ring, idx, 3, p->words[3], p->words[4], p->words[5], p->words[6]);
     }
@@ -201,7 +186,8 @@ TERN_DEVICE void wqe_write_inline_lane(const struct wqe_ring *ring, uint32_t idx
     if (lane_idx == 0) {
         wqe_put_control(ring, idx, 0, WQE_RDMA_WRITE, p->qpn, wqe_inline_segments(bytes), p->fm_ce_se, 0);
         wqe_put_remote(ring, idx, p->remote, p->rkey);
-        *(uint32_t *)wqe_byte(ring, idx, payload - WQE_INLINE_HEADER_BYTES) = to_be32(WQE_INLINE | bytes);
+        *(uint32_t *)wqe_byte(ring, idx, payload - WQE_INLINE_HEADER_BYTES) =
+            to_be32(TERN_WQE_INLINE | bytes);
     }
     switch (p->element_bytes) {
     case 1:

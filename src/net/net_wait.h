@@ -20,21 +20,33 @@ enum {
     NET_REFUSED = 4,   /* nothing was handed over: no key names the address, or the object is too small */
 };
 
+/* Of the syndromes, the one that says that the peer is gone, or cannot be reached. */
+enum { NET_SYNDROME_LOST = 0x15 };
+/* And one that says no more than that something before has failed. Where that was not seen in time, since all
+ * completions of a queue overwrite one entry, it was most likely the loss: what a program asks for wrongly is
+ * refused before it is handed over. */
+enum { NET_SYNDROME_FLUSHED = 0x05 };
+
 TERN_DEVICE uint32_t net_failed(uint32_t syndrome) { return NET_FAILED | (syndrome & 0xffu) << 8; }
 TERN_DEVICE uint32_t net_status_kind(uint32_t status) { return status & 0xffu; }
 TERN_DEVICE uint32_t net_status_syndrome(uint32_t status) { return status >> 8 & 0xffu; }
 
-/* Bit 63 of a ticket: the status is below it. Ticket 0: nothing was asked for, nothing is to be awaited. */
-#define NET_TICKET_REFUSED (1ull << 63)
+TERN_DEVICE int net_syndrome_is_lost(uint32_t syndrome)
+{
+    return syndrome == NET_SYNDROME_LOST || syndrome == NET_SYNDROME_FLUSHED;
+}
 
-TERN_DEVICE uint64_t net_ticket_refused(uint32_t status) { return NET_TICKET_REFUSED | status; }
+/* Bit 63 of a ticket: the status is below it. Ticket 0: nothing was asked for, nothing is to be awaited. */
+#define TERN_NET_TICKET_REFUSED (1ull << 63)
+
+TERN_DEVICE uint64_t net_ticket_refused(uint32_t status) { return TERN_NET_TICKET_REFUSED | status; }
 TERN_DEVICE uint32_t net_ticket_status(uint64_t ticket)
 {
-    return (ticket & NET_TICKET_REFUSED) != 0 ? (uint32_t)ticket : (uint32_t)NET_OK;
+    return (ticket & TERN_NET_TICKET_REFUSED) != 0 ? (uint32_t)ticket : (uint32_t)NET_OK;
 }
 
 /* Nanoseconds of clock_ns(). */
-#define NET_NO_DEADLINE (~0ull)
+#define TERN_NET_NO_DEADLINE (~0ull)
 
 /* One wait. Begins as net_patience_of; net_patient is asked after every look that found nothing. */
 struct net_patience {
@@ -63,7 +75,7 @@ TERN_DEVICE uint32_t net_patient(struct net_patience *w)
     if (w->abort != NULL && ld_relaxed_sys_u64(w->abort) != 0) {
         return NET_ABORTED;
     }
-    return w->deadline_ns != NET_NO_DEADLINE && clock_ns() > w->deadline_ns ? NET_TIMED_OUT : NET_OK;
+    return w->deadline_ns != TERN_NET_NO_DEADLINE && clock_ns() > w->deadline_ns ? NET_TIMED_OUT : NET_OK;
 }
 
 #endif

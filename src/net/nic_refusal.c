@@ -11,7 +11,7 @@ const char *terni_syndrome_text(uint32_t syndrome)
 #define TEXT(name, value, text)                                                                              \
     case name:                                                                                               \
         return text;
-        SYNDROME_LIST(TEXT)
+        TERN_SYNDROME_LIST(TEXT)
 #undef TEXT
     case SYNDROME_NONE:
         return "no error";

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The place of the mlx5 provider in a build without the headers of rdma-core. */
-#include "net/mlx5_provider.h"
+#include "net/nic_provider.h"
 
-enum tern_status terni_mlx5_open(const struct mlx5_config *config, struct mlx5_provider **provider)
+enum tern_status terni_nic_open_mlx5(const struct nic_config *config, struct nic_provider *p)
 {
     (void)config;
-    (void)provider;
+    (void)p;
     return TERN_FAIL(TERN_UNSUPPORTED,
                      "this build of Tern cannot use RDMA NICs: it was made without rdma-core");
 }

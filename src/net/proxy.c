@@ -11,7 +11,6 @@
 #include "net/proxy_parts.h"
 
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,21 +133,7 @@ static void *thread_main(void *argument)
 
 enum tern_status terni_proxy_start(struct proxy *p)
 {
-    sigset_t all, before;
-    int error;
-    /* Signals of the process are its own threads' business; those of a fault are this one's. */
-    sigfillset(&all);
-    sigdelset(&all, SIGSEGV);
-    sigdelset(&all, SIGBUS);
-    sigdelset(&all, SIGFPE);
-    sigdelset(&all, SIGILL);
-    sigdelset(&all, SIGABRT);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&p->thread, NULL, thread_main, p);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0) {
-        return TERN_FAIL(TERN_SYSTEM_ERROR, "no thread for a proxy: %s", strerror(error));
-    }
+    TERN_TRY(terni_thread_open(&p->thread, "tern-proxy", thread_main, p));
     p->has_thread = 1;
     return TERN_OK;
 }

@@ -20,6 +20,7 @@ struct proxy_config {
     uint32_t depth;        /* requests a ring; a power of two */
     uint32_t timeout_ms;   /* a peer that answers nothing for so long is lost; likewise a full ring's wait */
     int stages_all;        /* treats all memory as a GPU's; for tests on the cpu machine */
+    int takes_any; /* local memory that is not registered is the machine's, and staged; else refused */
 };
 
 /* What one rank tells the others, once. Plain bytes. */

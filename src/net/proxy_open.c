@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening and closing a proxy. Its rings are one piece of host memory: the abort word's line, then words and
- * slots of every ring. It owns its engine from the first moment on; what goes last is what others use. */
+ * Opening and closing a proxy. Its rings are one piece of host memory: a line of words for all, then words
+ * and slots of every ring. It owns its engine from the first moment on; what goes last is what others use. */
 #include "net/proxy_parts.h"
 
 #include <stdio.h>
@@ -22,9 +22,12 @@ static enum tern_status lay_rings(struct proxy *p)
     TERN_TRY(m->ops->fill(m, p->device_memory, 0, n * sizeof(struct ring_state), m->ops->own_stream(m)));
     TERN_TRY(m->ops->stream_synchronize(m, m->ops->own_stream(m)));
     p->abort = (uint64_t *)p->host_memory;
+    p->lost = p->abort + 1;
     for (size_t i = 0; i < n; i++) {
         struct ring_side *ring = &p->rings[i];
         size_t at = 64 + i * each;
+        ring->view.abort = (const uint64_t *)device_view;
+        ring->view.lost = ring->view.abort + 1;
         if ((int)i / p->num_queues == p->rank) {
             continue; /* nobody needs a proxy to reach himself */
         }
@@ -37,7 +40,6 @@ static enum tern_status lay_rings(struct proxy *p)
         ring->view.words = (const struct ring_words *)(void *)((char *)device_view + at);
         ring->view.slots = (struct ring_slot *)(void *)((char *)device_view + at + sizeof(struct ring_words));
         ring->view.state = (struct ring_state *)p->device_memory + i;
-        ring->view.abort = (const uint64_t *)device_view;
         ring->view.timeout_ns = (uint64_t)p->timeout_ms * 1000000;
         ring->view.depth = p->depth;
         ring->view.peer = (int)i / p->num_queues;
@@ -88,6 +90,7 @@ enum tern_status terni_proxy_open(const struct proxy_config *config, struct prox
     p->depth = config->depth;
     p->timeout_ms = config->timeout_ms;
     p->stages_all = config->stages_all;
+    p->takes_any = config->takes_any;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->settled, NULL);
     p->peers = (struct proxy_peer *)calloc(n, sizeof *p->peers);
@@ -108,8 +111,11 @@ enum tern_status terni_proxy_open(const struct proxy_config *config, struct prox
         p->max_staged = STAGE_BUFFERS / num_peers > STAGE_LEAST ? STAGE_BUFFERS / num_peers : STAGE_LEAST;
         status = terni_stage_open(&p->stage, p->machine, p->max_staged * num_peers, p->num_ranks);
     }
+    if (status == TERN_OK && p->takes_any) {
+        status = terni_stage_need(&p->stage);
+    }
     if (status == TERN_OK) {
-        status = terni_serve_init(&p->serve, &p->stage);
+        terni_serve_init(&p->serve, &p->stage);
     }
     p->engine->serve = &p->serve;
     if (status != TERN_OK) {
@@ -129,6 +135,7 @@ void terni_proxy_close(struct proxy *p)
         terni_proxy_stop(p);
     }
     p->engine->ops->close(p->engine);
+    terni_serve_close(&p->serve);
     terni_stage_close(&p->stage);
     for (int i = 0; p->rings != NULL && i < terni_num_rings(p); i++) {
         free(p->rings[i].left);

@@ -63,12 +63,12 @@ struct proxy {
     struct serve serve;
     int rank, num_ranks, num_queues;
     uint32_t depth, timeout_ms;
-    int stages_all;
+    int stages_all, takes_any;
     int max_staged; /* a peer's share of the buffers: one that is silent keeps none of another's */
 
-    void *host_memory, *device_memory; /* slots and words of all rings, the abort word; their states */
-    uint64_t *abort;
-    struct ring_side *rings; /* [num_ranks * num_queues], peer major */
+    void *host_memory, *device_memory; /* slots and words of all rings, abort and lost; their states */
+    uint64_t *abort, *lost;            /* words that kernels see */
+    struct ring_side *rings;           /* [num_ranks * num_queues], peer major */
     struct proxy_peer *peers;
     struct own_region *own; /* [num_own] the latest last; likewise: */
     struct region *there;   /* [num_there][num_ranks] */

@@ -72,7 +72,7 @@ static const char *request_name(const struct ring_slot *q)
 {
     static const char *const names[] = {"a request", "a put",     "an inline put",
                                         "a get",     "an atomic", "a signal"};
-    uint32_t kind = RING_CODE_KIND(q->code);
+    uint32_t kind = ring_code_kind(q->code);
     return names[kind <= RING_ATOMIC ? kind : 0];
 }
 
@@ -145,7 +145,7 @@ static int begin_run(struct ring_side *ring)
     run->request = *next;
     run->count = 1;
     run->posted = 0;
-    if (RING_CODE_KIND(next->code) != RING_PUT) {
+    if (ring_code_kind(next->code) != RING_PUT) {
         return 1;
     }
     while ((next = peek(ring, run->count)) != NULL && next->code == run->request.code &&
@@ -164,8 +164,8 @@ static int prepare_move(struct proxy *p, struct ring_side *ring, struct engine_o
     uint64_t remote = run->request.remote + run->posted, local = run->request.local + run->posted;
     const struct own_region *here = find_own(p, local);
     const struct region *there = find_there(p, ring->view.peer, remote);
-    int is_get = RING_CODE_KIND(run->request.code) == RING_GET;
-    if (here == NULL || (is_get && !(here->card.access & KEY_LOCAL_WRITE))) {
+    int is_get = ring_code_kind(run->request.code) == RING_GET;
+    if (here != NULL ? is_get && !(here->card.access & KEY_LOCAL_WRITE) : !p->takes_any) {
         refuse(p, ring, SYNDROME_LOCAL_PROTECTION, "the local address is not registered");
         return 0;
     }
@@ -177,12 +177,12 @@ static int prepare_move(struct proxy *p, struct ring_side *ring, struct engine_o
     op->remote = remote;
     op->there = *there;
     op->bytes = least(run->request.bytes - run->posted, p->engine->max_bytes);
-    op->bytes = least(op->bytes, here->card.base + here->card.bytes - local);
+    op->bytes = here != NULL ? least(op->bytes, here->card.base + here->card.bytes - local) : op->bytes;
     op->bytes = least(op->bytes, there->base + there->bytes - remote);
     op->local = (char *)(uintptr_t)local;
-    op->desc = here->desc;
-    op->staged = here->card.is_staged ? op->local : NULL;
-    if (here->card.is_staged || there->is_staged) {
+    op->desc = here != NULL ? here->desc : NULL;
+    op->staged = here == NULL || here->card.is_staged ? op->local : NULL;
+    if (op->staged != NULL || there->is_staged) {
         op->bytes = least(op->bytes, p->engine->max_staged_bytes);
     }
     return 1;
@@ -214,8 +214,8 @@ static int prepare_word(struct proxy *p, struct ring_side *ring, struct engine_o
 {
     const struct ring_slot *q = &ring->run.request;
     const struct region *there = find_there(p, ring->view.peer, q->remote);
-    uint32_t width = RING_CODE_WIDTH(q->code);
-    if ((width != 4 && width != 8) || RING_CODE_AMO(q->code) >= NET_AMO_COUNT || q->remote % width != 0 ||
+    uint32_t width = ring_code_width(q->code);
+    if ((width != 4 && width != 8) || ring_code_amo(q->code) >= NET_AMO_COUNT || q->remote % width != 0 ||
         q->local > RING_NUM_RESULTS) {
         refuse(p, ring, SYNDROME_REMOTE_INVALID_REQUEST, "no aligned word of 4 or 8 bytes, or no operation");
         return 0;
@@ -224,13 +224,13 @@ static int prepare_word(struct proxy *p, struct ring_side *ring, struct engine_o
         refuse(p, ring, SYNDROME_REMOTE_ACCESS, "the peer has registered nothing there");
         return 0;
     }
-    op->kind = RING_CODE_KIND(q->code) == RING_PUT_INLINE ? ENGINE_STORE : ENGINE_ATOMIC;
+    op->kind = ring_code_kind(q->code) == RING_PUT_INLINE ? ENGINE_STORE : ENGINE_ATOMIC;
     op->remote = q->remote;
     op->there = *there;
     op->local = NULL;
     op->desc = NULL;
     op->bytes = 0;
-    op->amo = RING_CODE_AMO(q->code);
+    op->amo = ring_code_amo(q->code);
     if (op->amo == NET_AMO_SET && q->local != 0) {
         op->amo = NET_AMO_SWAP; /* of a SET nobody reads the old word */
     }
@@ -244,7 +244,7 @@ static int prepare_word(struct proxy *p, struct ring_side *ring, struct engine_o
 
 static int is_word(const struct ring_run *run)
 {
-    return RING_CODE_KIND(run->request.code) != RING_PUT && RING_CODE_KIND(run->request.code) != RING_GET;
+    return ring_code_kind(run->request.code) != RING_PUT && ring_code_kind(run->request.code) != RING_GET;
 }
 
 /* The run's next operation, in run->op; 0: not now, or the ring has failed. */
@@ -253,7 +253,7 @@ static int prepare(struct proxy *p, struct ring_side *ring)
     struct proxy_peer *peer = &p->peers[ring->view.peer];
     struct ring_run *run = &ring->run;
     struct engine_op *op = peer->free;
-    if (RING_CODE_KIND(run->request.code) == RING_ATOMIC && ring->moves != 0) {
+    if (ring_code_kind(run->request.code) == RING_ATOMIC && ring->moves != 0) {
         p->counts.held++;
         return 0;
     }
@@ -372,11 +372,16 @@ void terni_rings_revoke(struct proxy *p, const struct region *own)
 void terni_rings_lose(struct proxy *p, int peer)
 {
     const struct engine_peer *seen = &p->engine->peers[peer];
+    if (p->peers[peer].is_lost) {
+        return;
+    }
     p->peers[peer].is_lost = 1;
     terni_proxy_note(p, peer, seen->lost, seen->text);
     for (int q = 0; q < p->num_queues; q++) {
         fail_ring(p, &p->rings[peer * p->num_queues + q], SYNDROME_TRANSPORT_RETRY);
     }
+    /* Pairs with the acquire in barrier_await (barrier.h): who sees it sees the rings' failures. */
+    __atomic_store_n(p->lost, *p->lost + 1, __ATOMIC_RELEASE);
 }
 
 /* The operation failed at the peer or on its way, and its ring with it. */
@@ -388,7 +393,7 @@ static void fail_op(struct proxy *p, struct ring_side *ring, const struct engine
         terni_rings_lose(p, op->peer);
         return;
     }
-    q->code = RING_CODE(kinds[op->kind], op->amo, op->width);
+    q->code = ring_code(kinds[op->kind], op->amo, op->width);
     q->remote = op->remote;
     q->bytes = op->width != 0 ? op->width : op->bytes;
     refuse(p, ring, op->syndrome, terni_syndrome_text(op->syndrome));

@@ -29,6 +29,10 @@ enum {
     /* With NET_QUEUE_CQ_RING: two rings lie within what 16 bits tell (queue_poll_ring). */
     NET_QUEUE_MAX_CQ_RING_BLOCKS = WQE_MAX_RING_BLOCKS / 2,
     NET_QUEUE_NUM_RESULTS = 64, /* words for old values that are on their way */
+    /* Behind them, for old values that nobody wants: of signals, and of all else. */
+    NET_QUEUE_OF_NOBODY = NET_QUEUE_NUM_RESULTS,
+    NET_QUEUE_OF_SIGNALS = NET_QUEUE_NUM_RESULTS + 1,
+    NET_QUEUE_RESULT_WORDS = NET_QUEUE_NUM_RESULTS + 2,
 };
 
 /* net_queue.flags */
@@ -51,12 +55,16 @@ struct net_range {
     uint32_t reserved; /* 0 */
 };
 
-/* Searched from the front: the range that is used most comes first. Ranges do not overlap. May grow between
- * kernels: entries behind `num` are written, then num. */
+/* This, then `num` struct net_range, sorted by address. They do not overlap. Kernels search them; a list is
+ * never changed, another takes its place (key_lists.h). */
 struct net_ranges {
-    const struct net_range *ranges; /* kernels read them */
     uint64_t num;
 };
+
+TERN_DEVICE const struct net_range *net_ranges_first(const struct net_ranges *list)
+{
+    return (const struct net_range *)(const void *)(list + 1);
+}
 
 /* What kernels change; in memory of the GPU whose kernels drive the queue. See terni_queue_state_init. */
 struct net_queue_state {
@@ -71,14 +79,15 @@ struct net_queue_state {
 };
 
 /* net_queue_state.error: who looks after the fact finds syndrome, vendor syndrome, index and opcode. */
-#define QUEUE_ERROR_SEEN (1ull << 63)
+#define TERN_QUEUE_ERROR_SEEN (1ull << 63)
 
 TERN_DEVICE uint32_t queue_error_syndrome(uint64_t error) { return (uint32_t)error & 0xffu; }
 TERN_DEVICE uint32_t queue_error_vendor_syndrome(uint64_t error) { return (uint32_t)(error >> 8) & 0xffu; }
 TERN_DEVICE uint32_t queue_error_idx(uint64_t error) { return (uint32_t)(error >> 16) & 0xffffu; }
 TERN_DEVICE uint32_t queue_error_wqe_opcode(uint64_t error) { return (uint32_t)(error >> 32) & 0xffu; }
 
-/* Constant while kernels use it. All addresses are as kernels see them, unless it says otherwise. */
+/* Constant while kernels use it, but for `local` and `remote`. All addresses are as kernels see them, unless
+ * it says otherwise. */
 struct net_queue {
     struct wqe_ring ring; /* NET_QUEUE_MIN_BLOCKS to WQE_MAX_RING_BLOCKS, a power of two */
     uint32_t qpn;
@@ -95,14 +104,19 @@ struct net_queue {
      * multiple of this number of blocks. A power of two. */
     uint32_t batch_blocks;
     struct wqe_key results_lkey;
-    /* NET_QUEUE_NUM_RESULTS words for old values and one for what nobody wants, which DUMP reads too. In
-     * memory of this GPU, aligned to 8. */
+    /* NET_QUEUE_RESULT_WORDS words, of which DUMP reads the one of nobody. In memory of this GPU, aligned to
+     * 8. */
     uint64_t *results;
     uint64_t results_addr; /* as results_lkey knows them */
-    struct net_ranges local, remote;
+    /* Addresses of struct net_ranges: what keys of this rank's memory and of the peer's are. Words, because
+     * the host stores others there as memory comes and goes; see queue_range. */
+    uint64_t local, remote;
     const uint64_t *abort; /* not 0: all waits end; or NULL */
     uint64_t timeout_ns;   /* of waits that are given no deadline: for room in the ring and for old values */
     struct net_queue_state *state;
+    /* Or NULL: how many queues of this rank have been seen to lose their peer, a word of its device's
+     * memory. A table of queues has it for the rank itself, too. */
+    uint64_t *lost;
 };
 
 /* Host (queue.c). Of a queue whose first entry has index `first`; with NIC counters of 0, that is 0. */

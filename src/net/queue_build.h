@@ -14,15 +14,23 @@
 
 /* ---- Keys ---- */
 
-/* The range that holds addr, or NULL. */
-TERN_DEVICE const struct net_range *queue_range(const struct net_ranges *all, uint64_t addr)
+/* The range that holds addr, or NULL. `word`: a queue's local or remote. What it points to is used before
+ * this thread lets others run, see key_lists.h. */
+TERN_DEVICE const struct net_range *queue_range(const uint64_t *word, uint64_t addr)
 {
-    for (uint64_t i = 0; i < all->num; i++) {
-        if (addr - all->ranges[i].addr < all->ranges[i].bytes) {
-            return &all->ranges[i];
+    /* Pairs with the store in terni_key_lists_publish. */
+    const struct net_ranges *list = (const struct net_ranges *)(uintptr_t)ld_published_sys_u64(word);
+    const struct net_range *ranges = net_ranges_first(list);
+    uint64_t low = 0, high = list->num; /* those below `low` begin at or before addr, from `high` on behind */
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (ranges[middle].addr <= addr) {
+            low = middle + 1;
+        } else {
+            high = middle;
         }
     }
-    return NULL;
+    return low != 0 && addr - ranges[low - 1].addr < ranges[low - 1].bytes ? &ranges[low - 1] : NULL;
 }
 
 /* One message. */
@@ -65,7 +73,6 @@ TERN_DEVICE void queue_build_rdma(const struct net_queue *q, uint64_t idx, uint3
     args.rkey = piece->rkey;
     args.lkey = piece->lkey;
     args.bytes = piece->bytes;
-    args.imm = 0;
     wqe_rdma(&q->ring, (uint32_t)idx, &args, opcode, 0);
 }
 
@@ -77,7 +84,7 @@ TERN_DEVICE void queue_build_dump(const struct net_queue *q, uint64_t idx)
     args.fm_ce_se = WQE_CE_ALWAYS | WQE_FM_FENCE;
     args.lkey = q->results_lkey;
     args.bytes = 8;
-    args.local = q->results_addr + 8 * NET_QUEUE_NUM_RESULTS;
+    args.local = q->results_addr + 8 * NET_QUEUE_OF_NOBODY;
     wqe_dump(&q->ring, (uint32_t)idx, &args);
 }
 
@@ -117,7 +124,7 @@ TERN_DEVICE int queue_amo_of(const struct net_queue *q, uint64_t remote, uint32_
 
 TERN_DEVICE uint32_t queue_amo_blocks(const struct queue_amo *a) { return a->blocks + a->dump + a->nop; }
 
-/* The old value goes to result word `word`; the last is nobody's. */
+/* The old value goes to result word `word`. */
 TERN_DEVICE void queue_build_amo(const struct net_queue *q, uint64_t idx, const struct queue_amo *a,
                                  uint32_t word)
 {

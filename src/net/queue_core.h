@@ -38,10 +38,13 @@ TERN_DEVICE uint32_t queue_keep_error(const struct net_queue *q, const uint32_t 
 {
     /* Relaxed: poll's acquire of the tail ordered them, and a later error may overwrite them meanwhile. */
     uint32_t why = ld_relaxed_sys_u32(cqe + CQE_WORD_SYNDROME), who = ld_relaxed_sys_u32(cqe + CQE_WORD_QPN);
-    uint64_t error = QUEUE_ERROR_SEEN | (uint64_t)cqe_wqe_opcode(who) << 32 | cqe_tail_idx(tail) << 16 |
+    uint64_t error = TERN_QUEUE_ERROR_SEEN | (uint64_t)cqe_wqe_opcode(who) << 32 | cqe_tail_idx(tail) << 16 |
                      cqe_vendor_syndrome(why) << 8 | cqe_syndrome(why);
     /* Pairs with itself in other threads: one of them is first. */
     uint64_t first = atom_cas_acqrel_gpu_u64(&q->state->error, 0, error);
+    if (first == 0 && q->lost != NULL && net_syndrome_is_lost(queue_error_syndrome(error))) {
+        red_add_release_sys_u64(q->lost, 1); /* pairs with the acquire in barrier_await (barrier.h) */
+    }
     return queue_error_status(first != 0 ? first : error);
 }
 
@@ -150,7 +153,7 @@ TERN_DEVICE void queue_ring(const struct net_queue *q, uint64_t until)
 /* Of a wait that is given none. */
 TERN_DEVICE uint64_t queue_deadline(const struct net_queue *q)
 {
-    return q->timeout_ns == NET_NO_DEADLINE ? NET_NO_DEADLINE : clock_ns() + q->timeout_ns;
+    return q->timeout_ns == TERN_NET_NO_DEADLINE ? TERN_NET_NO_DEADLINE : clock_ns() + q->timeout_ns;
 }
 
 /* The first of so many slots, which are this thread's to write and to submit, without waiting for anything;
@@ -203,7 +206,7 @@ TERN_DEVICE void queue_submit(const struct net_queue *q, uint64_t first, uint32_
 /* ---- Waiting ---- */
 
 /* Until the ticket's operation and everything before it in this queue is complete. deadline_ns: of
- * clock_ns(), or NET_NO_DEADLINE. */
+ * clock_ns(), or TERN_NET_NO_DEADLINE. */
 TERN_DEVICE uint32_t queue_flush(const struct net_queue *q, uint64_t ticket, uint64_t deadline_ns)
 {
     struct net_queue_state *s = q->state;
@@ -226,20 +229,6 @@ TERN_DEVICE uint32_t queue_flush(const struct net_queue *q, uint64_t ticket, uin
 TERN_DEVICE uint32_t queue_flush_all(const struct net_queue *q, uint64_t deadline_ns)
 {
     return queue_flush(q, ld_relaxed_sys_u64(&q->state->ready), deadline_ns);
-}
-
-/* The same for queues first, first + step, ... of num: all of them by one thread (0, 1), or shared out among
- * the threads of a warp, not more, since all that wait for one queue read the same words. The first failure,
- * in the order of the queues. */
-TERN_DEVICE uint32_t queue_flush_each(const struct net_queue *queues, uint32_t num, uint32_t first,
-                                      uint32_t step, uint64_t deadline_ns)
-{
-    uint32_t status = NET_OK;
-    for (uint32_t i = first; i < num; i += step) {
-        uint32_t one = queue_flush_all(&queues[i], deadline_ns);
-        status = status == NET_OK ? one : status;
-    }
-    return status;
 }
 
 #endif

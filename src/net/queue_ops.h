@@ -10,9 +10,10 @@
  *
  * In one queue writes and atomics take effect in the order in which they were handed over, except that a NIC
  * with adaptive routing lets writes pass each other: an atomic is what follows data safely, and so
- * queue_signal is one. Between queues there is no order. Results of READs and atomics arrive whenever they
+ * signals are atomics. Between queues there is no order. Results of READs and atomics arrive whenever they
  * do, until flushed, and a READ may be done again until then: what changes its bytes meanwhile may be what it
- * gets. With adaptive routing a write may also pass an atomic or a READ that has no answer yet. */
+ * gets. With adaptive routing a write may also pass an atomic or a READ that has no answer yet; a software
+ * NIC lets one pass an atomic, too. */
 #ifndef TERN_QUEUE_OPS_H
 #define TERN_QUEUE_OPS_H
 
@@ -78,6 +79,7 @@ TERN_DEVICE uint64_t queue_put_inline(const struct net_queue *q, uint64_t remote
     if (r == NULL) {
         return net_ticket_refused(NET_REFUSED);
     }
+    args.rkey = r->key; /* now: a list may be gone after a wait (net/key_lists.h) */
     first = queue_reserve(q, 1);
     if (net_ticket_status(first) != NET_OK) {
         return first;
@@ -85,7 +87,6 @@ TERN_DEVICE uint64_t queue_put_inline(const struct net_queue *q, uint64_t remote
     args.qpn = q->qpn;
     args.fm_ce_se = WQE_CE_ALWAYS;
     args.remote = remote;
-    args.rkey = r->key;
     args.bytes = bytes;
     args.words[0] = (uint32_t)value;
     args.words[1] = bytes == 8 ? (uint32_t)(value >> 32) : 0;
@@ -132,9 +133,9 @@ TERN_DEVICE uint64_t queue_put_warp(const struct net_queue *q, uint64_t remote, 
 
 /* ---- Atomics and signals ---- */
 
-/* Nobody wants the old value. */
-TERN_DEVICE uint64_t queue_atomic(const struct net_queue *q, uint64_t remote, uint32_t amo, uint32_t width,
-                                  uint64_t value, uint64_t compare)
+/* Nobody wants the old value, which goes to result word `word`. */
+TERN_DEVICE uint64_t queue_amo_at(const struct net_queue *q, uint64_t remote, uint32_t amo, uint32_t width,
+                                  uint64_t value, uint64_t compare, uint32_t word)
 {
     struct queue_amo a;
     uint64_t first;
@@ -145,9 +146,23 @@ TERN_DEVICE uint64_t queue_atomic(const struct net_queue *q, uint64_t remote, ui
     if (net_ticket_status(first) != NET_OK) {
         return first;
     }
-    queue_build_amo(q, first, &a, NET_QUEUE_NUM_RESULTS);
+    queue_build_amo(q, first, &a, word);
     queue_submit(q, first, queue_amo_blocks(&a));
     return first + queue_amo_blocks(&a);
+}
+
+TERN_DEVICE uint64_t queue_atomic(const struct net_queue *q, uint64_t remote, uint32_t amo, uint32_t width,
+                                  uint64_t value, uint64_t compare)
+{
+    return queue_amo_at(q, remote, amo, width, value, compare, NET_QUEUE_OF_NOBODY);
+}
+
+/* Signals have a result word of their own: a software NIC knows by that which additions nothing has to come
+ * after (softnic_list.h). */
+TERN_DEVICE uint64_t queue_signal(const struct net_queue *q, uint64_t remote, uint32_t amo, uint32_t width,
+                                  uint64_t value)
+{
+    return queue_amo_at(q, remote, amo, width, value, 0, NET_QUEUE_OF_SIGNALS);
 }
 
 /* One whose wait was given up, and which the NIC has written since; 0: none. */
@@ -250,26 +265,21 @@ TERN_DEVICE uint32_t queue_fetch(const struct net_queue *q, uint64_t remote, uin
     return NET_OK;
 }
 
-/* On a word of 8 bytes, after all puts that were handed over to this queue before, by this thread and those
- * it has synchronised with. amo: NET_AMO_ADD or NET_AMO_SET. */
-TERN_DEVICE uint64_t queue_signal(const struct net_queue *q, uint64_t remote, uint64_t value, uint32_t amo)
-{
-    return queue_atomic(q, remote, amo, 8, value, 0);
-}
-
-/* A put and the signal that it has arrived: the last message and the signal share a doorbell. */
+/* A put and the signal that it has arrived, on a word of 4 or 8 bytes: the last message and the signal share
+ * a doorbell. */
 TERN_DEVICE uint64_t queue_put_signal(const struct net_queue *q, uint64_t remote, uint64_t local,
-                                      uint64_t bytes, uint64_t signal, uint64_t value, uint32_t amo)
+                                      uint64_t bytes, uint64_t signal, uint32_t width, uint64_t value,
+                                      uint32_t amo)
 {
     struct queue_piece piece;
     struct queue_amo a;
     uint64_t first, ticket;
-    if (!queue_amo_of(q, signal, amo, 8, value, 0, 0, &a)) {
+    if (!queue_amo_of(q, signal, amo, width, value, 0, 0, &a)) {
         return net_ticket_refused(NET_REFUSED);
     }
     for (;;) {
         if (bytes == 0) {
-            return queue_atomic(q, signal, amo, 8, value, 0);
+            return queue_signal(q, signal, amo, width, value);
         }
         if (!queue_cut(q, remote, local, bytes, &piece)) {
             return net_ticket_refused(NET_REFUSED);
@@ -290,7 +300,7 @@ TERN_DEVICE uint64_t queue_put_signal(const struct net_queue *q, uint64_t remote
         return first;
     }
     queue_build_rdma(q, first, WQE_RDMA_WRITE, &piece, WQE_CE_ON_ERROR);
-    queue_build_amo(q, first + 1, &a, NET_QUEUE_NUM_RESULTS);
+    queue_build_amo(q, first + 1, &a, NET_QUEUE_OF_SIGNALS);
     queue_submit(q, first, 1 + queue_amo_blocks(&a));
     return first + 1 + queue_amo_blocks(&a);
 }

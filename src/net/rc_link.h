@@ -47,7 +47,7 @@ struct rc_faults {
 };
 
 struct rc_link {
-    char *slots;
+    int64_t slots;     /* from this structure on: its two ends may have it at different addresses */
     uint32_t capacity; /* packets: a power of two, RC_LINK_MIN_PACKETS or more */
     uint32_t slot_bytes;
     struct rc_faults faults;
@@ -62,13 +62,13 @@ struct rc_link {
     uint32_t is_picked, picked; /* what peek showed, relative to first */
 };
 
-/* `slots` has capacity * rc_packet_bytes(mtu) bytes, aligned to 16. */
+/* `slots` has capacity * rc_packet_bytes(mtu) bytes, aligned to 16, and moves only with the link. */
 TERN_DEVICE void rc_link_init(struct rc_link *link, void *slots, uint32_t capacity, uint32_t mtu,
                               const struct rc_faults *faults)
 {
     const struct rc_link nothing = {0};
     *link = nothing;
-    link->slots = (char *)slots;
+    link->slots = (int64_t)((uintptr_t)slots - (uintptr_t)link);
     link->capacity = capacity;
     link->slot_bytes = (uint32_t)rc_packet_bytes(mtu);
     link->faults = *faults;
@@ -78,8 +78,8 @@ TERN_DEVICE void rc_link_init(struct rc_link *link, void *slots, uint32_t capaci
 
 TERN_DEVICE struct rc_packet *rc_link_at(const struct rc_link *link, uint64_t idx)
 {
-    return (struct rc_packet *)(void *)(link->slots +
-                                        (size_t)(idx & (link->capacity - 1)) * link->slot_bytes);
+    uintptr_t slots = (uintptr_t)link + (uintptr_t)link->slots;
+    return (struct rc_packet *)(slots + (size_t)(idx & (link->capacity - 1)) * link->slot_bytes);
 }
 
 TERN_DEVICE int rc_chance(uint64_t *random, uint32_t of_65536)
@@ -89,12 +89,17 @@ TERN_DEVICE int rc_chance(uint64_t *random, uint32_t of_65536)
 
 /* ---- Sending ---- */
 
+/* The oldest packet that the receiver has not taken: what changes while the link moves. */
+TERN_DEVICE uint64_t rc_link_first(const struct rc_link *link)
+{
+    /* Pairs with the receiver's release in rc_link_release: it reads what was in slots before no longer. */
+    return nic_load_u64(&link->first);
+}
+
 /* Where to build the next packet; NULL while there is no room for it and a double. */
 TERN_DEVICE struct rc_packet *rc_link_slot(const struct rc_link *link)
 {
-    /* Pairs with the receiver's release in rc_link_release: it reads what was in the slot no longer. */
-    uint64_t first = nic_load_u64(&link->first);
-    return link->next - first + 2 > link->capacity ? NULL : rc_link_at(link, link->next);
+    return link->next - rc_link_first(link) + 2 > link->capacity ? NULL : rc_link_at(link, link->next);
 }
 
 TERN_DEVICE uint32_t rc_link_fault(struct rc_link *link, const struct rc_packet *packet)

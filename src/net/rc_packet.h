@@ -123,8 +123,10 @@ struct rc_config {
     uint32_t retry_count; /* times that a packet is sent again because nothing was heard */
     uint32_t rnr_retry;   /* times for want of a receive entry; RC_RNR_FOREVER */
     uint32_t adaptive;    /* not 0: WRITE packets may arrive in any order (adaptive routing) */
-    uint64_t timeout;     /* without progress, in units of `now` */
-    uint64_t rnr_delay;   /* before a try again */
+    uint32_t backoff;     /* not 0: each time in a row waits twice as long for it as the one before */
+    uint32_t reserved;
+    uint64_t timeout;   /* without progress, in units of `now` */
+    uint64_t rnr_delay; /* before a try again */
 };
 
 /* TERN_INVALID_ARGUMENT with the value that is out of range. Host only (rc_config.c). */

@@ -49,10 +49,13 @@ struct rc_requester {
     uint64_t went_back; /* acked + 1 when packets were last sent again on the other side's word; or 0 */
     uint32_t num_reads; /* READs and atomics that have begun and have no answer */
     uint32_t retries, rnr_retries; /* since the last progress */
-    uint32_t is_not_ready;         /* waiting, because the responder was not ready, */
-    uint64_t not_before;           /* until then */
-    uint64_t deadline;             /* of something to be heard; while acked < next */
-    uint64_t num_resent;           /* times that packets were sent again */
+    uint32_t is_not_ready;         /* waiting, because the responder was not ready, until not_before */
+    uint32_t is_blocked;           /* nothing is under way, and the link has no room for the next packet */
+    uint32_t reserved;
+    uint64_t full_at;    /* of is_blocked: the link's first packet when the deadline began */
+    uint64_t not_before; /* of is_not_ready */
+    uint64_t deadline;   /* of something to be heard; while acked < next, or is_blocked */
+    uint64_t num_resent; /* times that packets were sent again */
 };
 
 /* What became of the oldest operation. */
@@ -126,12 +129,19 @@ TERN_DEVICE void rc_requester_settle(struct rc_requester *q)
     }
 }
 
+/* How long something may be silent. */
+TERN_DEVICE uint64_t rc_requester_patience(const struct rc_requester *q)
+{
+    uint32_t doubled = q->config.backoff == 0 ? 0 : q->retries < 20 ? q->retries : 20;
+    return q->config.timeout << doubled;
+}
+
 /* Something was heard that brings the connection on. */
 TERN_DEVICE void rc_requester_progress(struct rc_requester *q, uint64_t now)
 {
     q->retries = q->rnr_retries = 0;
-    q->is_not_ready = 0;
-    q->deadline = now + q->config.timeout;
+    q->is_not_ready = q->is_blocked = 0;
+    q->deadline = now + rc_requester_patience(q);
     /* The second: only entries without packets lie between, whose places may soon be others'. */
     if (q->cursor < q->acked || q->cursor_entry < q->acked_entry) {
         q->cursor = q->acked;

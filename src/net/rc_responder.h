@@ -45,7 +45,7 @@ struct rc_responder {
     /* Receive entries, counted. */
     struct rc_receive *receives;
     uint32_t receive_capacity; /* a power of two; 0: none ever */
-    uint32_t reserved;
+    uint32_t is_again;         /* the READ above is not answered for the first time */
     uint64_t given, filled, fetched;
     struct nic_refusal refusal; /* RC_REFUSED: why */
     uint64_t num_duplicates;
@@ -160,11 +160,12 @@ TERN_DEVICE int rc_responder_is_reading(const struct rc_responder *s)
     return s->read_number != s->read_end && s->state != RC_STOPPED;
 }
 
-/* `packet` asks for the parts from packet->offset on. */
+/* `packet` asks for the parts from packet->offset on; `again`: not for the first time. */
 TERN_DEVICE void rc_responder_start_read(struct rc_responder *s, const struct rc_packet *packet,
-                                         uint64_t number)
+                                         uint64_t number, uint32_t again)
 {
     s->read = *packet;
+    s->is_again = again;
     s->read_number = number;
     s->read_end = number + rc_num_packets(packet->bytes - packet->offset, s->config.mtu);
 }
@@ -190,7 +191,11 @@ TERN_DEVICE int rc_responder_work(struct rc_responder *s, struct rc_memory *m, s
     answer = rc_answer_clear(s, out, RC_READ_ANSWER, s->read_number);
     answer->payload_bytes = part;
     if (part != 0) {
-        rc_memory_read(m, rc_payload(answer), memory.host + asked->offset, part);
+        if (s->is_again) {
+            rc_memory_read_again(m, rc_payload(answer), memory.host + asked->offset, part);
+        } else {
+            rc_memory_read(m, rc_payload(answer), memory.host + asked->offset, part);
+        }
     }
     rc_link_send(out, now);
     s->read.offset += part;
@@ -248,7 +253,7 @@ TERN_DEVICE void rc_responder_read(struct rc_responder *s, struct rc_memory *m,
         rc_responder_refuse(s, &r, s->expected, out, now);
         return;
     }
-    rc_responder_start_read(s, packet, s->expected);
+    rc_responder_start_read(s, packet, s->expected, 0);
     rc_responder_advance(s, s->read_end - s->read_number);
 }
 
@@ -282,7 +287,7 @@ TERN_DEVICE void rc_responder_duplicate(struct rc_responder *s, const struct rc_
         rc_answer_ack(s, out, now);
         break;
     case RC_READ:
-        rc_responder_start_read(s, packet, number);
+        rc_responder_start_read(s, packet, number, 1);
         break;
     default:
         for (i = 0; i < RC_MAX_READS; i++) {

@@ -46,7 +46,7 @@ TERN_DEVICE void rc_requester_go_back(struct rc_requester *q, uint64_t now)
 {
     q->cursor = q->write_end = q->acked;
     q->cursor_entry = q->acked_entry;
-    q->deadline = now + q->config.timeout;
+    q->deadline = now + rc_requester_patience(q);
     q->num_resent++;
 }
 
@@ -168,22 +168,39 @@ TERN_DEVICE int rc_requester_must_hold(const struct rc_requester *q, const struc
     return q->config.adaptive != 0 && !is_plain && q->write_end > q->landed;
 }
 
+/* A link stays full if nobody takes packets from it any more: that is silence, too, although of this queue
+ * pair no packet may have found room, or found it again. One that moves is busy with others' packets, and the
+ * turn of this one comes; nothing is owed before. */
+TERN_DEVICE void rc_requester_is_blocked(struct rc_requester *q, const struct rc_link *out, uint64_t now)
+{
+    uint64_t first = rc_link_first(out);
+    if (q->cursor == q->acked && (!q->is_blocked || first != q->full_at)) {
+        q->is_blocked = 1;
+        q->full_at = first;
+        q->deadline = now + rc_requester_patience(q);
+    }
+}
+
 TERN_DEVICE int rc_requester_send(struct rc_requester *q, struct rc_memory *m, struct rc_entry *e,
                                   struct rc_link *out, uint64_t now)
 {
     struct rc_packet *packet = rc_link_slot(out);
-    if (packet == NULL || rc_requester_must_hold(q, e) ||
-        (q->cursor == q->next && q->next - q->acked >= q->config.window)) {
+    if (packet == NULL) {
+        rc_requester_is_blocked(q, out, now);
+        return 0;
+    }
+    if (rc_requester_must_hold(q, e) || (q->cursor == q->next && q->next - q->acked >= q->config.window)) {
         return 0;
     }
     if (!rc_requester_build(q, m, e, packet)) {
         rc_requester_settle(q);
         return 0;
     }
-    if (q->acked == q->next) {
-        q->deadline = now + q->config.timeout;
+    if (q->cursor == q->acked) { /* the first of those that are awaited, or it again */
+        q->deadline = now + rc_requester_patience(q);
     }
     rc_link_send(out, now);
+    q->is_blocked = 0;
     q->cursor = e->op.opcode == WQE_RDMA_READ ? e->first + e->num_packets : q->cursor + 1;
     if (!rc_entry_is_read(e)) {
         q->write_end = q->cursor;
@@ -203,8 +220,12 @@ TERN_DEVICE int rc_requester_work(struct rc_requester *q, struct rc_memory *m, s
     if (q->state == RC_ERROR) {
         return 0;
     }
-    if (q->acked < q->next && now >= q->deadline) {
-        rc_requester_timeout(q, now);
+    if ((q->acked < q->next || q->is_blocked) && now >= q->deadline) {
+        if (q->is_blocked && rc_link_first(out) != q->full_at) {
+            rc_requester_is_blocked(q, out, now); /* this queue pair was not looked at for long */
+        } else {
+            rc_requester_timeout(q, now);
+        }
         return 1;
     }
     if (q->is_not_ready && now < q->not_before) {

@@ -79,17 +79,16 @@ static void *relay_main(void *argument)
 enum tern_status terni_relay_open(struct relay_line *lines, uint32_t num, struct relay **relay)
 {
     struct relay *r = (struct relay *)calloc(1, sizeof(*r));
-    int error;
 
     if (r == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for the relay of %u doorbells", num);
     }
     r->lines = lines;
     r->num = num;
-    error = pthread_create(&r->thread, NULL, relay_main, r);
-    if (error != 0) {
+    enum tern_status status = terni_thread_open(&r->thread, "tern-relay", relay_main, r);
+    if (status != TERN_OK) {
         free(r);
-        return TERN_FAIL(TERN_SYSTEM_ERROR, "no thread for the relay of %u doorbells: error %d", num, error);
+        return status;
     }
     *relay = r;
     return TERN_OK;

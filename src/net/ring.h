@@ -27,28 +27,31 @@ enum { RING_NUM_RESULTS = 64 }; /* old values that are on their way */
 /* One request: 64 bytes, so that two posters never share a line. */
 struct ring_slot {
     uint64_t stamp;  /* ticket of the request that is whole in here; 0: none yet */
-    uint64_t code;   /* RING_CODE */
+    uint64_t code;   /* ring_code */
     uint64_t remote; /* as the peer addresses it */
     uint64_t local;  /* put, get: as this rank addresses it; atomic: 1 + the result word, 0: nobody asks */
     uint64_t bytes;
     uint64_t value, compare;
     uint64_t reserved; /* 0 */
 };
-#define RING_CODE(kind, amo, width) ((uint64_t)(kind) | (uint64_t)(amo) << 8 | (uint64_t)(width) << 16)
-#define RING_CODE_KIND(code)        ((uint32_t)(code)&0xffu)
-#define RING_CODE_AMO(code)         ((uint32_t)((code) >> 8) & 0xffu)
-#define RING_CODE_WIDTH(code)       ((uint32_t)((code) >> 16) & 0xffu)
+TERN_DEVICE uint64_t ring_code(uint32_t kind, uint32_t amo, uint32_t width)
+{
+    return (uint64_t)kind | (uint64_t)amo << 8 | (uint64_t)width << 16;
+}
+TERN_DEVICE uint32_t ring_code_kind(uint64_t code) { return (uint32_t)code & 0xffu; }
+TERN_DEVICE uint32_t ring_code_amo(uint64_t code) { return (uint32_t)(code >> 8) & 0xffu; }
+TERN_DEVICE uint32_t ring_code_width(uint64_t code) { return (uint32_t)(code >> 16) & 0xffu; }
 
 /* What the host raises, in host memory; kernels read. A line each. */
 struct ring_words {
     uint64_t consumed; /* requests whose slots are free again */
     uint64_t pad[7];
-    uint64_t done; /* RING_DONE_COUNT requests have completed; RING_DONE_SYNDROME is why no more will */
+    uint64_t done; /* ring_done_count requests have completed; ring_done_syndrome is why no more will */
     uint64_t more_pad[7];
     uint64_t results[RING_NUM_RESULTS];
 };
-#define RING_DONE_COUNT(done)    ((done)&0xffffffffffffffull)
-#define RING_DONE_SYNDROME(done) ((uint32_t)((done) >> 56))
+TERN_DEVICE uint64_t ring_done_count(uint64_t done) { return done & 0xffffffffffffffull; }
+TERN_DEVICE uint32_t ring_done_syndrome(uint64_t done) { return (uint32_t)(done >> 56); }
 
 /* What posters share, in device memory. */
 struct ring_state {
@@ -67,6 +70,7 @@ struct net_ring {
     const struct ring_words *words;
     struct ring_state *state;
     const uint64_t *abort; /* not 0: every wait ends */
+    const uint64_t *lost;  /* peers that were lost so far, of all rings of this rank */
     uint64_t timeout_ns;   /* of a wait for a free slot */
     uint32_t depth;        /* slots; a power of two */
     int32_t peer, queue;
@@ -95,7 +99,7 @@ TERN_DEVICE int ring_has_room(const struct net_ring *r, uint64_t reserved)
 /* A ticket whose slot this thread may fill, or a refused one. */
 TERN_DEVICE uint64_t ring_reserve(const struct net_ring *r)
 {
-    struct net_patience patience = net_patience_of(r->abort, NET_NO_DEADLINE);
+    struct net_patience patience = net_patience_of(r->abort, TERN_NET_NO_DEADLINE);
     uint32_t status;
     for (;;) {
         uint64_t reserved = ld_relaxed_sys_u64(&r->state->reserved);
@@ -140,13 +144,13 @@ TERN_DEVICE uint64_t ring_post(const struct net_ring *r, const struct ring_slot 
  * To move no bytes is nothing: ticket 0. */
 TERN_DEVICE uint64_t ring_put(const struct net_ring *r, uint64_t remote, uint64_t local, uint64_t bytes)
 {
-    struct ring_slot q = {0, RING_CODE(RING_PUT, 0, 0), remote, local, bytes, 0, 0, 0};
+    struct ring_slot q = {0, ring_code(RING_PUT, 0, 0), remote, local, bytes, 0, 0, 0};
     return bytes != 0 ? ring_post(r, &q) : 0;
 }
 
 TERN_DEVICE uint64_t ring_get(const struct net_ring *r, uint64_t local, uint64_t remote, uint64_t bytes)
 {
-    struct ring_slot q = {0, RING_CODE(RING_GET, 0, 0), remote, local, bytes, 0, 0, 0};
+    struct ring_slot q = {0, ring_code(RING_GET, 0, 0), remote, local, bytes, 0, 0, 0};
     return bytes != 0 ? ring_post(r, &q) : 0;
 }
 
@@ -154,7 +158,7 @@ TERN_DEVICE uint64_t ring_get(const struct net_ring *r, uint64_t local, uint64_t
 TERN_DEVICE uint64_t ring_put_inline(const struct net_ring *r, uint64_t remote, uint64_t value,
                                      uint32_t width)
 {
-    struct ring_slot q = {0, RING_CODE(RING_PUT_INLINE, NET_AMO_SET, width), remote, 0, width, value, 0, 0};
+    struct ring_slot q = {0, ring_code(RING_PUT_INLINE, NET_AMO_SET, width), remote, 0, width, value, 0, 0};
     return ring_post(r, &q);
 }
 
@@ -162,7 +166,7 @@ TERN_DEVICE uint64_t ring_put_inline(const struct net_ring *r, uint64_t remote, 
 TERN_DEVICE uint64_t ring_post_amo(const struct net_ring *r, uint64_t remote, uint32_t amo, uint32_t width,
                                    uint64_t value, uint64_t compare, uint64_t result)
 {
-    struct ring_slot q = {0, RING_CODE(RING_ATOMIC, amo, width), remote, result, width, value, compare, 0};
+    struct ring_slot q = {0, ring_code(RING_ATOMIC, amo, width), remote, result, width, value, compare, 0};
     return ring_post(r, &q);
 }
 
@@ -174,20 +178,6 @@ TERN_DEVICE uint64_t ring_atomic(const struct net_ring *r, uint64_t remote, uint
     return ring_post_amo(r, remote, amo, width, value, compare, 0);
 }
 
-/* Likewise on a word of 8 bytes. amo: NET_AMO_ADD or NET_AMO_SET. */
-TERN_DEVICE uint64_t ring_signal(const struct net_ring *r, uint64_t remote, uint64_t value, uint32_t amo)
-{
-    return ring_post_amo(r, remote, amo, 8, value, 0, 0);
-}
-
-/* A put and the signal that it has arrived. */
-TERN_DEVICE uint64_t ring_put_signal(const struct net_ring *r, uint64_t remote, uint64_t local,
-                                     uint64_t bytes, uint64_t signal, uint64_t value, uint32_t amo)
-{
-    uint64_t ticket = ring_put(r, remote, local, bytes);
-    return net_ticket_status(ticket) != NET_OK ? ticket : ring_signal(r, signal, value, amo);
-}
-
 /* Until the request and all before it are complete, here and at the peer. */
 TERN_DEVICE uint32_t ring_flush(const struct net_ring *r, uint64_t ticket, uint64_t deadline_ns)
 {
@@ -197,11 +187,11 @@ TERN_DEVICE uint32_t ring_flush(const struct net_ring *r, uint64_t ticket, uint6
         /* Pairs with the host's release in raise_done (proxy_ring.c): what a get or an atomic brought is
          * here. */
         uint64_t done = ld_acquire_sys_u64(&r->words->done);
-        if (RING_DONE_COUNT(done) >= ticket) {
+        if (ring_done_count(done) >= ticket) {
             break;
         }
         status =
-            RING_DONE_SYNDROME(done) != 0 ? net_failed(RING_DONE_SYNDROME(done)) : net_patient(&patience);
+            ring_done_syndrome(done) != 0 ? net_failed(ring_done_syndrome(done)) : net_patient(&patience);
     }
     return status;
 }
@@ -216,7 +206,7 @@ TERN_DEVICE uint32_t ring_flush_all(const struct net_ring *r, uint64_t deadline_
 TERN_DEVICE int ring_reclaim_result(const struct net_ring *r, uint32_t *word)
 {
     /* Pairs with the host's release in raise_done (proxy_ring.c): it is done with the words. */
-    uint64_t done = RING_DONE_COUNT(ld_acquire_sys_u64(&r->words->done));
+    uint64_t done = ring_done_count(ld_acquire_sys_u64(&r->words->done));
     for (uint32_t i = 0; i < RING_NUM_RESULTS; i++) {
         uint64_t until = ld_relaxed_sys_u64(&r->state->result_until[i]);
         /* Pairs with itself, in ring_leave_result and in others who look for a word: one gets it. */

@@ -3,13 +3,33 @@
  * Requests of peers, checked and carried out. */
 #include "net/serve.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-enum tern_status terni_serve_init(struct serve *s, struct stage *stage)
+void terni_serve_init(struct serve *s, struct stage *stage)
 {
     memset(s, 0, sizeof *s);
     s->stage = stage;
-    return terni_key_table_init(&s->keys, s->entries, SERVE_MAX_REGIONS);
+}
+
+void terni_serve_close(struct serve *s)
+{
+    free(s->keys.entries);
+    free(s->is_staged);
+    memset(s, 0, sizeof *s);
+}
+
+/* For one registration more. */
+static enum tern_status make_room(struct serve *s)
+{
+    unsigned char *is_staged;
+    TERN_TRY(terni_key_table_extend(&s->keys));
+    is_staged = (unsigned char *)realloc(s->is_staged, s->keys.capacity);
+    if (is_staged == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %u registrations", s->keys.capacity);
+    }
+    s->is_staged = is_staged;
+    return TERN_OK;
 }
 
 enum tern_status terni_serve_add(struct serve *s, struct region *card)
@@ -19,6 +39,7 @@ enum tern_status terni_serve_add(struct serve *s, struct region *card)
     if (card->is_staged) {
         TERN_TRY(terni_stage_need(s->stage));
     }
+    TERN_TRY(make_room(s));
     TERN_TRY(terni_key_table_add(&s->keys, &registration, &card->key));
     s->is_staged[(card->key >> 8) - KEY_FIRST_PLACE] = card->is_staged != 0;
     return TERN_OK;
@@ -33,8 +54,8 @@ void terni_serve_remove(struct serve *s, const struct region *card)
 
 int terni_serve_is_staged(const struct serve *s, uint32_t key)
 {
-    uint32_t place = (key >> 8) - KEY_FIRST_PLACE;
-    return place < SERVE_MAX_REGIONS && s->is_staged[place];
+    const struct key_entry *e = key_place(&s->keys, key);
+    return e != NULL && e->bytes != 0 && s->is_staged[e - s->keys.entries];
 }
 
 void terni_serve_request(const struct engine_op *op, struct wire_frame *frame)

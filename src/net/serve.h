@@ -26,16 +26,16 @@ enum { WIRE_HELLO = 0x4e524e45, WIRE_WRITE = 1, WIRE_READ, WIRE_ATOMIC, WIRE_STO
 /* A ring has a byte for it: what a peer says beyond that is nonsense. */
 enum { WIRE_MAX_SYNDROME = 0xff };
 
-enum { SERVE_MAX_REGIONS = 1024, SERVE_PD = 1 };
+enum { SERVE_PD = 1 };
 
 struct serve {
     struct stage *stage;
-    struct key_table keys;
-    struct key_entry entries[SERVE_MAX_REGIONS];
-    unsigned char is_staged[SERVE_MAX_REGIONS]; /* of the registration at this place */
+    struct key_table keys;    /* entries of malloc */
+    unsigned char *is_staged; /* [keys.capacity] of the registration at this place */
 };
 
-enum tern_status terni_serve_init(struct serve *s, struct stage *stage);
+void terni_serve_init(struct serve *s, struct stage *stage);
+void terni_serve_close(struct serve *s); /* also one that is zeroed */
 /* Fills card->key. */
 enum tern_status terni_serve_add(struct serve *s, struct region *card);
 void terni_serve_remove(struct serve *s, const struct region *card);

@@ -5,21 +5,30 @@
  * (kernels/softnic.c), so that it runs in the executor and on a GPU.
  *
  *     doorbell, record --> softnic_front.h   what is posted, decoded
- *                          softnic_move.h    keys looked up, bytes moved, atomics done
+ *                          softnic_model.h   when it would arrive over a wire, if one is modelled
+ *                          softnic_move.h    keys looked up, atomics done
+ *                          softnic_list.h    bytes moved
  *     completion queue <-- softnic_complete.h
  *
- * The middle moves data by loads and stores, in order, and never loses anything: a queue pair here is
- * connected to memory, not to another queue pair. softnic_rc.h is a NIC whose middle sends packets.
+ * softnic_engine.h puts them together, for a kernel and for a thread of the host (softnic_thread.h).
  *
- * A warp is an engine, and a queue pair belongs to one engine. It takes queue pairs in random order, so that
- * no order between them can be relied on by accident. Everything it knows is in struct softnic_qp: a NIC that
- * has been stopped and started again goes on where it was, and between the two the host may change keys and
- * add queue pairs. */
+ * It does what kernels of ours post: RDMA WRITE, with an immediate or without, READ, atomics, NOP and DUMP.
+ * Every other opcode, SEND among them, is refused (mlx5_decode.h).
+ *
+ * The middle moves data by loads and stores, in order but for writes that pass atomics. It loses nothing: a
+ * queue pair here is connected to memory, not to another queue pair. softnic_rc.h is a NIC whose middle sends
+ * packets.
+ *
+ * A block is an engine, and a queue pair belongs to one engine. It takes queue pairs in random order, so that
+ * no order between them can be relied on by accident. Everything it knows is in struct softnic_qp once it has
+ * been stopped; while it runs it has that at hand, and keys that it has looked up. Started again it goes on
+ * where it was, and between the two the host may change keys and add queue pairs. */
 #ifndef TERN_SOFTNIC_H
 #define TERN_SOFTNIC_H
 
 #include "net/key_table.h"
 #include "net/mlx5_decode.h"
+#include "net/softnic_model.h"
 
 enum { SOFTNIC_LATE_BYTES = 64 };
 
@@ -39,6 +48,17 @@ struct softnic_done {
 
 enum { SOFTNIC_READY, SOFTNIC_ERROR };
 
+/* An entry between its being taken and its completion. */
+struct softnic_flight {
+    struct wqe_op op;
+    struct nic_refusal refusal;
+    uint64_t idx;
+    struct softnic_times when;
+    uint32_t syndrome;
+};
+enum { SOFTNIC_FLIGHTS = 64 }; /* of a queue pair, a power of two */
+enum { SOFTNIC_BATCH = 16 };   /* entries that are taken, or arrive, in one look at a queue pair */
+
 struct softnic_qp {
     /* As in struct net_queue, and as the NIC addresses them. qpn is not 0: a register of zeros rings for
      * none. The record begins as doorbell_record of the first index. */
@@ -54,6 +74,11 @@ struct softnic_qp {
      * completion; or NULL. */
     uint64_t *watch;
     struct softnic_late *late; /* not NULL: results are late, and a DUMP brings them */
+    /* [SOFTNIC_FLIGHTS]; NULL: no wire is modelled, every operation is done when it is taken. */
+    struct softnic_flight *flights;
+    /* Somebody else's, while the NIC does not run: not 0, the peer's end is gone and answers nothing. */
+    uint64_t is_cut;
+    struct softnic_link *link, *peer_link; /* with flights: this NIC's; the peer's, or NULL */
 
     /* The NIC's own. Indices of blocks, all `first` to begin with; the rest 0. */
     uint64_t posted;   /* told of */
@@ -64,7 +89,10 @@ struct softnic_qp {
     uint32_t state;    /* SOFTNIC_* */
     uint32_t is_held;  /* a completion that is not written yet */
     struct softnic_done held;
-    struct nic_refusal refusal; /* the first */
+    struct nic_refusal refusal;                 /* the first */
+    uint64_t num_taken, num_arrived, num_ended; /* flights */
+    uint32_t has_failed;                        /* one that has arrived */
+    uint32_t links_used;                        /* softnic_take's bits */
     /* What software did wrong; the NIC goes on. */
     uint64_t num_overwritten; /* blocks that changed before they were completed */
     uint64_t num_overruns;    /* times that more was posted than the ring holds */
@@ -74,10 +102,19 @@ struct softnic_qp {
 struct softnic_args {
     struct softnic_qp *qps;
     uint32_t num_qps;
-    uint32_t
-        hold_one_in; /* so many completions wait for a later look; a collapsed queue may skip them. 0: none */
+    /* So many completions wait for a later look; a collapsed queue may skip them. 0: none */
+    uint32_t hold_one_in;
     uint64_t seed;
     const uint64_t *stop; /* not 0: the NIC ends, after the entry it is at */
+    struct softnic_model model;
+};
+
+/* Arguments of the kernel (kernels/softnic.c): several NICs, whose blocks lie one behind the other. */
+enum { SOFTNIC_MAX_FLEET = 48 };
+struct softnic_crew {
+    uint32_t num, reserved;
+    uint32_t ends[SOFTNIC_MAX_FLEET]; /* the block behind the last of each */
+    struct softnic_args nics[SOFTNIC_MAX_FLEET];
 };
 
 TERN_DEVICE uint32_t softnic_blocks(const struct softnic_qp *qp) { return wqe_ring_blocks(&qp->ring); }

@@ -75,11 +75,16 @@ TERN_DEVICE void softnic_compare(struct softnic_qp *qp, uint64_t end)
 }
 
 /* Takes the next entry, of which softnic_look saw a block. SYNDROME_NONE and the operation, or why not; then
- * op->opcode and op->blocks are what the entry claims, so that those behind it can be flushed. */
-TERN_DEVICE uint32_t softnic_fetch(struct softnic_qp *qp, struct wqe_op *op, struct nic_refusal *r)
+ * op->opcode and op->blocks are what the entry claims, so that those behind it can be flushed. `ring` is the
+ * queue pair's, or has copies of the entry's first two blocks where that ring would have them. */
+TERN_DEVICE uint32_t softnic_fetch(struct softnic_qp *qp, struct wqe_ring ring, struct wqe_op *op,
+                                   struct nic_refusal *r)
 {
     struct wqe_source from = softnic_source(qp, qp->fetched);
-    uint32_t syndrome = wqe_decode(&from, op, r);
+    uint32_t syndrome;
+    from.ring = ring;
+    from.posted = from.posted < softnic_blocks(qp) ? from.posted : softnic_blocks(qp);
+    syndrome = wqe_decode(&from, op, r);
     if (op->blocks == 0 || op->blocks > from.posted) {
         op->blocks = 1;
     }

@@ -2,80 +2,20 @@
  *
  * What a software NIC does for an operation: finds its memory through the keys, and moves bytes there.
  *
- * One thread finds out and does what is small; a larger copy is left to the warp. A naturally aligned word of
- * 4 or 8 bytes that is the whole message is written by one store, after everything that went before it in the
- * queue pair, so that it can be waited for. Atomics are compare-and-swaps of system scope: engines of this
- * NIC and of others are atomic with each other, whatever device they run on. Loads and stores of kernels are
- * not meant to be: a word that NICs raise is raised by NICs only. */
+ * One thread finds out; copies are collected in a list for the block (softnic_list.h), as long as it makes
+ * no difference in which order they are done. What others wait for, atomics and inline writes of naturally
+ * aligned words of 4 or 8 bytes, comes when the list has been done, one after the other, but signals that
+ * follow each other together, behind one fence. So what is put behind a signal can land before the signal
+ * does, and of two signals the second before the first, as with adaptive routing, but no signal before
+ * what it is for: puts, inline ones and atomics. What touches the bytes of a word that is yet to be done
+ * waits for it, and so do READs and entries with a fence. A word, inline or not, is read and written
+ * whole. Atomics are of system scope: engines of this NIC and of others are atomic with each other,
+ * whatever device they run on. Loads and stores of kernels are not meant to be: a word that NICs raise is
+ * raised by NICs only. */
 #ifndef TERN_SOFTNIC_MOVE_H
 #define TERN_SOFTNIC_MOVE_H
 
-#include "net/softnic.h"
-
-/* Byte i comes from from + ((at + i) & mask): plain memory has a mask of ones, inline data that of its
- * ring. */
-struct softnic_copy {
-    char *to;
-    const char *from;
-    uint64_t at, mask;
-    uint64_t bytes; /* 0: nothing is left to be copied */
-};
-
-TERN_DEVICE const char *softnic_from(const struct softnic_copy *c, uint64_t i)
-{
-    return c->from + ((c->at + i) & c->mask);
-}
-
-/* Lane lane_idx of num. Units of 16 bytes, else of 4, else of 1, as both sides are aligned; a unit never
- * crosses the end of a ring, whose segments have 16 bytes and whose inline data begins at a multiple of 4. */
-TERN_DEVICE void softnic_do_copy(const struct softnic_copy *c, uint32_t lane_idx, uint32_t num)
-{
-    uint64_t both = (uint64_t)(uintptr_t)c->to | (uint64_t)(uintptr_t)softnic_from(c, 0);
-    uint64_t unit = both % 16 == 0 && c->mask == ~0ull ? 16 : both % 4 == 0 ? 4 : 1, units = c->bytes / unit;
-    for (uint64_t i = lane_idx; i < units; i += num) {
-        if (unit == 16) {
-            st_vec16(c->to + i * 16, ld_vec16(softnic_from(c, i * 16)));
-        } else if (unit == 4) {
-            *(uint32_t *)(void *)(c->to + i * 4) = *(const uint32_t *)(const void *)softnic_from(c, i * 4);
-        } else {
-            c->to[i] = *softnic_from(c, i);
-        }
-    }
-    for (uint64_t i = units * unit + lane_idx; i < c->bytes; i += num) {
-        c->to[i] = *softnic_from(c, i);
-    }
-}
-
-TERN_DEVICE int softnic_is_word(const struct softnic_copy *c)
-{
-    return (c->bytes == 4 || c->bytes == 8) && (uintptr_t)c->to % c->bytes == 0;
-}
-
-TERN_DEVICE void softnic_store_word(char *to, uint64_t bytes, uint64_t value)
-{
-    /* Pairs with whoever waits for the word: what this queue pair moved before can be read. */
-    if (bytes == 4) {
-        st_release_sys_u32((uint32_t *)(void *)to, (uint32_t)value);
-    } else {
-        st_release_sys_u64((uint64_t *)(void *)to, value); /* pairs with the same */
-    }
-}
-
-/* The source may be a word that atomics raise: read whole, if it is aligned. */
-TERN_DEVICE uint64_t softnic_load_word(const struct softnic_copy *c)
-{
-    const char *from = softnic_from(c, 0);
-    uint64_t value = 0;
-    if ((uintptr_t)from % c->bytes == 0) {
-        /* Pairs with softnic_store_word and softnic_amo of any NIC: what is read next is not older. */
-        return c->bytes == 4 ? ld_acquire_sys_u32((const uint32_t *)(const void *)from)
-                             : ld_acquire_sys_u64((const uint64_t *)(const void *)from);
-    }
-    for (uint32_t i = 0; i < c->bytes; i++) {
-        value |= (uint64_t)(unsigned char)*softnic_from(c, i) << 8 * i;
-    }
-    return value;
-}
+#include "net/softnic_list.h"
 
 /* ---- Results that are late ---- */
 
@@ -108,14 +48,23 @@ TERN_DEVICE void softnic_delay(struct softnic_late *late, struct softnic_copy *c
 
 /* ---- Operations ---- */
 
+TERN_DEVICE int softnic_is_sum(const struct wqe_amo *a)
+{
+    return a->opcode == WQE_ATOMIC_FA || (a->opcode == WQE_MASKED_FA && a->mask == 0);
+}
+
+/* Behind a fence of the same thread. */
 TERN_DEVICE uint64_t softnic_amo(char *word, const struct wqe_amo *a)
 {
     uint64_t old, seen;
+    if (softnic_is_sum(a)) {
+        return a->bytes == 4 ? SOFTNIC_ADD_32((uint32_t *)(void *)word, (uint32_t)a->swap_add)
+                             : SOFTNIC_ADD_64((uint64_t *)(void *)word, a->swap_add);
+    }
     if (a->bytes == 4) {
         uint32_t *p = (uint32_t *)(void *)word;
         for (old = ld_relaxed_sys_u32(p);; old = seen) {
-            /* Pairs with whoever waits for the word, as in softnic_store_word. */
-            seen = atom_cas_acqrel_sys_u32(p, (uint32_t)old, (uint32_t)wqe_amo_apply(a, old));
+            seen = SOFTNIC_CAS_32(p, (uint32_t)old, (uint32_t)wqe_amo_apply(a, old));
             if (seen == old) {
                 return old;
             }
@@ -123,8 +72,7 @@ TERN_DEVICE uint64_t softnic_amo(char *word, const struct wqe_amo *a)
     } else {
         uint64_t *p = (uint64_t *)(void *)word;
         for (old = ld_relaxed_sys_u64(p);; old = seen) {
-            /* Pairs with the same. */
-            seen = atom_cas_acqrel_sys_u64(p, old, wqe_amo_apply(a, old));
+            seen = SOFTNIC_CAS_64(p, old, wqe_amo_apply(a, old));
             if (seen == old) {
                 return old;
             }
@@ -132,8 +80,42 @@ TERN_DEVICE uint64_t softnic_amo(char *word, const struct wqe_amo *a)
     }
 }
 
-TERN_DEVICE uint32_t softnic_find(const struct softnic_qp *qp, uint32_t use, const struct wqe_op *op,
-                                  struct key_memory *memory, struct nic_refusal *r)
+/* What was at keys' places when they were looked up last: puts and signals have two keys in turn. Nobody
+ * changes keys while a NIC runs, so that this holds until it ends. */
+enum { SOFTNIC_NEAR_KEYS = 2 };
+struct softnic_near {
+    const struct key_table *tables[SOFTNIC_NEAR_KEYS]; /* NULL: nothing yet */
+    struct key_entry entries[SOFTNIC_NEAR_KEYS];
+    uint32_t next, reserved; /* whose place is taken */
+};
+
+/* What an engine has at hand, all 0 to begin with: the last keys, and what is left to be copied. */
+struct softnic_hand {
+    struct softnic_near local, remote;
+    struct softnic_list list;
+};
+
+TERN_DEVICE const struct key_entry *softnic_place(struct softnic_near *near, const struct key_table *table,
+                                                  uint32_t key)
+{
+    for (uint32_t i = 0; i < SOFTNIC_NEAR_KEYS; i++) {
+        if (near->tables[i] == table && near->entries[i].key == key) {
+            return &near->entries[i];
+        }
+    }
+    const struct key_entry *e = key_place(table, key);
+    if (e == NULL) {
+        return NULL;
+    }
+    uint32_t at = near->next;
+    near->next = (at + 1) % SOFTNIC_NEAR_KEYS;
+    near->entries[at] = *e;
+    near->tables[at] = table;
+    return &near->entries[at];
+}
+
+TERN_DEVICE uint32_t softnic_find(const struct softnic_qp *qp, struct softnic_hand *h, uint32_t use,
+                                  const struct wqe_op *op, struct key_memory *memory, struct nic_refusal *r)
 {
     int local = use == KEY_USE_GATHER || use == KEY_USE_SCATTER;
     struct key_request q;
@@ -142,13 +124,15 @@ TERN_DEVICE uint32_t softnic_find(const struct softnic_qp *qp, uint32_t use, con
     q.pd = local ? qp->pd : qp->remote_pd;
     q.addr = local ? op->local : op->remote;
     q.bytes = op->bytes;
-    return key_lookup(local ? qp->keys : qp->remote_keys, &q, memory, r);
+    return key_use(local ? softnic_place(&h->local, qp->keys, q.key)
+                         : softnic_place(&h->remote, qp->remote_keys, q.key),
+                   &q, memory, r);
 }
 
 /* Both ends of an operation; the local one first, as a NIC finds out before it sends anything. */
-TERN_DEVICE uint32_t softnic_find_both(const struct softnic_qp *qp, const struct wqe_op *op,
-                                       struct key_memory *local, struct key_memory *remote,
-                                       struct nic_refusal *r)
+TERN_DEVICE uint32_t softnic_find_both(const struct softnic_qp *qp, struct softnic_hand *h,
+                                       const struct wqe_op *op, struct key_memory *local,
+                                       struct key_memory *remote, struct nic_refusal *r)
 {
     int is_write = op->opcode == WQE_RDMA_WRITE, is_read = op->opcode == WQE_RDMA_READ;
     uint32_t syndrome = SYNDROME_NONE;
@@ -160,73 +144,122 @@ TERN_DEVICE uint32_t softnic_find_both(const struct softnic_qp *qp, const struct
         return SYNDROME_RNR_RETRY; /* the other end is memory, and has nothing to receive with */
     }
     if (!op->is_inline) {
-        syndrome = softnic_find(qp, is_write || op->opcode == WQE_DUMP ? KEY_USE_GATHER : KEY_USE_SCATTER, op,
-                                local, r);
+        syndrome = softnic_find(qp, h, is_write || op->opcode == WQE_DUMP ? KEY_USE_GATHER : KEY_USE_SCATTER,
+                                op, local, r);
     }
     if (syndrome != SYNDROME_NONE || op->opcode == WQE_DUMP) {
         return syndrome;
     }
-    return softnic_find(qp,
+    return softnic_find(qp, h,
                         is_write  ? KEY_USE_WRITE
                         : is_read ? KEY_USE_READ
                                   : KEY_USE_ATOMIC,
                         op, remote, r);
 }
 
-/* Does what is small, at once; what is left of a copy is in *c, for the warp. `idx` is the entry's. */
-TERN_DEVICE uint32_t softnic_do(const struct softnic_qp *qp, uint64_t idx, const struct wqe_op *op,
-                                struct softnic_copy *c, struct nic_refusal *r)
+/* The old value goes where it is wanted, or will with a DUMP. */
+TERN_DEVICE void softnic_do_atomic(const struct softnic_qp *qp, const struct softnic_word *w)
+{
+    uint64_t old = wqe_amo_result(w->op->amo.bytes, softnic_amo(w->word, &w->op->amo));
+    if (qp->late != NULL) {
+        softnic_land(qp->late);
+        qp->late->to = w->to;
+        qp->late->bytes = w->bytes;
+        *(uint64_t *)(void *)qp->late->data = old;
+    } else if (!w->drops && (uintptr_t)w->to % w->bytes == 0) {
+        softnic_store_word(w->to, w->bytes, old);
+    } else {
+        for (uint32_t i = 0; !w->drops && i < w->bytes; i++) {
+            w->to[i] = (char)(old >> 8 * i);
+        }
+    }
+}
+
+TERN_DEVICE struct softnic_copy softnic_copy_of(const struct softnic_qp *qp, uint64_t idx,
+                                                const struct wqe_op *op, char *local, char *remote)
+{
+    struct softnic_copy c;
+    c.to = op->opcode == WQE_RDMA_READ ? local : remote;
+    c.from = op->opcode == WQE_RDMA_READ ? remote : local;
+    c.at = 0;
+    c.mask = ~0ull;
+    c.bytes = op->bytes;
+    if (op->is_inline) {
+        c.from = (const char *)qp->ring.segments;
+        c.at = idx * WQE_BLOCK_BYTES + 2 * WQE_SEGMENT_BYTES + WQE_INLINE_HEADER_BYTES;
+        c.mask = (uint64_t)softnic_blocks(qp) * WQE_BLOCK_BYTES - 1;
+    }
+    return c;
+}
+
+/* Not a syndrome: what is in the list comes first, and then the operation is to be tried again. */
+#define SOFTNIC_LATER (~0u)
+
+/* Words of a round, after the copies and all rounds before, with whoever did those synchronised: thread
+ * `index` of `count`. */
+TERN_DEVICE void softnic_do_round(const struct softnic_qp *qp, const struct softnic_list *l, uint32_t round,
+                                  uint32_t index, uint32_t count)
+{
+    /* Pairs with whoever waits for the words: what this queue pair moved before can be read. */
+    fence_acqrel_sys();
+    for (uint32_t i = index; i < l->num_words; i += count) {
+        const struct softnic_word *w = &l->words[i];
+        if (w->round == round && w->op != NULL) {
+            softnic_do_atomic(qp, w);
+        } else if (w->round == round) {
+            softnic_store_word(w->word, w->bytes, w->value);
+        }
+    }
+    /* Pairs with whoever raised the words: what the queue pair reads next is not older. */
+    fence_acqrel_sys();
+}
+
+TERN_DEVICE struct softnic_word softnic_word_of(const struct wqe_op *op, const struct softnic_copy *c,
+                                                char *to)
+{
+    struct softnic_word w;
+    int is_atomic = wqe_opcode_is_atomic(op->opcode);
+    w.op = is_atomic ? op : NULL;
+    w.word = c->to;
+    w.to = to;
+    w.value = is_atomic ? 0 : softnic_load_word(c);
+    w.bytes = op->bytes;
+    w.round = w.drops = w.reserved = 0;
+    return w;
+}
+
+/* Does an operation, or leaves it to the list. `idx` is the entry's; `op` stays until the list is done. */
+TERN_DEVICE uint32_t softnic_do(const struct softnic_qp *qp, struct softnic_hand *h, uint64_t idx,
+                                const struct wqe_op *op, struct nic_refusal *r)
 {
     struct key_memory local, remote;
-    uint32_t syndrome = softnic_find_both(qp, op, &local, &remote, r);
-    c->bytes = 0;
-    if (syndrome != SYNDROME_NONE) {
+    struct softnic_copy c;
+    int is_awaited;
+    uint32_t syndrome = softnic_find_both(qp, h, op, &local, &remote, r);
+    if (syndrome != SYNDROME_NONE || op->opcode == WQE_NOP || (op->opcode == WQE_DUMP && qp->late == NULL)) {
         return syndrome;
     }
-    if (op->opcode == WQE_DUMP && qp->late != NULL) {
+    if ((h->list.num != 0 || h->list.num_words != 0) && qp->late != NULL) {
+        return SOFTNIC_LATER; /* its results keep their order by the data that follow them */
+    }
+    if (h->list.num_words != 0 && (op->opcode == WQE_RDMA_READ || op->fence != 0)) {
+        return SOFTNIC_LATER;
+    }
+    if (op->opcode == WQE_DUMP) {
         softnic_land(qp->late);
-    }
-    if (op->opcode == WQE_NOP || op->opcode == WQE_DUMP) {
         return SYNDROME_NONE;
     }
-    c->mask = ~0ull;
-    c->at = 0;
-    c->bytes = op->bytes;
-    if (wqe_opcode_is_atomic(op->opcode)) {
-        uint64_t old = wqe_amo_result(op->amo.bytes, softnic_amo(remote.host, &op->amo));
-        c->bytes = 0;
-        if (qp->late != NULL) {
-            softnic_land(qp->late);
-            qp->late->to = local.host;
-            qp->late->bytes = op->bytes;
-            *(uint64_t *)(void *)qp->late->data = old;
-        } else if ((uintptr_t)local.host % op->bytes == 0) {
-            softnic_store_word(local.host, op->bytes, old);
-        } else {
-            for (uint32_t i = 0; i < op->bytes; i++) {
-                local.host[i] = (char)(old >> 8 * i);
-            }
-        }
+    c = softnic_copy_of(qp, idx, op, local.host, remote.host);
+    is_awaited = wqe_opcode_is_atomic(op->opcode) || (op->is_inline && softnic_is_word(&c));
+    if (is_awaited) {
+        struct softnic_word w = softnic_word_of(op, &c, local.host);
+        softnic_append_word(&h->list, &w, w.op != NULL && softnic_is_sum(&w.op->amo));
         return SYNDROME_NONE;
-    }
-    if (op->opcode == WQE_RDMA_READ) {
-        c->to = local.host;
-        c->from = remote.host;
-    } else {
-        c->to = remote.host;
-        c->from = op->is_inline ? (const char *)qp->ring.segments : local.host;
-    }
-    if (op->is_inline) {
-        c->at = idx * WQE_BLOCK_BYTES + 2 * WQE_SEGMENT_BYTES + WQE_INLINE_HEADER_BYTES;
-        c->mask = (uint64_t)softnic_blocks(qp) * WQE_BLOCK_BYTES - 1;
     }
     if (op->opcode == WQE_RDMA_READ && qp->late != NULL) {
-        softnic_delay(qp->late, c);
-    } else if (softnic_is_word(c)) {
-        softnic_store_word(c->to, c->bytes, softnic_load_word(c));
-        c->bytes = 0;
+        softnic_delay(qp->late, &c);
     }
-    return SYNDROME_NONE;
+    return c.bytes == 0 || softnic_append(&h->list, &c) ? SYNDROME_NONE : SOFTNIC_LATER;
 }
 
 #endif

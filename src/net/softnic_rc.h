@@ -147,7 +147,7 @@ TERN_DEVICE int softnic_rc_post(struct softnic_rc_qp *qp)
         return 0;
     }
     from = softnic_source(front, front->fetched);
-    softnic_fetch(front, &op, &refusal); /* flushing is the requester's business */
+    softnic_fetch(front, front->ring, &op, &refusal); /* flushing is the requester's business */
     rc_requester_post(&qp->requester, &op, &from, &refusal);
     return 1;
 }

@@ -6,8 +6,9 @@
 #ifndef TERN_WAIT_H
 #define TERN_WAIT_H
 
+#include "net/group.h"
+#include "net/net_wait.h"
 #include "tern/tern.h"
-#include "simt/simt.h"
 
 /* A program that is wrong on purpose, for test/tsan_awake.sh. */
 #ifdef TERN_WEAKEN_ACQUIRE
@@ -25,7 +26,10 @@ enum {
     NET_FAULT_BARRIER = 2,
     NET_FAULT_ADDRESS = 3,
     NET_FAULT_ROUTE = 4,
-    NET_FAULT_WORD = 5 /* `compare` says what was to be done, `width` with how many bytes */
+    NET_FAULT_WORD = 5,   /* `compare` says what was to be done, `width` with how many bytes */
+    NET_FAULT_RING = 6,   /* `compare` says by which queue, `expected` how it ended (net_wait.h) */
+    NET_FAULT_ATOMIC = 7, /* on a peer behind a link that carries none */
+    NET_FAULT_QUEUE = 8   /* as RING; `word` is the memory here, if there is any */
 };
 
 /* What a record says beside where it was written. */
@@ -102,38 +106,73 @@ TERN_DEVICE int net_test(const void *word, uint32_t width, uint32_t compare, uin
     return status == TERN_OK ? net_compares(net_look(word, width), width, compare, value) : status;
 }
 
-/* One wait. Begins as {0, 0}; net_patient is asked after every look that found nothing. */
-struct net_patience {
-    uint64_t begin;
-    uint32_t looks;
-};
-
-/* TERN_OK: look again. Else the wait has ended so, after *elapsed_ns. timeout_ns 0: the network's. */
-TERN_DEVICE int net_patient(const struct tern_net *net, struct net_patience *w, uint64_t timeout_ns,
-                            uint64_t *elapsed_ns, uint64_t *abort_word)
+/* As programs know it. */
+TERN_DEVICE int net_status_public(uint32_t status)
 {
-    spin();
-    if (w->looks++ % 32 != 0) {
+    switch (net_status_kind(status)) {
+    case NET_OK:
         return TERN_OK;
-    }
-    uint64_t now = clock_ns();
-    w->begin = w->begin ? w->begin : now;
-    *elapsed_ns = now - w->begin;
-    /* Relaxed: nothing is read on the strength of it. */
-    *abort_word = ld_relaxed_sys_u64(net->abort_word);
-    if (*abort_word != 0) {
+    case NET_TIMED_OUT:
+        return TERN_TIMEOUT;
+    case NET_ABORTED:
         return TERN_DISCONNECTED;
+    case NET_FAILED:
+        return net_syndrome_is_lost(net_status_syndrome(status)) ? TERN_DISCONNECTED : TERN_INVALID_ARGUMENT;
+    default:
+        return TERN_INVALID_ARGUMENT;
     }
-    return *elapsed_ns > (timeout_ns ? timeout_ns : net->timeout_ns) ? TERN_TIMEOUT : TERN_OK;
 }
 
-/* One thread. *seen: the word as it was last; with TERN_DISCONNECTED the abort word: 1 + the rank that gave
- * up. */
-TERN_DEVICE int net_await(const struct tern_net *net, const void *word, uint32_t width, uint32_t compare,
-                          uint64_t value, uint64_t timeout_ns, uint64_t *seen, uint64_t *elapsed_ns)
+/* The worst of any thread of the group, for all. Each failure more costs a meeting more, a success one. */
+TERN_DEVICE int group_status(struct net_group g, int status)
 {
-    struct net_patience patience = {0, 0};
-    uint64_t abort_word = 0;
+    if (!group_or(g, status != TERN_OK)) {
+        return TERN_OK;
+    }
+    if (group_or(g, status == TERN_DISCONNECTED)) {
+        return TERN_DISCONNECTED;
+    }
+    if (group_or(g, status == TERN_TIMEOUT)) {
+        return TERN_TIMEOUT;
+    }
+    return group_or(g, status == TERN_UNSUPPORTED) ? TERN_UNSUPPORTED : TERN_INVALID_ARGUMENT;
+}
+
+/* Not 0: who gave up, 1 + its rank. Relaxed: nothing is read on the strength of it. */
+TERN_DEVICE uint64_t net_aborter(const struct tern_net *net) { return ld_relaxed_sys_u64(net->abort_word); }
+
+/* How something has ended that was handed over to `peer` by `queue`, as programs know it; a failure is
+ * recorded as such a fault. local: memory of this rank that it was about, or NULL. */
+TERN_DEVICE int net_ended(const struct tern_net *net, int fault, int peer, uint32_t queue, const void *local,
+                          uint32_t status, uint64_t begin_ns)
+{
+    if (status == NET_OK) {
+        return TERN_OK;
+    }
+    struct net_note n = {fault,
+                         net_status_public(status),
+                         peer,
+                         0,
+                         queue,
+                         0,
+                         local,
+                         status,
+                         net_status_kind(status) == NET_ABORTED ? net_aborter(net) : 0,
+                         clock_ns() - begin_ns,
+                         0,
+                         0};
+    net_record(net, &n);
+    return n.status;
+}
+
+/* One thread. *seen: the word as it was last; with TERN_DISCONNECTED the abort word. `watched`: NULL, or a
+ * word that ends the wait, too, once it is not `known`, as if the abort word were raised, but *seen is 0. */
+TERN_DEVICE int net_await(const struct tern_net *net, const void *word, uint32_t width, uint32_t compare,
+                          uint64_t value, uint64_t timeout_ns, const uint64_t *watched, uint64_t known,
+                          uint64_t *seen, uint64_t *elapsed_ns)
+{
+    struct net_patience patience = net_patience_of(net->abort_word, TERN_NET_NO_DEADLINE);
+    uint64_t begin = 0;
     int status = TERN_OK;
     *elapsed_ns = 0;
     for (;;) {
@@ -142,10 +181,19 @@ TERN_DEVICE int net_await(const struct tern_net *net, const void *word, uint32_t
             return TERN_OK;
         }
         if (status != TERN_OK) { /* that was the last look, after the deadline */
-            *seen = status == TERN_DISCONNECTED ? abort_word : *seen;
+            *elapsed_ns = clock_ns() - begin;
+            *seen = status == TERN_DISCONNECTED ? net_aborter(net) : *seen;
             return status;
         }
-        status = net_patient(net, &patience, timeout_ns, elapsed_ns, &abort_word);
+        if (begin == 0) { /* not before: a word that is there needs no clock */
+            begin = clock_ns();
+            patience.deadline_ns = begin + (timeout_ns ? timeout_ns : net->timeout_ns);
+        }
+        status = net_status_public(net_patient(&patience));
+        if (status == TERN_OK && watched && patience.looks % 32 == 0 &&
+            ld_relaxed_sys_u64(watched) != known) {
+            status = TERN_DISCONNECTED;
+        }
     }
 }
 
@@ -158,7 +206,7 @@ TERN_DEVICE int net_wait(const struct tern_net *net, const void *word, uint32_t 
     *seen = 0;
     if (status == TERN_OK) {
         fault = NET_FAULT_WAIT;
-        status = net_await(net, word, width, compare, value, timeout_ns, seen, &elapsed_ns);
+        status = net_await(net, word, width, compare, value, timeout_ns, 0, 0, seen, &elapsed_ns);
     }
     if (status != TERN_OK) {
         struct net_note n = {fault, status, net->rank, width,      compare, 0,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The host's operations. Put and get over loads and stores are the machine's own copies, which have engines
- * for it; everything about a word is a request to the kernel net_ops, so that it has the semantics that
- * kernels have. A call that blocks takes the network's own stream and waits for it.
+ * for it; everything about a word, and all that goes by a ring or a queue, is a request to the kernel
+ * net_ops, so that it has the semantics that kernels have. A call that blocks takes the network's own stream
+ * and waits for it.
  *
  * A wait that blocks is many short ones: between them the device is free for whatever the word waits for,
  * and the stream never holds up another that shares a queue of the device with it. */
@@ -21,7 +22,11 @@ static struct tern_stream *stream_of(const struct pgas_call *c)
 static enum tern_status end(const struct pgas_call *c)
 {
     const struct machine *m = c->network->machine;
-    return c->is_blocking ? m->ops->stream_synchronize(c->network->machine, c->network->stream) : TERN_OK;
+    if (!c->is_blocking) {
+        return TERN_OK;
+    }
+    TERN_TRY(m->ops->stream_synchronize(c->network->machine, c->network->stream));
+    return terni_pgas_fault(c->network, PGAS_CALL);
 }
 
 static enum tern_status check_queue(const struct pgas_call *c)
@@ -32,7 +37,7 @@ static enum tern_status check_queue(const struct pgas_call *c)
                            c->network->num_queues);
 }
 
-/* Of an operation on no bytes, whose addresses nobody looks at. */
+/* Peer and queue: of an operation on no bytes nobody looks at more. */
 static enum tern_status check_peer(const struct pgas_call *c)
 {
     TERN_TRY(check_queue(c));
@@ -42,24 +47,36 @@ static enum tern_status check_peer(const struct pgas_call *c)
                            c->network->comm->num_ranks);
 }
 
-/* Where this rank reaches `bytes` at a symmetric address of the peer. */
+/* Whether the machine's copies lead to the peer, or else requests that a kernel performs. */
+static int is_by_copy(const struct pgas_call *c) { return c->network->routes[c->peer] == NET_ROUTE_P2P; }
+
+/* Where this rank reaches `bytes` at a symmetric address of the peer; what is not by copy only has to be in a
+ * window: *at is its own. */
 static enum tern_status find(const struct pgas_call *c, const void *remote, size_t bytes, void **at)
 {
     const struct tern_comm *comm = c->network->comm;
     uint64_t left = 0;
-    TERN_TRY(check_queue(c));
-    TERN_TRY(terni_peer_pointer(comm, remote, c->peer, at));
-    if (*at == NULL) {
+    TERN_TRY(check_peer(c));
+    if (c->network->routes[c->peer] == NET_ROUTE_NONE) {
         return TERN_FAIL(TERN_UNSUPPORTED,
                          "nothing leads from rank %d to rank %d, which is in another domain", comm->rank,
                          c->peer);
     }
+    TERN_TRY(terni_peer_pointer(comm, remote, is_by_copy(c) ? c->peer : comm->rank, at));
     left = terni_window_left(comm, remote);
     if (bytes > left) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "%zu bytes at %p, where its window has %llu", bytes, remote,
                          (unsigned long long)left);
     }
     return TERN_OK;
+}
+
+/* Once the peer is known to be one. */
+static enum tern_status check_atomic(const struct pgas_call *c, int is_atomic)
+{
+    return is_atomic && is_by_copy(c) && c->network->comm->lacks_atomics[c->peer]
+               ? terni_pgas_refuse_atomic(c->network, c->peer, "")
+               : TERN_OK;
 }
 
 static enum tern_status check_word(const void *word, uint32_t width)
@@ -79,18 +96,7 @@ static enum tern_status request(const struct pgas_call *c, const struct net_args
     return end(c);
 }
 
-/* The same, and what the kernel says of it is the status. */
-static enum tern_status perform(const struct pgas_call *c, const struct net_args *args, int threads)
-{
-    enum tern_status status;
-    TERN_TRY(request(c, args, threads));
-    status = c->is_blocking ? (enum tern_status)c->network->host->result.status : TERN_OK;
-    return status == TERN_OK ? TERN_OK
-                             : TERN_FAIL(status, "rank %d: the device refused the operation on rank %d at %p",
-                                         c->network->comm->rank, c->peer, args->one.remote);
-}
-
-/* A request that blocks tells its status by its result, not by the record, which is for kernels. */
+/* A request that blocks has a record of its own beside that of kernels: end() makes a sentence of it. */
 static enum tern_status prepare(const struct pgas_call *c, struct net_args *args)
 {
     memset(args, 0, sizeof *args);
@@ -100,10 +106,38 @@ static enum tern_status prepare(const struct pgas_call *c, struct net_args *args
     args->one.peer = c->peer;
     args->one.queue = c->queue;
     if (c->is_blocking) {
+        args->net.record = &c->network->host_device->records[PGAS_CALL];
+        args->net.claim += PGAS_CALL;
         args->one.result = &c->network->host_device->result;
-        args->net.record = NULL;
+        args->one.flags = NET_REQUEST_PLAIN;
     }
     return TERN_OK;
+}
+
+/* Whether a NIC is to move local memory that it does not reach. */
+static int must_bounce(const struct pgas_call *c, const void *local, size_t bytes)
+{
+    return c->network->routes[c->peer] == NET_ROUTE_QUEUE &&
+           terni_window_left(c->network->comm, local) < bytes;
+}
+
+/* A put or a get by a request: plain also on a stream, for what comes there later may use the local
+ * memory. */
+static enum tern_status move_by_request(const struct pgas_call *c, uint32_t kind, void *remote, void *local,
+                                        size_t bytes)
+{
+    struct net_args args;
+    TERN_TRY(prepare(c, &args));
+    args.one.kind = kind;
+    args.one.flags = NET_REQUEST_PLAIN;
+    args.one.remote = remote;
+    args.one.local = local;
+    args.one.bytes = bytes;
+    if (must_bounce(c, local, bytes)) {
+        args.one.flags |= NET_REQUEST_BOUNCE;
+        terni_pgas_bounce(c->network, &args.bounce);
+    }
+    return request(c, &args, 32);
 }
 
 enum tern_status terni_pgas_put(const struct pgas_call *c, void *remote, const void *local, size_t bytes)
@@ -114,6 +148,9 @@ enum tern_status terni_pgas_put(const struct pgas_call *c, void *remote, const v
         return check_peer(c);
     }
     TERN_TRY(find(c, remote, bytes, &at));
+    if (!is_by_copy(c)) {
+        return move_by_request(c, NET_REQUEST_PUT, remote, (void *)(uintptr_t)local, bytes);
+    }
     TERN_TRY(m->ops->copy(m, at, local, bytes, stream_of(c)));
     return end(c);
 }
@@ -126,27 +163,78 @@ enum tern_status terni_pgas_get(const struct pgas_call *c, void *local, const vo
         return check_peer(c);
     }
     TERN_TRY(find(c, remote, bytes, &at));
+    if (!is_by_copy(c)) {
+        return move_by_request(c, NET_REQUEST_GET, (void *)(uintptr_t)remote, local, bytes);
+    }
     TERN_TRY(m->ops->copy(m, local, at, bytes, stream_of(c)));
     return end(c);
 }
 
-enum tern_status terni_pgas_signal(const struct pgas_call *c, void *remote, int signal, uint32_t width,
-                                   uint64_t value)
+static enum tern_status check_signal(const struct pgas_call *c, const struct pgas_signal *s)
+{
+    void *at = NULL;
+    if (s->signal != TERN_SIGNAL_ADD && s->signal != TERN_SIGNAL_SET) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "signal %d is no enum tern_signal", s->signal);
+    }
+    TERN_TRY(check_word(s->word, s->width));
+    TERN_TRY(find(c, s->word, s->width, &at));
+    return check_atomic(c, s->signal == TERN_SIGNAL_ADD);
+}
+
+static void fill_signal(struct net_request *q, const struct pgas_signal *s)
+{
+    q->op = (uint32_t)s->signal;
+    q->width = s->width;
+    q->value = s->value;
+}
+
+enum tern_status terni_pgas_signal(const struct pgas_call *c, const struct pgas_signal *s)
+{
+    struct net_args args;
+    TERN_TRY(check_signal(c, s));
+    TERN_TRY(prepare(c, &args));
+    args.one.kind = NET_REQUEST_SIGNAL;
+    args.one.remote = s->word;
+    fill_signal(&args.one, s);
+    return request(c, &args, 32);
+}
+
+/* One request where a kernel moves the bytes, else the signal behind a put. */
+enum tern_status terni_pgas_put_signal(const struct pgas_call *c, void *remote, const void *local,
+                                       size_t bytes, const struct pgas_signal *s)
 {
     struct net_args args;
     void *at = NULL;
-    if (signal != TERN_SIGNAL_ADD && signal != TERN_SIGNAL_SET) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "signal %d is no enum tern_signal", signal);
+    TERN_TRY(check_signal(c, s));
+    if (bytes == 0 || is_by_copy(c) || must_bounce(c, local, bytes)) {
+        TERN_TRY(terni_pgas_put(c, remote, local, bytes));
+        return terni_pgas_signal(c, s);
     }
+    TERN_TRY(find(c, remote, bytes, &at));
+    TERN_TRY(prepare(c, &args));
+    args.one.kind = NET_REQUEST_PUT_SIGNAL;
+    args.one.flags = NET_REQUEST_PLAIN;
+    args.one.remote = remote;
+    args.one.local = (void *)(uintptr_t)local;
+    args.one.bytes = bytes;
+    args.one.word = s->word;
+    fill_signal(&args.one, s);
+    return request(c, &args, 32);
+}
+
+enum tern_status terni_pgas_put_inline(const struct pgas_call *c, void *remote, uint64_t value,
+                                       uint32_t width)
+{
+    struct net_args args;
+    void *at = NULL;
     TERN_TRY(check_word(remote, width));
     TERN_TRY(find(c, remote, width, &at));
     TERN_TRY(prepare(c, &args));
-    args.one.kind = NET_REQUEST_SIGNAL;
-    args.one.op = (uint32_t)signal;
-    args.one.width = width;
+    args.one.kind = NET_REQUEST_PUT_INLINE;
     args.one.remote = remote;
     args.one.value = value;
-    return perform(c, &args, 32);
+    args.one.width = width;
+    return request(c, &args, 32);
 }
 
 enum tern_status terni_pgas_atomic(const struct pgas_call *c, void *remote, const struct pgas_atomic *a,
@@ -160,6 +248,7 @@ enum tern_status terni_pgas_atomic(const struct pgas_call *c, void *remote, cons
     TERN_TRY(check_word(remote, a->width));
     TERN_TRY(c->is_blocking || old == NULL ? TERN_OK : terni_check_aligned("old", old, a->width));
     TERN_TRY(find(c, remote, a->width, &at));
+    TERN_TRY(check_atomic(c, a->amo != TERN_AMO_FETCH));
     TERN_TRY(prepare(c, &args));
     args.one.kind = NET_REQUEST_ATOMIC;
     args.one.op = (uint32_t)a->amo;
@@ -167,11 +256,13 @@ enum tern_status terni_pgas_atomic(const struct pgas_call *c, void *remote, cons
     args.one.remote = remote;
     args.one.value = a->value;
     args.one.compare = a->compare;
-    if (!c->is_blocking && old != NULL) {
+    if (old == NULL) {
+        args.one.flags |= NET_REQUEST_NO_OLD;
+    } else if (!c->is_blocking) {
         args.one.local = old;
         args.one.num_old_bytes = a->width;
     }
-    TERN_TRY(perform(c, &args, 32));
+    TERN_TRY(request(c, &args, 32));
     if (c->is_blocking && old != NULL) {
         *(uint64_t *)old = c->network->host->result.value;
     }
@@ -182,15 +273,18 @@ enum tern_status terni_pgas_quiet(const struct pgas_call *c, int queue)
 {
     struct net_args args;
     struct pgas_call call = *c;
-    call.queue = queue < 0 ? 0 : (uint32_t)queue;
+    call.queue = queue == -1 ? TERN_ALL_QUEUES : (uint32_t)queue;
     if (queue < -1 || c->peer < -1 || c->peer >= c->network->comm->num_ranks) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "peer %d and queue %d: -1 is all, and there are %d ranks",
                          c->peer, queue, c->network->comm->num_ranks);
     }
-    TERN_TRY(check_queue(&call));
+    TERN_TRY(queue == -1 ? TERN_OK : check_queue(&call));
+    if (c->is_blocking && c->network->courier == NULL && c->network->nics == NULL) {
+        return TERN_OK; /* loads and stores of kernels that have ended */
+    }
     TERN_TRY(prepare(&call, &args));
     args.one.kind = NET_REQUEST_QUIET;
-    return perform(&call, &args, 32);
+    return request(&call, &args, 32);
 }
 
 static void fill_wait(struct net_request *q, const struct pgas_wait *w)
@@ -226,6 +320,8 @@ static enum tern_status wait_here(const struct pgas_call *c, const struct pgas_w
     struct net_args args;
     TERN_TRY(prepare(c, &args));
     fill_wait(&args.one, w);
+    args.one.flags = 0;
+    args.net.record = NULL; /* that a slice is over is no failure */
     do {
         uint64_t left = timeout_ns - elapsed;
         args.one.timeout_ns = left < SLICE_NS ? left : SLICE_NS;
@@ -235,14 +331,19 @@ static enum tern_status wait_here(const struct pgas_call *c, const struct pgas_w
     return n->host->result.status == TERN_OK ? TERN_OK : tell(c, w, elapsed);
 }
 
+static enum tern_status check_wait(const struct pgas_wait *w)
+{
+    if (w->compare < TERN_COMPARE_EQ || w->compare > TERN_COMPARE_LT) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "compare %d is no enum tern_compare", w->compare);
+    }
+    return check_word(w->word, w->width);
+}
+
 enum tern_status terni_pgas_wait(const struct pgas_call *c, const struct pgas_wait *w)
 {
     uint64_t timeout_ns = (uint64_t)(w->timeout_ms != 0 ? w->timeout_ms : c->network->timeout_ms) * 1000000u;
     struct net_args args;
-    if (w->compare < TERN_COMPARE_EQ || w->compare > TERN_COMPARE_LT) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "compare %d is no enum tern_compare", w->compare);
-    }
-    TERN_TRY(check_word(w->word, w->width));
+    TERN_TRY(check_wait(w));
     if (c->is_blocking) {
         return wait_here(c, w, timeout_ns);
     }
@@ -250,6 +351,19 @@ enum tern_status terni_pgas_wait(const struct pgas_call *c, const struct pgas_wa
     fill_wait(&args.one, w);
     args.one.timeout_ns = timeout_ns;
     return request(c, &args, 32);
+}
+
+enum tern_status terni_pgas_test(const struct pgas_call *c, const struct pgas_wait *w, int *is_met)
+{
+    struct net_args args;
+    TERN_TRY(check_wait(w));
+    TERN_TRY(prepare(c, &args));
+    fill_wait(&args.one, w);
+    args.one.kind = NET_REQUEST_TEST;
+    args.one.flags = 0;
+    TERN_TRY(request(c, &args, 32));
+    *is_met = (int)c->network->host->result.value;
+    return TERN_OK;
 }
 
 enum tern_status terni_pgas_barrier(const struct pgas_call *c, const struct tern_net_team *team)
@@ -260,21 +374,4 @@ enum tern_status terni_pgas_barrier(const struct pgas_call *c, const struct tern
     args.team = *team;
     args.group = team->num_ranks <= 32 ? GROUP_WARP : GROUP_BLOCK;
     return request(c, &args, team->num_ranks <= 32 ? 32 : 256);
-}
-
-enum tern_status terni_pgas_abort(struct tern_network *n)
-{
-    struct machine *m = n->machine;
-    struct tern_stream *stream = m->ops->own_stream(m);
-    enum tern_status status = TERN_OK, one;
-    for (int r = 0; r < n->comm->num_ranks; r++) {
-        char *base = n->heap->bases[r];
-        if (base != NULL) { /* that one cannot be told is no reason to let the others wait */
-            one = m->ops->store(m, (uint64_t *)(void *)(base + PGAS_ABORT), 1 + (uint64_t)n->comm->rank,
-                                stream);
-            status = status == TERN_OK ? one : status;
-        }
-    }
-    one = m->ops->stream_synchronize(m, stream);
-    return status == TERN_OK ? one : status;
 }

@@ -5,8 +5,12 @@
  * collective over the team, in steps. Refused unless every member reaches every other: else a group would get
  * different statuses from one barrier.
  *
- *     0   post which places are free here       1   choose; make the words zero; post how that went
- *     2   all have: nobody signals into words that are not ready */
+ *     0   post which places are free here, and      1   choose; say from which round on the team counts; post
+ *         the last round that this rank has               how that went
+ *         signalled in each                         2   all have
+ *
+ * Rounds of a place only grow, whatever teams have it: a signal of an earlier team that comes late falls on a
+ * word that is not awaited before it is higher. So words need not be cleared (decision page 012). */
 #include "pgas/pgas.h"
 
 #include <stdio.h>
@@ -14,28 +18,47 @@
 #include <string.h>
 
 struct team_note {
-    uint64_t free_places; /* bit i: place i */
+    uint64_t free_places;                /* bit i: place i */
+    uint64_t rounds[TERN_NET_MAX_TEAMS]; /* of the places: none was signalled that is higher */
     int32_t status;
     char reason[TERN_SENTENCE_BYTES - 12];
 };
 
-static enum tern_status offer(const struct pgas_joining *j, uint64_t *free_places)
+/* The round, then the members. */
+static char *state_of(const struct tern_network *n, int place)
+{
+    return n->device + (uint64_t)place * terni_pgas_state_stride(n->comm);
+}
+
+/* A rank signals the round after the one that it has passed, and then has either passed that or given up. */
+static enum tern_status read_rounds(const struct tern_network *n, struct team_note *note)
+{
+    for (uint32_t i = 0; i < n->num_teams; i++) {
+        if (!n->places[i].is_taken && n->places[i].is_used) {
+            TERN_TRY(terni_pgas_move(n, &note->rounds[i], state_of(n, (int)i), sizeof note->rounds[i]));
+            note->rounds[i]++;
+        }
+    }
+    return TERN_OK;
+}
+
+static enum tern_status offer(const struct pgas_joining *j, struct team_note *note)
 {
     if (terni_team_comm(j->team) != j->network->comm) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "the team and the network are not of one communicator");
     }
     for (int i = 0; i < terni_team_size(j->team); i++) {
         int r = terni_team_translate(j->team, i, NULL);
-        if (j->network->heap->bases[r] == NULL) {
+        if (j->network->routes[r] == NET_ROUTE_NONE) {
             return TERN_FAIL(TERN_UNSUPPORTED,
                              "no barrier of a team in which nothing leads from rank %d to rank %d",
                              j->network->comm->rank, r);
         }
     }
     for (uint32_t i = 0; i < j->network->num_teams; i++) {
-        *free_places |= j->network->places[i].is_taken ? 0 : 1ull << i;
+        note->free_places |= j->network->places[i].is_taken ? 0 : 1ull << i;
     }
-    return TERN_OK;
+    return read_rounds(j->network, note);
 }
 
 static enum tern_status post_offer(struct pgas_joining *j)
@@ -43,7 +66,7 @@ static enum tern_status post_offer(struct pgas_joining *j)
     struct boot *boot = terni_team_boot(j->team);
     struct team_note note;
     memset(&note, 0, sizeof note);
-    note.status = (int32_t)offer(j, &note.free_places);
+    note.status = (int32_t)offer(j, &note);
     if (note.status != TERN_OK) {
         snprintf(note.reason, sizeof note.reason, "%s", tern_last_error());
     }
@@ -68,7 +91,11 @@ static enum tern_status choose(struct pgas_joining *j, const struct team_note *n
                          j->network->num_teams, terni_team_size(j->team));
     }
     j->place = __builtin_ctzll(free_places);
-    j->network->places[j->place].is_taken = 1;
+    j->network->places[j->place].is_taken = j->network->places[j->place].is_used = 1;
+    for (int i = 0; i < terni_team_size(j->team); i++) {
+        uint64_t round = notes[i].rounds[j->place];
+        j->round = round > j->round ? round : j->round;
+    }
     return TERN_OK;
 }
 
@@ -77,23 +104,15 @@ static char *words_of(const struct tern_network *n, int place)
     return n->heap->bases[n->comm->rank] + PGAS_TEAMS + (uint64_t)place * terni_pgas_team_stride(n->comm);
 }
 
-/* The round, then the members. */
-static char *state_of(const struct tern_network *n, int place)
-{
-    return n->device + (uint64_t)place * terni_pgas_state_stride(n->comm);
-}
-
 static enum tern_status prepare(const struct pgas_joining *j)
 {
     struct tern_network *n = j->network;
-    const struct machine_ops *ops = n->machine->ops;
     int32_t *members = n->places[j->place].members;
     int size = terni_team_size(j->team);
     for (int i = 0; i < size; i++) {
         members[i] = terni_team_translate(j->team, i, NULL);
     }
-    TERN_TRY(ops->fill(n->machine, words_of(n, j->place), 0, terni_pgas_team_stride(n->comm), n->stream));
-    TERN_TRY(ops->fill(n->machine, state_of(n, j->place), 0, 8, n->stream));
+    TERN_TRY(terni_pgas_move(n, state_of(n, j->place), &j->round, sizeof j->round));
     return terni_pgas_move(n, state_of(n, j->place) + 8, members, (size_t)size * sizeof *members);
 }
 
@@ -120,6 +139,7 @@ enum tern_status terni_net_team_step(struct pgas_joining *j, int step)
     switch (step) {
     case 0:
         j->place = -1;
+        j->round = 0;
         return post_offer(j);
     case 1:
         return terni_boot_judge_post(boot, take_offers(j));

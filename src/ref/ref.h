@@ -23,6 +23,7 @@ struct ref_world {
     uint32_t idx_bytes;             /* 4 or 8: the type of out_topk_idx */
     const uint32_t *num_tokens;     /* [num_ranks] */
     const int64_t *const *topk_idx; /* [num_ranks], each [num_tokens, topk] */
+    int domain_ranks; /* of a domain, which divides num_ranks; 0: all. Combine alone depends on it */
 };
 
 /* What a row of an output is. */

@@ -7,13 +7,10 @@
  * does not hold yet, and it is the worker itself that finds out, at the end of a slice: a single host thread
  * then sees the worker stop at a point that the seed alone decides, and everything it submits next arrives
  * there. */
-#define _GNU_SOURCE 1 /* pthread_setname_np */
-
 #include "simt/executor.h"
 
 #include <errno.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -230,25 +227,7 @@ void terni_executor_stats(struct executor *x, struct executor_stats *stats)
 
 static enum tern_status worker_start(struct executor *x)
 {
-    sigset_t all, before;
-    int error;
-
-    /* Signals of the process are its own threads' business; those of a fault are the worker's. */
-    sigfillset(&all);
-    sigdelset(&all, SIGSEGV);
-    sigdelset(&all, SIGBUS);
-    sigdelset(&all, SIGFPE);
-    sigdelset(&all, SIGILL);
-    sigdelset(&all, SIGTRAP);
-    sigdelset(&all, SIGABRT);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&x->worker, NULL, worker_main, x);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0) {
-        return TERN_FAIL(TERN_SYSTEM_ERROR, "no thread for the cpu machine: %s", strerror(error));
-    }
-    pthread_setname_np(x->worker, "tern-cpu");
-    return TERN_OK;
+    return terni_thread_open(&x->worker, "tern-cpu", worker_main, x);
 }
 
 /* Spreads a seed over 64 bits, of which at least one is set; the finaliser of splitmix64. */

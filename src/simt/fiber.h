@@ -23,13 +23,19 @@
     void tern_cpu_##name(const void *args) { name##_body((const type *)args); }                              \
     static void name##_body(const type *p)
 
+#ifdef TERN_HOST_THREAD
+#include "simt/thread.h"
+#else
+
 /* The part of a fiber that kernels read. The executor's own struct begins with it. */
 struct simt_thread {
     int tid, bid, nthr, nblk;
     char *shared;
     int fenced; /* a system fence since the last acquire: what st_fenced relies on */
 };
-extern _Thread_local struct simt_thread *simt_self __attribute__((tls_model("initial-exec")));
+/* A fiber stays on its worker's thread. The model of access is the compiler's: a library with static TLS
+ * cannot be loaded late into a program whose libraries have used up the room for it. */
+extern _Thread_local struct simt_thread *simt_self;
 
 #define tid()           (simt_self->tid)
 #define bid()           (simt_self->bid)
@@ -68,6 +74,22 @@ void bulk_commit(void);
 void bulk_wait_read(int n);
 void bulk_wait(int n);
 
+/* What st_fenced relies on: an acquire brings what a fence made before it does not pass on. */
+TERN_DEVICE void simt_acquired(void) { simt_self->fenced = 0; }
+TERN_DEVICE void simt_fenced(void) { simt_self->fenced = 1; }
+TERN_DEVICE void simt_check_fence(void)
+{
+    if (!simt_self->fenced) {
+        simt_no_fence();
+    }
+}
+
+TERN_DEVICE uint32_t warp_ballot(int v) { return simt_ballot(v); }
+TERN_DEVICE uint32_t shfl_u32(uint32_t v, int src) { return (uint32_t)simt_shfl(v, src); }
+TERN_DEVICE uint64_t shfl_u64(uint64_t v, int src) { return simt_shfl(v, src); }
+
+#endif
+
 TERN_DEVICE float bits_f32(uint32_t v)
 {
     float f;
@@ -82,12 +104,9 @@ TERN_DEVICE uint32_t f32_bits(float v)
     return u;
 }
 
-TERN_DEVICE uint32_t warp_ballot(int v) { return simt_ballot(v); }
-TERN_DEVICE int warp_any(int v) { return simt_ballot(v) != 0; }
-TERN_DEVICE int warp_all(int v) { return simt_ballot(v) == 0xffffffffu; }
-TERN_DEVICE uint32_t shfl_u32(uint32_t v, int src) { return (uint32_t)simt_shfl(v, src); }
-TERN_DEVICE uint64_t shfl_u64(uint64_t v, int src) { return simt_shfl(v, src); }
-TERN_DEVICE float shfl_f32(float v, int src) { return bits_f32((uint32_t)simt_shfl(f32_bits(v), src)); }
+TERN_DEVICE int warp_any(int v) { return warp_ballot(v) != 0; }
+TERN_DEVICE int warp_all(int v) { return warp_ballot(v) == 0xffffffffu; }
+TERN_DEVICE float shfl_f32(float v, int src) { return bits_f32(shfl_u32(f32_bits(v), src)); }
 TERN_DEVICE float shfl_xor_f32(float v, int mask) { return shfl_f32(v, lane() ^ mask); }
 
 /* TERN_WEAKEN_RELEASE is set by one test only, which expects ThreadSanitizer to report the race. */
@@ -106,7 +125,7 @@ TERN_DEVICE uint32_t atom_add_cta_u32(uint32_t *p, uint32_t v)
 TERN_DEVICE uint32_t atom_add_acqrel_cta_u32(uint32_t *p, uint32_t v)
 {
     simt_point();
-    simt_self->fenced = 0;
+    simt_acquired();
     return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
 }
 
@@ -139,6 +158,17 @@ TERN_DEVICE uint32_t atom_cas_acqrel_sys_u32(uint32_t *p, uint32_t expected, uin
 TERN_DEVICE uint64_t atom_cas_acqrel_sys_u64(uint64_t *p, uint64_t expected, uint64_t desired)
 {
     return atom_cas_acqrel_gpu_u64(p, expected, desired);
+}
+
+TERN_DEVICE uint32_t atom_add_acqrel_sys_u32(uint32_t *p, uint32_t v)
+{
+    return atom_add_acqrel_gpu_u32(p, v);
+}
+
+TERN_DEVICE uint64_t atom_add_acqrel_sys_u64(uint64_t *p, uint64_t v)
+{
+    simt_point();
+    return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
 }
 
 TERN_DEVICE void red_max_release_gpu_u64(uint64_t *p, uint64_t v)
@@ -212,11 +242,14 @@ TERN_DEVICE void red_add_release_sys_u64(uint64_t *p, uint64_t v)
 TERN_DEVICE uint64_t ld_acquire_sys_u64(const uint64_t *p)
 {
     simt_point();
-    simt_self->fenced = 0;
+    simt_acquired();
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
 
 TERN_DEVICE uint64_t ld_relaxed_sys_u64(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+
+/* The host stores such words, between two steps of kernels: there is no other schedule to be tried. */
+TERN_DEVICE uint64_t ld_published_sys_u64(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 
 TERN_DEVICE void st_release_sys_u64(uint64_t *p, uint64_t v)
 {
@@ -228,7 +261,7 @@ TERN_DEVICE void st_release_sys_u64(uint64_t *p, uint64_t v)
 TERN_DEVICE uint32_t ld_acquire_sys_u32(const uint32_t *p)
 {
     simt_point();
-    simt_self->fenced = 0;
+    simt_acquired();
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
 
@@ -247,17 +280,13 @@ TERN_DEVICE void st_relaxed_sys_u32(uint32_t *p, uint32_t v) { __atomic_store_n(
  * fence is there is looked at. */
 TERN_DEVICE void st_fenced_sys_u64(uint64_t *p, uint64_t v)
 {
-    if (!simt_self->fenced) {
-        simt_no_fence();
-    }
+    simt_check_fence();
     st_release_sys_u64(p, v);
 }
 
 TERN_DEVICE void st_fenced_sys_u32(uint32_t *p, uint32_t v)
 {
-    if (!simt_self->fenced) {
-        simt_no_fence();
-    }
+    simt_check_fence();
     st_release_sys_u32(p, v);
 }
 
@@ -265,8 +294,7 @@ TERN_DEVICE void st_relaxed_sys_u64(uint64_t *p, uint64_t v) { __atomic_store_n(
 
 /* Acquire-release operations carry all the order that kernels rely on here; ThreadSanitizer does not model
  * stand-alone fences, so a kernel that needs one between relaxed accesses is reported. */
-TERN_DEVICE void fence_acqrel_gpu(void) {}
-TERN_DEVICE void fence_acqrel_sys(void) { simt_self->fenced = 1; }
+TERN_DEVICE void fence_acqrel_sys(void) { simt_fenced(); }
 
 /* An exchange, not a fence, which ThreadSanitizer does not know: it orders as much on the hosts there are. */
 TERN_DEVICE void fence_sc_sys(void)

@@ -133,6 +133,20 @@ TERN_DEVICE uint64_t atom_cas_acqrel_sys_u64(uint64_t *p, uint64_t expected, uin
     return old;
 }
 
+TERN_DEVICE uint32_t atom_add_acqrel_sys_u32(uint32_t *p, uint32_t v)
+{
+    uint32_t old;
+    asm volatile("atom.add.acq_rel.sys.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
+    return old;
+}
+
+TERN_DEVICE uint64_t atom_add_acqrel_sys_u64(uint64_t *p, uint64_t v)
+{
+    uint64_t old;
+    asm volatile("atom.add.acq_rel.sys.global.u64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(v) : "memory");
+    return old;
+}
+
 TERN_DEVICE void red_max_release_gpu_u64(uint64_t *p, uint64_t v)
 {
     asm volatile("red.release.gpu.global.max.u64 [%0], %1;" : : "l"(p), "l"(v) : "memory");
@@ -217,6 +231,10 @@ TERN_DEVICE uint64_t ld_relaxed_sys_u64(const uint64_t *p)
     return v;
 }
 
+/* Not an acquire, which would empty L1: what *p points to was written before *p was, in memory that no kernel
+ * of this device that runs now had read before, so that L1 has no older copy of it. */
+TERN_DEVICE uint64_t ld_published_sys_u64(const uint64_t *p) { return ld_relaxed_sys_u64(p); }
+
 TERN_DEVICE void st_release_sys_u64(uint64_t *p, uint64_t v)
 {
     asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(p), "l"(v) : "memory");
@@ -255,7 +273,6 @@ TERN_DEVICE void st_relaxed_sys_u32(uint32_t *p, uint32_t v)
 TERN_DEVICE void st_fenced_sys_u64(uint64_t *p, uint64_t v) { st_relaxed_sys_u64(p, v); }
 TERN_DEVICE void st_fenced_sys_u32(uint32_t *p, uint32_t v) { st_relaxed_sys_u32(p, v); }
 
-TERN_DEVICE void fence_acqrel_gpu(void) { asm volatile("fence.acq_rel.gpu;" : : : "memory"); }
 TERN_DEVICE void fence_acqrel_sys(void) { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
 TERN_DEVICE void fence_sc_sys(void) { asm volatile("fence.sc.sys;" : : : "memory"); }
 

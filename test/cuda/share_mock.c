@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The cuda machine's shared memory over a driver that is played: machine/cuda_share.c and cuda_lend.c as they
- * are, without a GPU. The driver keeps account of handles, mappings and ranges, takes only what the real one
- * takes (whole mappings, ranges that are empty), and can fail at any one call. Whatever fails, nothing may be
- * left, and the next call must go as if nothing had been. test/cuda_share.sh builds and runs this. */
+ * are, without a GPU; and what the machine says of links between devices. The driver keeps account of
+ * handles, mappings and ranges, takes only what the real one takes (whole mappings, ranges that are empty),
+ * and can fail at any one call. Whatever fails, nothing may be left, and the next call must go as if nothing
+ * had been. test/cuda_share.sh builds and runs this. */
 #include "machine/cuda_machine.h"
 
 #include <fcntl.h>
@@ -75,6 +76,23 @@ static CUresult free_range(CUdeviceptr at, size_t bytes)
     }
     num_ranges--;
     return CUDA_SUCCESS;
+}
+
+/* Of what needs no context. */
+static CUresult answer_query(void) { return ++num_calls == fail_at ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS; }
+
+static CUresult device_get(CUdevice *device, int ordinal)
+{
+    *device = 10 + ordinal;
+    return answer_query();
+}
+
+/* Device 2 is named 2, 2, 2, ... */
+static CUresult device_uuid(CUuuid *uuid, CUdevice device)
+{
+    CHECK(device >= 10 && device < 13);
+    memset(uuid->bytes, device - 10, sizeof(uuid->bytes));
+    return answer_query();
 }
 
 static CUmemGenericAllocationHandle new_handle(size_t bytes, int is_exportable)
@@ -238,6 +256,17 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
     return cudaSuccess;
 }
 
+/* Devices 0 and 1 have a link that carries atomics. */
+cudaError_t cudaDeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr attribute, int device, int peer)
+{
+    CHECK(attribute == cudaDevP2PAttrNativeAtomicSupported && device != peer);
+    if (answer_query() != CUDA_SUCCESS) {
+        return cudaErrorInvalidValue;
+    }
+    *value = device + peer == 1;
+    return cudaSuccess;
+}
+
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream)
 {
     (void)p, (void)value, (void)bytes, (void)stream;
@@ -283,6 +312,12 @@ enum tern_status terni_cuda_enter(struct cuda_machine *c, struct cuda_caller *ca
     (void)c, (void)caller;
     CHECK(depth++ == 0);
     return TERN_OK;
+}
+
+/* No NIC is a kernel here. */
+enum tern_status terni_cuda_enter_alone(struct cuda_machine *c, struct cuda_caller *caller)
+{
+    return terni_cuda_enter(c, caller);
 }
 
 void terni_cuda_leave(const struct cuda_caller *caller)
@@ -429,6 +464,28 @@ static void lend(int fds)
     check_idle(fds);
 }
 
+/* From the machine's device to one of the name `name` repeated. */
+static int lacks(int from, int name)
+{
+    unsigned char uuid[16];
+    memset(uuid, name, sizeof(uuid));
+    machine.base.info.device = from;
+    num_calls = 0;
+    return terni_cuda_lacks_atomics(&machine.base, uuid);
+}
+
+static void atomics(void)
+{
+    fail_at = 0;
+    CHECK(!lacks(0, 0) && !lacks(0, 1) && lacks(0, 2) && !lacks(1, 0) && lacks(2, 1) && lacks(1, 2));
+    CHECK(!lacks(0, 3)); /* in no list of this process */
+    CHECK(lacks(0, 2) && num_calls == 7);
+    for (fail_at = 5; fail_at <= 7; fail_at++) {
+        CHECK(!lacks(0, 2)); /* nobody knows */
+    }
+    machine.base.info.device = fail_at = 0;
+}
+
 int main(void)
 {
     struct cuda_driver *d = &machine.driver;
@@ -440,6 +497,7 @@ int main(void)
     d->get_properties = get_properties;
     d->retain_handle = retain_handle, d->get_address_range = get_address_range;
     d->pointer_attribute = pointer_attribute;
+    d->device_get = device_get, d->device_uuid = device_uuid;
     CHECK(terni_cuda_share_granule(&machine, &granule) == TERN_OK && granule == GRANULE);
     for (int kind = SHARE_LOCAL; kind <= SHARE_EXPORTED; kind++) {
         int most;
@@ -452,6 +510,7 @@ int main(void)
     }
     import(fds);
     lend(fds);
+    atomics();
     printf("ok cuda shares over a played driver, a failure at each of %d calls\n", num_sweeps);
     return 0;
 }

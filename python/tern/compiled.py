@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dispatch and combine as operators of torch (torch.library.custom_op, from torch 2.4 on), so that
+torch.compile sees a name, shapes and a backward pass, and looks no further.
+
+Only what is being compiled comes here; programs that run as they are written call the package
+directly. An operator takes tensors and numbers, so a route is its number here, with how often it
+had been updated, and what is absent among outputs is a tensor without elements. A compiled graph
+holds no route: the program keeps it until the backward pass is over.
+"""
+
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+
+from . import tensors
+from .errors import BadState, Unsupported
+from .route import ROUTES, Route, Rows, Sums
+
+# Operators say by their annotations what they take.
+_Tensors = Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+_Pair = Tuple[torch.Tensor, torch.Tensor]
+_EXACT = -1  # num_rows: as many as come
+_DEFAULT = 0  # num_sms: the object's
+
+
+class Operators(NamedTuple):
+    dispatch: Any
+    combine: Any
+
+
+def _route(number: int, run: int) -> Route:
+    route = ROUTES.get(number)
+    if route is None:
+        raise BadState("the route is gone: what is compiled does not keep it for its backward pass")
+    if route.run != run:
+        raise BadState(
+            f"the route was updated {route.run - run} times since the forward pass: "
+            "its gradients go along the route that it took"
+        )
+    return route
+
+
+def _none(like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return like.new_empty((0,), dtype=dtype)
+
+
+def _dispatch(
+    x: torch.Tensor,
+    weights: Optional[torch.Tensor],
+    route: int,
+    run: int,
+    topk: int,
+    idx_bytes: int,
+    by_expert: bool,
+    num_rows: int,
+    topk_idx: bool,
+    source: bool,
+    zero_padding: bool,
+    num_sms: int,
+) -> _Tensors:
+    rows = _route(route, run).plain_dispatch(
+        x,
+        weights,
+        cast=None,
+        num_rows=None if num_rows == _EXACT else num_rows,
+        topk_idx=topk_idx,
+        source=source,
+        zero_padding=zero_padding,
+        num_sms=num_sms or None,
+    )
+    ids = torch.int64 if idx_bytes == 8 else torch.int32
+    return (
+        rows.x,
+        _none(x, torch.float32) if rows.topk_weights is None else rows.topk_weights,
+        _none(x, ids) if rows.topk_idx is None else rows.topk_idx,
+        _none(x, torch.int32) if rows.source is None else rows.source,
+    )
+
+
+def _dispatch_shapes(
+    x: torch.Tensor,
+    weights: Optional[torch.Tensor],
+    route: int,
+    run: int,
+    topk: int,
+    idx_bytes: int,
+    by_expert: bool,
+    num_rows: int,
+    topk_idx: bool,
+    source: bool,
+    zero_padding: bool,
+    num_sms: int,
+) -> _Tensors:
+    """Outputs as _dispatch makes them, for what only looks at shapes."""
+    rows = torch.library.get_ctx().new_dynamic_size() if num_rows == _EXACT else num_rows
+    ids = torch.int64 if idx_bytes == 8 else torch.int32
+    of_weights = (rows,) if by_expert else (rows, topk)
+    return (
+        x.new_empty((rows, x.shape[1])),
+        x.new_empty((0,) if weights is None else of_weights, dtype=torch.float32),
+        x.new_empty((rows, topk) if topk_idx and not by_expert else (0,), dtype=ids),
+        x.new_empty((rows, 2) if source else (0,), dtype=torch.int32),
+    )
+
+
+def _combine(
+    x: torch.Tensor,
+    weights: Optional[torch.Tensor],
+    biases: Sequence[torch.Tensor],
+    route: int,
+    run: int,
+    num_tokens: int,
+    topk: int,
+    num_sms: int,
+) -> _Pair:
+    sums = _route(route, run).plain_combine(x, weights, biases, None, num_sms or None)
+    return sums.x, _none(x, torch.float32) if sums.weights is None else sums.weights
+
+
+def _combine_shapes(
+    x: torch.Tensor,
+    weights: Optional[torch.Tensor],
+    biases: Sequence[torch.Tensor],
+    route: int,
+    run: int,
+    num_tokens: int,
+    topk: int,
+    num_sms: int,
+) -> _Pair:
+    of_weights = (0,) if weights is None else (num_tokens, topk)
+    return x.new_empty((num_tokens, x.shape[1])), x.new_empty(of_weights, dtype=torch.float32)
+
+
+def _keep_dispatch(ctx: Any, inputs: Tuple[Any, ...], output: _Tensors) -> None:
+    x, weights, ctx.route, ctx.run, ctx.topk, _, ctx.by_expert = inputs[:7]
+    ctx.num_tokens, ctx.has_weights = x.shape[0], weights is not None
+    ctx.save_for_backward(output[2])
+
+
+def _back_dispatch(ctx: Any, rows: torch.Tensor, weights: torch.Tensor, *unused: Any) -> Any:
+    given = None
+    if ctx.has_weights:
+        given = weights.contiguous()
+        if not ctx.by_expert:  # as tern.autograd has it
+            given = given.masked_fill(ctx.saved_tensors[0] < 0, 0)
+    route = (ctx.route, ctx.run, ctx.num_tokens, ctx.topk)
+    sums, of_weights = OPERATORS.combine(rows.contiguous(), given, [], *route, _DEFAULT)
+    return (sums, of_weights if ctx.has_weights else None) + (None,) * 10
+
+
+def _keep_combine(ctx: Any, inputs: Tuple[Any, ...], output: _Pair) -> None:
+    x, _, biases, ctx.route, ctx.run, _, ctx.topk = inputs[:7]
+    ctx.num_rows, ctx.num_biases = x.shape[0], len(biases)
+
+
+def _back_combine(ctx: Any, sums: torch.Tensor, *unused: Any) -> Any:
+    route = (ctx.route, ctx.run, ctx.topk, 8, False, ctx.num_rows, False, False, True, _DEFAULT)
+    rows = OPERATORS.dispatch(sums.contiguous(), None, *route)[0]
+    return (rows, None, [sums] * ctx.num_biases) + (None,) * 5
+
+
+def register() -> Operators:
+    dispatch = torch.library.custom_op("tern::dispatch", _dispatch, mutates_args=())
+    dispatch.register_fake(_dispatch_shapes)
+    dispatch.register_autograd(_back_dispatch, setup_context=_keep_dispatch)
+    combine = torch.library.custom_op("tern::combine", _combine, mutates_args=())
+    combine.register_fake(_combine_shapes)
+    combine.register_autograd(_back_combine, setup_context=_keep_combine)
+    return Operators(dispatch, combine)
+
+
+# Made when this module is imported, which is done and not traced: nothing is compiled without them.
+OPERATORS: Any = register() if hasattr(torch.library, "custom_op") else None
+
+
+def dispatch(route: Route, x: Any, weights: Any, given: Dict[str, Any]) -> Rows:
+    if given["cast"] is not None or isinstance(x, (tuple, list)):
+        raise Unsupported("what is compiled dispatches one tensor without a cast")
+    by_expert = route.layout == "expert"
+    if weights is not None and weights.requires_grad and not (by_expert or given["topk_idx"]):
+        raise Unsupported("topk_idx is False: the gradient of topk_weights needs it")
+    got = OPERATORS.dispatch(
+        x,
+        weights,
+        route.number,
+        route.run,
+        route.topk,
+        route.idx_bytes,
+        by_expert,
+        _EXACT if given["num_rows"] is None else given["num_rows"],
+        given["topk_idx"],
+        given["source"],
+        given["zero_padding"],
+        given["num_sms"] or _DEFAULT,
+    )
+    return Rows(
+        got[0],
+        None,
+        got[2] if given["topk_idx"] and not by_expert else None,
+        None if weights is None else got[1],
+        got[3] if given["source"] else None,
+    )
+
+
+def combine(
+    route: Route, x: Any, weights: Any, biases: Sequence[Any], out: Any, num_sms: Optional[int]
+) -> Sums:
+    if out is not None:
+        raise Unsupported("a combine that is compiled makes its output: out must be None")
+    if weights is not None and weights.requires_grad:
+        raise Unsupported("the sums of weights have no gradient: give combine weights.detach()")
+    if len(biases) > 2:
+        tensors.refuse(f"{len(biases)} biases: combine adds one or two")
+    got = OPERATORS.combine(
+        x,
+        weights,
+        list(biases),
+        route.number,
+        route.run,
+        route.num_tokens,
+        route.topk,
+        num_sms or _DEFAULT,
+    )
+    return Sums(got[0], None if weights is None else got[1])

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Low-latency dispatch and combine: small batches, without a route, in slabs of a fixed shape
+(tern_ll.h)."""
+
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Tuple
+
+from . import tensors
+from .errors import BadState, Unsupported
+from .route import BF16, CASTS, FP32
+from .tensors import Tensor, pointer
+
+if TYPE_CHECKING:
+    import torch
+
+    from .ep import EP
+
+_LAYOUTS = ("expert", "rank")
+_WEIGHTS = ("combine", "dispatch")
+_COMPRESSIONS = (None, "fp8", "log10")
+_SEND, _RECEIVE = 1, 2
+
+
+@dataclass
+class Batch:
+    """What a low-latency dispatch brought. L local experts, R ranks, T max_tokens, H hidden; rows
+    beyond a count are whatever they were."""
+
+    x: Any  # [L, R * T, H]; layout "rank": [R * T, H]
+    # of a cast: [L, R * T, words], the rows of a word together; layout "rank": [R * T, words]
+    scales: Any
+    counts: Any  # int32 [L] rows of each expert; layout "rank": [R] rows from each source
+    ranges: Any  # int64 [L, R]: first row << 32 | number; layout "rank": None
+    source: Any  # int32 [L, R * T] token at its source; layout "rank": [R * T]
+    topk_idx: Any  # layout "rank": [R * T, topk], local experts or -1; else None
+    topk_weights: Any  # likewise, their weights; None if there were none
+    hook: Optional[Callable[[], None]]  # receives; None if all is there
+    lane: int = 0
+    num_tokens: int = 0
+    topk: int = 0
+    weights: str = "combine"
+    layout: str = field(default="expert")
+
+
+class Plan(NamedTuple):
+    """What dispatches of one shape share: made, with all checks of types, shapes and words, by the
+    first of them, and looked up by the others, which check where their tensors lie."""
+
+    num_tokens: int
+    topk: int
+    prepared: bytes  # the fields that are the same in each
+    # Outputs are as these are, each of a few elements with any strides: cheaper than shapes.
+    x: "torch.Tensor"
+    scales: Optional["torch.Tensor"]
+    counts: "torch.Tensor"
+    source: "torch.Tensor"
+    ranges: Optional["torch.Tensor"]  # by expert
+    topk_idx: Optional["torch.Tensor"]  # by rank
+    topk_weights: Optional["torch.Tensor"]
+
+
+_MOST_PLANS = 256  # of an EP object; then it begins anew
+
+
+def dispatch(
+    ep: "EP",
+    x: Tensor,
+    topk_idx: Tensor,
+    topk_weights: Optional[Tensor],
+    max_tokens: Optional[int],
+    cast: Optional[str],
+    layout: str,
+    weights: str,
+    lane: int,
+    hook: bool,
+    sum_counts: Optional[Tensor],
+    wait_ns: Optional[Tensor],
+    num_sms: Optional[int],
+) -> Batch:
+    import torch
+
+    comm, plain = ep.comm, torch.Tensor
+    device = comm.device
+    tokens = x if type(x) is plain else tensors.look("x", x)
+    ids = topk_idx if type(topk_idx) is plain else tensors.look("topk_idx", topk_idx)
+    if topk_weights is not None:
+        topk_weights = tensors.look("topk_weights", topk_weights)
+    if max_tokens is not None:
+        max_tokens = tensors.number("max_tokens", max_tokens, 1, ep.ll_tokens)
+    key = (tokens.shape, tokens.dtype, ids.shape, ids.dtype, max_tokens, cast, layout, weights)
+    key += () if topk_weights is None else (topk_weights.shape, topk_weights.dtype)
+    try:
+        plan = ep.plans.get(key)
+    except TypeError:  # a word that is a list, say
+        plan = None
+    if (
+        plan is None
+        or not (tokens.device == ids.device == device)
+        or not (tokens.is_contiguous() and ids.is_contiguous())
+        or not (topk_weights is None or tensors.lies_well(topk_weights, device))
+    ):
+        plan = _plan(ep, tokens, ids, topk_weights, max_tokens, cast, layout, weights)
+        if len(ep.plans) >= _MOST_PLANS:
+            ep.plans.clear()
+        ep.plans[key] = plan
+    if tokens.requires_grad:
+        _no_gradient("x", tokens)
+    if lane != 0:
+        lane = tensors.number("lane", lane, 0, 2**32 - 1)
+    if sum_counts is not None:
+        sum_counts = _statistics(ep, "sum_counts", sum_counts, ep.num_local_experts)
+    if wait_ns is not None:
+        wait_ns = _statistics(ep, "wait_ns", wait_ns, comm.size)
+    like = torch.empty_like
+    scales = None if plan.scales is None else like(plan.scales)
+    batch = Batch(
+        like(plan.x),
+        scales,
+        like(plan.counts),
+        None if plan.ranges is None else like(plan.ranges),
+        like(plan.source),
+        None if plan.topk_idx is None else like(plan.topk_idx),
+        None if plan.topk_weights is None else like(plan.topk_weights),
+        None,
+        lane,
+        plan.num_tokens,
+        plan.topk,
+        weights,
+        layout,
+    )
+    fields: Dict[str, Any] = {
+        "lane": lane,
+        "phase": _SEND if hook else 0,
+        "input": tokens.data_ptr(),
+        "topk_idx": ids.data_ptr(),
+        "topk_weights": None if topk_weights is None else topk_weights.data_ptr(),
+        "num_sms": num_sms,
+        "out": batch.x.data_ptr(),
+        "out_scales": None if scales is None else scales.data_ptr(),
+        "out_counts": batch.counts.data_ptr(),
+        "out_ranges": None if batch.ranges is None else batch.ranges.data_ptr(),
+        "out_source": batch.source.data_ptr(),
+    }
+    if plan.topk_idx is not None:
+        fields["out_topk_idx"] = batch.topk_idx.data_ptr()
+        fields["out_topk_weights"] = pointer(batch.topk_weights)
+    if sum_counts is not None or wait_ns is not None:
+        fields["sum_counts"], fields["wait_ns"] = pointer(sum_counts), pointer(wait_ns)
+    call = ep.raw.ll_dispatch
+    call(comm.stream(), plan.prepared, **fields)
+    latest = ep.lanes[lane] = weakref.ref(batch)
+    ep.settle()
+    if hook:
+        written = (batch.x, scales, batch.counts, batch.ranges, batch.source, batch.topk_idx)
+        written += (batch.topk_weights, sum_counts, wait_ns)
+        kept = ((tokens, ids, topk_weights), written)
+        batch.hook = _hook(ep, call, plan.prepared, fields, latest, kept)
+    elif sum_counts is not None or wait_ns is not None:
+        tensors.wrote(sum_counts, wait_ns)
+    return batch
+
+
+def _plan(
+    ep: "EP",
+    tokens: "torch.Tensor",
+    ids: "torch.Tensor",
+    topk_weights: Optional["torch.Tensor"],
+    max_tokens: Optional[int],
+    cast: Optional[str],
+    layout: str,
+    weights: str,
+) -> Plan:
+    import torch
+
+    comm = ep.comm
+    tensors.check(comm, "x", tokens, BF16, ("tokens", "hidden"))
+    _no_gradient("x", tokens)
+    num_tokens, hidden = map(int, tokens.shape)
+    tensors.check(comm, "topk_idx", ids, tensors.IDS, (num_tokens, "topk"))
+    if topk_weights is not None:
+        tensors.check(comm, "topk_weights", topk_weights, FP32, tuple(ids.shape))
+    most = ep.ll_tokens if max_tokens is None else max_tokens
+    topk = int(ids.shape[1])
+    prepared = ep.raw.ll_dispatch_args(
+        idx_bytes=ids.element_size(),
+        num_tokens=num_tokens,
+        topk=topk,
+        max_tokens=most,
+        hidden=hidden,
+        cast=tensors.choice("cast", cast, CASTS),
+        weights=tensors.choice("weights", weights, _WEIGHTS),
+        layout=tensors.choice("layout", layout, _LAYOUTS),
+    )
+    num_ranks, by_rank = comm.size, layout == "rank"
+    rows, first = num_ranks * most, () if by_rank else (ep.num_local_experts,)
+
+    def like(shape: Tuple[int, ...], dtype: "torch.dtype") -> "torch.Tensor":
+        return torch.empty(1, dtype=dtype, device=comm.device).expand(shape)
+
+    blocks = (hidden + 127) // 128
+    scales = None
+    if cast is not None:
+        is_packed = cast == "fp8_ue8m0"
+        words = (blocks + 3) // 4 if is_packed else blocks
+        kind = torch.int32 if is_packed else torch.float32
+        # Strides that only say in which order dimensions lie: the rows of a word together.
+        room = torch.empty(3 * sum(first) + rows + 2 * words, dtype=kind, device=comm.device)
+        scales = room.as_strided(first + (rows, words), (3,) * len(first) + (1, 2))
+    wide = torch.bfloat16 if cast is None else getattr(torch, "float8_e4m3fn", torch.uint8)
+    return Plan(
+        num_tokens,
+        topk,
+        prepared,
+        x=like(first + (rows, hidden), wide),
+        scales=scales,
+        counts=like((num_ranks,) if by_rank else first, torch.int32),
+        source=like(first + (rows,), torch.int32),
+        ranges=None if by_rank else like(first + (num_ranks,), torch.int64),
+        topk_idx=like((rows, topk), torch.int32) if by_rank else None,
+        topk_weights=(
+            like((rows, topk), torch.float32) if by_rank and topk_weights is not None else None
+        ),
+    )
+
+
+def combine(
+    ep: "EP",
+    batch: Batch,
+    y: Tensor,
+    topk_weights: Optional[Tensor],
+    *,
+    compression: Optional[str],
+    out: Optional[Tensor],
+    hook: bool,
+    wait_ns: Optional[Tensor],
+    num_sms: Optional[int],
+) -> Tuple["torch.Tensor", Optional[Callable[[], None]]]:
+    comm = ep.comm
+    latest = ep.lanes.get(batch.lane)
+    if latest is None or latest() is not batch:
+        raise BadState(
+            f"the batch is not what lane {batch.lane} of this EP object dispatched last: "
+            "combine follows its dispatch"
+        )
+    rows = tensors.check(comm, "y", y, BF16, batch.x.shape)
+    if rows.requires_grad:
+        _no_gradient("y", rows)
+    shape = (batch.num_tokens, rows.shape[-1])
+    if topk_weights is not None:
+        topk_weights = tensors.check(
+            comm, "topk_weights", topk_weights, FP32, (batch.num_tokens, batch.topk)
+        )
+    elif batch.weights == "combine":
+        tensors.refuse("topk_weights is None: a batch with weights='combine' is weighted here")
+    if wait_ns is not None:
+        wait_ns = _statistics(ep, "wait_ns", wait_ns, comm.size)
+    sums = (
+        rows.new_empty(shape) if out is None else tensors.target(comm, "out", out, BF16, shape)
+    )
+    fields: Dict[str, Any] = {
+        "lane": batch.lane,
+        "phase": _SEND if hook else 0,
+        "input": rows.data_ptr(),
+        "topk_weights": pointer(topk_weights),
+        "out": sums.data_ptr(),
+        "num_sms": num_sms,
+        "compression": tensors.choice("compression", compression, _COMPRESSIONS),
+        "wait_ns": pointer(wait_ns),
+    }
+    call = ep.raw.ll_combine
+    call(comm.stream(), **fields)
+    ep.settle()
+    if hook:
+        kept = ((rows, topk_weights), (sums, wait_ns))
+        return sums, _hook(ep, call, None, fields, latest, kept)
+    if out is not None or wait_ns is not None:
+        tensors.wrote(None if out is None else sums, wait_ns)
+    return sums, None
+
+
+def _hook(
+    ep: "EP",
+    call: Callable[..., None],
+    prepared: Optional[bytes],
+    fields: Dict[str, Any],
+    batch: "weakref.ref[Batch]",
+    kept: Tuple[Any, Any],
+) -> Callable[[], None]:
+    """A function that issues the receive phase of an operation that was sent, on the stream that is
+    current then. It keeps the tensors that the operation reads and writes, `kept`, until it has
+    received, once."""
+    lane, box = fields["lane"], [kept]
+    fields["phase"] = _RECEIVE
+    given = () if prepared is None else (prepared,)
+
+    def receive() -> None:
+        if not box or ep.lanes.get(lane) is not batch:
+            raise BadState(f"there is nothing to receive on lane {lane}: this hook is over")
+        call(ep.comm.stream(), *given, **fields)
+        ep.settle()
+        tensors.wrote(*box.pop()[1])
+
+    return receive
+
+
+def _statistics(
+    ep: "EP", name: str, value: Optional[Tensor], length: int
+) -> Optional["torch.Tensor"]:
+    return None if value is None else tensors.target(ep.comm, name, value, ["int64"], (length,))
+
+
+def _no_gradient(name: str, tensor: "torch.Tensor") -> None:
+    import torch
+
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise Unsupported(
+            f"{name} requires a gradient, and low-latency operations have none: routes have"
+        )

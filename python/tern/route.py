@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Routes: what one table of expert ids means for every rank, and dispatch and combine along it."""
+
+import weakref
+from dataclasses import dataclass
+from itertools import count
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
+
+from . import _tern, tensors
+from .errors import NoSpace
+from .tensors import Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+    from .ep import EP
+
+LAYOUTS = ("rank", "expert")
+CASTS = (None, "fp8", "fp8_pow2", "fp8_ue8m0")
+BF16, FP32 = ("bfloat16",), ("float32",)
+
+
+@dataclass(frozen=True)
+class RouteCounts:
+    """What this rank receives: struct tern_route_counts."""
+
+    num_rows: int  # padding included
+    num_tokens: int  # (token, rank) pairs
+    rank_counts: Tuple[int, ...]  # pairs from each rank
+    expert_counts: Tuple[int, ...]  # choices of each local expert, without padding
+    expert_offsets: Optional[Tuple[int, ...]]  # first row of each, and the end; expert layout only
+
+
+class Rows(NamedTuple):
+    """What a dispatch brought. All tensors but scales and x of a cast are as the senders had
+    them."""
+
+    x: Any  # the rows, [num_rows, hidden]; a tuple if a tuple was sent
+    scales: Optional["torch.Tensor"]  # of a cast
+    topk_idx: Optional["torch.Tensor"]  # rank layout: [num_rows, topk], local experts or -1
+    # rank layout: [num_rows, topk], 0 where not local; expert layout: [num_rows]
+    topk_weights: Optional["torch.Tensor"]
+    source: Optional["torch.Tensor"]  # [num_rows, 2]: rank, token there
+
+
+class Sums(NamedTuple):
+    """What a combine brought home."""
+
+    x: "torch.Tensor"  # [tokens, hidden]
+    weights: Optional["torch.Tensor"]  # [tokens, topk]
+
+
+# Routes by number, as what is compiled knows them.
+ROUTES: "weakref.WeakValueDictionary[int, Route]" = weakref.WeakValueDictionary()
+_numbers = count()
+
+
+class Route:
+    """COLLECTIVE to make, by EP.route. It may be used any number of times, also by a backward pass,
+    which keeps it."""
+
+    def __init__(self, ep: "EP", topk_idx: Tensor, layout: str, expert_alignment: int) -> None:
+        self.ep = ep
+        self.layout = layout
+        self._fixed = {
+            "layout": tensors.choice("layout", layout, LAYOUTS),
+            "expert_alignment": tensors.number("expert_alignment", expert_alignment, 1, 2**20),
+        }
+        self.run = 0  # how often it was updated
+        self.number = next(_numbers)
+        ROUTES[self.number] = self
+        ids = self._check(topk_idx)
+        self._raw = _tern.Route(ep.raw, ep.comm.stream(), **self._fields(ids))
+        self.topk = int(ids.shape[1])
+        self._become(ids)
+
+    def _check(self, topk_idx: Tensor) -> "torch.Tensor":
+        return tensors.check(self.ep.comm, "topk_idx", topk_idx, tensors.IDS, ("tokens", "topk"))
+
+    def _fields(self, ids: "torch.Tensor") -> Dict[str, int]:
+        return {
+            "topk_idx": ids.data_ptr(),
+            "idx_bytes": ids.element_size(),
+            "num_tokens": int(ids.shape[0]),
+            "topk": int(ids.shape[1]),
+            **self._fixed,
+        }
+
+    def _become(self, ids: "torch.Tensor") -> None:
+        """After the library has taken the ids: what it refuses must leave the old sizes, by which
+        memory for its outputs is made."""
+        self.num_tokens = int(ids.shape[0])
+        self.idx_bytes = ids.element_size()
+        self._ids_type = ids.dtype
+        self._counts: Optional[RouteCounts] = None
+        self.ep.settle()
+
+    def update(self, topk_idx: Tensor) -> None:
+        """COLLECTIVE: the route of another batch, of the same topk, in place of this one. Not
+        between a forward pass along it and its backward pass, which is refused then."""
+        ids = self._check(topk_idx)
+        self._raw.update(self.ep.comm.stream(), **self._fields(ids))
+        self.run += 1
+        self._become(ids)
+
+    @property
+    def counts(self) -> RouteCounts:
+        """What this rank receives. Waits for it, the first time."""
+        if self._counts is None:
+            rows, pairs, ranks, experts, offsets = self._raw.wait(self.ep.num_local_experts)
+            self._counts = RouteCounts(
+                rows,
+                pairs,
+                tuple(ranks),
+                tuple(experts),
+                None if offsets is None else tuple(offsets),
+            )
+        return self._counts
+
+    def dispatch(
+        self,
+        x: Union[Tensor, Sequence[Tensor]],
+        topk_weights: Optional[Tensor] = None,
+        *,
+        cast: Optional[str] = None,
+        num_rows: Optional[int] = None,
+        topk_idx: bool = True,
+        source: bool = False,
+        zero_padding: bool = True,
+        num_sms: Optional[int] = None,
+    ) -> Rows:
+        """COLLECTIVE. Sends the rows x, [tokens, columns] of any type, or several such matrices a
+        token, to the ranks of their experts. All ranks give the same types and columns.
+
+        num_rows: rows of the outputs; default: what the route's counts say, for which the call
+        waits. With a number it waits for nobody, and rows that have no room are left out. topk_idx,
+        source: whether to return them. zero_padding: rows that nobody wrote are zeros. cast: x is
+        BF16 and travels as FP8 with scales.
+
+        Differentiable in x and topk_weights if x is one BF16 matrix without a cast; the backward
+        pass is a combine, and as COLLECTIVE.
+        """
+        compiling, wanted = tensors.is_compiling(), _wants_gradient(x, topk_weights)
+        if not compiling and not wanted:
+            return self.plain_dispatch(
+                x, topk_weights, cast, num_rows, topk_idx, source, zero_padding, num_sms
+            )
+        given: Dict[str, Any] = dict(
+            cast=cast,
+            num_rows=num_rows,
+            topk_idx=topk_idx,
+            source=source,
+            zero_padding=zero_padding,
+            num_sms=num_sms,
+        )
+        if compiling:
+            from .compiled import dispatch
+
+            return dispatch(self, x, topk_weights, given)
+        return _autograd().dispatch(self, x, topk_weights, given)
+
+    def plain_dispatch(
+        self,
+        x: Union[Tensor, Sequence[Tensor]],
+        topk_weights: Optional[Tensor],
+        cast: Optional[str],
+        num_rows: Optional[int],
+        topk_idx: bool,
+        source: bool,
+        zero_padding: bool,
+        num_sms: Optional[int],
+        empty: Optional[Callable[..., "torch.Tensor"]] = None,
+    ) -> Rows:
+        """Dispatch without gradients. empty: makes the outputs, of a shape and a type; default: in
+        window memory. Others go through staging."""
+        import torch
+
+        comm, by_expert = self.ep.comm, self.layout == "expert"
+        cast_number = 0 if cast is None else tensors.choice("cast", cast, CASTS)
+        several = isinstance(x, (tuple, list))
+        payloads = [
+            self._payload(i, part, cast_number if i == 0 else 0)
+            for i, part in enumerate(x if several else [x])
+        ]
+        if topk_weights is not None:
+            topk_weights = tensors.check(
+                comm, "topk_weights", topk_weights, FP32, (self.num_tokens, self.topk)
+            )
+        rows = (
+            self.counts.num_rows
+            if num_rows is None
+            else tensors.number("num_rows", num_rows, 0, 2**31 - 1)
+        )
+
+        # By rank, as many rows as come have no padding among them; by expert the kernel fills it.
+        is_filled = zero_padding and not by_expert and num_rows is not None
+
+        empty = empty or tensors.windows(comm)
+
+        def new(columns: Tuple[int, ...], dtype: "torch.dtype", fill: int = 0) -> "torch.Tensor":
+            made = empty((rows,) + columns, dtype)
+            return made.fill_(fill) if is_filled else made
+
+        out = [new((part.shape[1],), part.dtype) for part in payloads]
+        if cast_number:
+            hidden = payloads[0].shape[1]
+            out[0] = new((hidden,), getattr(torch, "float8_e4m3fn", torch.uint8))
+            out.insert(1, new(*_scales(cast_number, hidden)))
+        got_idx = new((self.topk,), self._ids_type, -1) if topk_idx and not by_expert else None
+        got_weights = (
+            None if topk_weights is None else new(() if by_expert else (self.topk,), torch.float32)
+        )
+        got_source = new((2,), torch.int32, -1) if source else None
+        self._raw.dispatch(
+            comm.stream(),
+            tuple(map(tensors.rows_of, payloads)),
+            tuple(map(tensors.rows_of, out)),
+            cast=cast_number,
+            out_rows=rows,
+            topk_weights=None if topk_weights is None else topk_weights.data_ptr(),
+            out_topk_idx=None if got_idx is None else got_idx.data_ptr(),
+            out_topk_weights=None if got_weights is None else got_weights.data_ptr(),
+            out_source=None if got_source is None else got_source.data_ptr(),
+            zero_padding=by_expert and zero_padding,
+            num_sms=num_sms,
+        )
+        self.ep.settle()
+        scales = out.pop(1) if cast_number else None
+        return Rows(tuple(out) if several else out[0], scales, got_idx, got_weights, got_source)
+
+    def _payload(self, i: int, value: Tensor, cast: int) -> "torch.Tensor":
+        tensor = tensors.look("x", value)
+        kinds = BF16 if cast else (tensors.type_name(tensor),)
+        name = "x" if i == 0 else f"x[{i}]"
+        shape = (self.num_tokens, "columns")
+        return tensors.spread(
+            tensors.check(self.ep.comm, name, tensor, kinds, shape, dense=False)
+        )
+
+    def combine(
+        self,
+        x: Union[Tensor, Rows],
+        weights: Optional[Tensor] = None,
+        *,
+        bias: Union[Tensor, Sequence[Tensor], None] = None,
+        out: Optional[Tensor] = None,
+        num_sms: Optional[int] = None,
+    ) -> Sums:
+        """COLLECTIVE. Brings the BF16 rows x, as dispatch laid them out, home, where a token's rows
+        are added to the biases, in FP32, and rounded once. No weighting. weights, float32 as
+        dispatch gives them, come home too.
+
+        Differentiable in x and bias; the backward pass is a dispatch along this route, and as
+        COLLECTIVE.
+        """
+        rows = x.x if isinstance(x, Rows) else x
+        biases = tuple(bias) if isinstance(bias, (tuple, list)) else () if bias is None else (bias,)
+        if tensors.is_compiling():
+            from .compiled import combine
+
+            return combine(self, rows, weights, biases, out, num_sms)
+        if _wants_gradient(rows, *biases, weights):
+            return _autograd().combine(self, rows, weights, biases, out, num_sms)
+        return self.plain_combine(rows, weights, biases, out, num_sms)
+
+    def plain_combine(
+        self,
+        x: Tensor,
+        weights: Optional[Tensor],
+        biases: Sequence[Tensor],
+        out: Optional[Tensor],
+        num_sms: Optional[int],
+    ) -> Sums:
+        """Combine without gradients."""
+        comm = self.ep.comm
+        rows = tensors.check(comm, "x", x, BF16, ("rows", "hidden"))
+        num_rows, hidden = rows.shape
+        sums_shape = (self.num_tokens, hidden)
+        if len(biases) > 2:
+            tensors.refuse(f"{len(biases)} biases: combine adds one or two")
+        added = [tensors.check(comm, "bias", bias, BF16, sums_shape) for bias in biases]
+        sums_weights = None
+        if weights is not None:
+            shape = (num_rows,) if self.layout == "expert" else (num_rows, self.topk)
+            weights = tensors.check(comm, "weights", weights, FP32, shape)
+            sums_weights = weights.new_empty((self.num_tokens, self.topk))
+        if out is None:
+            sums = rows.new_empty(sums_shape)
+        else:
+            sums = tensors.target(comm, "out", out, BF16, sums_shape)
+
+        def issue() -> None:
+            self._raw.combine(
+                comm.stream(),
+                tensors.rows_of(rows),
+                tensors.rows_of(sums),
+                in_rows=num_rows,
+                in_weights=None if weights is None else weights.data_ptr(),
+                out_weights=None if sums_weights is None else sums_weights.data_ptr(),
+                bias0=tensors.pointer(added[0]) if added else None,
+                bias1=tensors.pointer(added[1]) if len(added) > 1 else None,
+                num_sms=num_sms,
+            )
+
+        try:
+            issue()
+        except NoSpace:  # refused before anything was issued
+            if self.ep.limits_staging:
+                raise
+            rows = comm.empty(rows.shape, rows.dtype).copy_(rows)
+            if weights is not None:
+                weights = comm.empty(weights.shape, weights.dtype).copy_(weights)
+            issue()
+        self.ep.settle()
+        if out is not None:
+            tensors.wrote(sums)
+        return Sums(sums, sums_weights)
+
+    def close(self) -> None:
+        """Local. Work already issued with the route finishes undisturbed."""
+        self._raw.close()
+
+
+def _autograd() -> Any:
+    """The module, which needs torch."""
+    if not _AUTOGRAD:
+        from . import autograd
+
+        _AUTOGRAD.append(autograd)
+    return _AUTOGRAD[0]
+
+
+_AUTOGRAD: List[Any] = []
+
+
+def _scales(cast: int, hidden: int) -> Tuple[Tuple[int, ...], "torch.dtype"]:
+    """Columns and type of the scales of a row."""
+    import torch
+
+    blocks = (hidden + 127) // 128
+    return ((((blocks + 3) // 4 * 4),), torch.uint8) if cast == 3 else ((blocks,), torch.float32)
+
+
+def _wants_gradient(*values: Any) -> bool:
+    import torch
+
+    if torch.is_grad_enabled():
+        for value in values:
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                return True
+    return False

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors as Tern sees them: a pointer, a shape, strides, a type and a device.
+
+What comes in is a torch tensor, or whatever torch can look at without a copy (arrays of numpy,
+DLPack). What is wrong with one is said in a sentence that has what it is beside what it must be.
+"""
+
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    List,
+    NoReturn,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
+
+from .errors import InvalidArgument, Unsupported
+
+if TYPE_CHECKING:
+    import torch
+
+    from .communicator import Communicator
+
+Tensor = Any  # a torch.Tensor, or what torch can look at
+RowsPointer = Tuple[int, int, int, int, int]  # struct tern_rows
+
+# Codes and bits of DLPack. Types of 8-bit floats are younger than torch 1.13 and than DLPack's
+# words for them: they travel as bytes.
+_TYPES = {
+    "bfloat16": (4, 16),
+    "float16": (2, 16),
+    "float32": (2, 32),
+    "float64": (2, 64),
+    "uint8": (1, 8),
+    "int8": (0, 8),
+    "int16": (0, 16),
+    "int32": (0, 32),
+    "int64": (0, 64),
+}
+IDS = ("int64", "int32")
+_has_operators: Optional[bool] = None  # whether torch has custom_op, once somebody asked
+_NAMES: Dict[Any, str] = {}  # of torch's types, each from its first use on
+_KINDS: Dict[Any, Tuple[int, int, bool]] = {}  # likewise: code, bits, whether DLPack has the type
+_TAKERS: List[Callable[[Any], "torch.Tensor"]] = []  # torch's function for capsules, when known
+
+
+def refuse(sentence: str) -> NoReturn:
+    raise InvalidArgument(sentence)
+
+
+def number(name: str, value: Any, low: int, high: int) -> int:
+    """An integer from low to high."""
+    if (
+        isinstance(value, bool)
+        or not hasattr(value, "__index__")
+        or not low <= value.__index__() <= high
+    ):
+        refuse(f"{name} is {value!r}: it must be a number from {low} to {high}")
+    return value.__index__()
+
+
+def choice(name: str, value: Any, words: Sequence[Optional[str]]) -> int:
+    """The place of a word among words, which are in the order of an enumeration of tern.h."""
+    if value not in words:
+        refuse(f"{name} is {value!r}: it must be one of {', '.join(map(repr, words))}")
+    return words.index(value)
+
+
+def type_name(tensor: "torch.Tensor") -> str:
+    return _name(tensor.dtype)
+
+
+def _name(dtype: "torch.dtype") -> str:
+    name = _NAMES.get(dtype)
+    if name is None:
+        name = _NAMES[dtype] = str(dtype).rpartition(".")[2]
+    return name
+
+
+def describe(tensor: "torch.Tensor") -> str:
+    text = f"{type_name(tensor)} {list(tensor.shape)} on {tensor.device}"
+    return text if tensor.is_contiguous() else f"{text} with strides {list(tensor.stride())}"
+
+
+def look(name: str, value: Tensor) -> "torch.Tensor":
+    """value as a torch tensor, without a copy."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value
+    if hasattr(value, "__array_interface__"):
+        return torch.from_numpy(value)
+    if hasattr(value, "__dlpack__"):
+        return torch.from_dlpack(value)
+    refuse(f"{name} is a {type(value).__name__}: it must be a tensor")
+
+
+def check(
+    comm: "Communicator",
+    name: str,
+    value: Tensor,
+    types: Sequence[str],
+    shape: Sequence[Union[int, str]],
+    dense: bool = True,
+) -> "torch.Tensor":
+    """value as a torch tensor of one of the types, on the communicator's device, of the shape, in
+    which a word stands for any length. dense: rows lie one after the other; else they may have
+    strides."""
+    tensor = look(name, value)
+    have = tensor.shape
+    good = _name(tensor.dtype) in types and tensor.device == comm.device and len(have) == len(shape)
+    if good and have != shape:
+        for length, want in zip(have, shape):
+            good = good and (length == want or want.__class__ is str)
+    if not good or (dense and not tensor.is_contiguous()):
+        wanted = f"{' or '.join(types)} [{', '.join(map(str, shape))}] on {comm.device}"
+        refuse(f"{name} is {describe(tensor)}: it must be {wanted}{', dense' if dense else ''}")
+    return tensor
+
+
+def lies_well(tensor: "torch.Tensor", device: "torch.device") -> bool:
+    """Dense, on the device."""
+    return tensor.is_contiguous() and tensor.device == device
+
+
+def is_compiling() -> bool:
+    """Whether torch.compile is looking, in a torch that has operators to show it (2.4)."""
+    global _has_operators
+    import torch
+
+    if _has_operators is None:
+        _has_operators = hasattr(torch.library, "custom_op")
+    return _has_operators and torch.compiler.is_compiling()
+
+
+def target(
+    comm: "Communicator",
+    name: str,
+    value: Tensor,
+    types: Sequence[str],
+    shape: Sequence[Union[int, str]],
+) -> "torch.Tensor":
+    """The same for a tensor of the caller's that is written."""
+    import torch
+
+    tensor = check(comm, name, value, types, shape)
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise Unsupported(f"{name} requires a gradient, and what is written there would have none")
+    return tensor
+
+
+def wrote(*written: Optional["torch.Tensor"]) -> None:
+    """Says to autograd that the tensors have changed, as it sees of torch's own operations: a
+    backward pass that saved one fails. None of them requires a gradient where gradients are on
+    (target)."""
+    for tensor in written:
+        if tensor is not None:
+            tensor.copy_(tensor)  # moves nothing: torch sees that it is itself
+
+
+def spread(tensor: "torch.Tensor") -> "torch.Tensor":
+    """The tensor, or a dense copy if several of its elements share a place, as those of expand()
+    do: a stride of 0 is the default one to struct tern_rows."""
+    if tensor.is_contiguous():
+        return tensor
+    shared = any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride()))
+    return tensor.contiguous() if shared else tensor
+
+
+def rows_of(tensor: "torch.Tensor") -> RowsPointer:
+    """A matrix as struct tern_rows: one piece a row where that is how it lies. Of spread()."""
+    num, columns = tensor.shape
+    size = tensor.element_size()
+    row_bytes = columns * size
+    if tensor.is_contiguous():
+        return tensor.data_ptr(), row_bytes, row_bytes, row_bytes, row_bytes
+    row_stride, elem_stride = tensor.stride(0) * size, tensor.stride(1) * size
+    if num < 2:  # torch may say anything then
+        row_stride = row_bytes
+    if elem_stride == size or columns == 1:
+        return tensor.data_ptr(), row_bytes, row_bytes, row_stride, row_bytes
+    return tensor.data_ptr(), row_bytes, size, row_stride, elem_stride
+
+
+def pointer(tensor: Optional["torch.Tensor"]) -> Optional[int]:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def window(comm: "Communicator", shape: Sequence[int], dtype: "torch.dtype") -> "torch.Tensor":
+    """A new tensor in window memory, which peers address. Contents undefined. It holds the
+    communicator."""
+    return windows(comm)(tuple(shape), dtype)
+
+
+def windows(comm: "Communicator") -> Callable[[Tuple[int, ...], "torch.dtype"], "torch.Tensor"]:
+    """The same for several, on the stream that is current now."""
+    alloc, stream = comm.raw.alloc, comm.stream()
+    place, index = comm.place
+    take = _TAKERS[0] if _TAKERS else _taker()
+
+    def make(shape: Tuple[int, ...], dtype: "torch.dtype") -> "torch.Tensor":
+        code, bits, is_known = _KINDS.get(dtype) or _kind(dtype)
+        tensor = take(alloc(0, shape, code, bits, place, index, stream))
+        return tensor if is_known else tensor.view(dtype)
+
+    return make
+
+
+def _kind(dtype: "torch.dtype") -> Tuple[int, int, bool]:
+    import torch
+
+    name = _name(dtype)
+    code, bits = _TYPES.get(name, (1, 8 * torch.empty(0, dtype=dtype).element_size()))
+    _KINDS[dtype] = (code, bits, name in _TYPES)
+    return _KINDS[dtype]
+
+
+def _taker() -> Callable[[Any], "torch.Tensor"]:
+    """torch's function that makes a DLPack capsule a tensor."""
+    import torch
+    from torch.utils.dlpack import from_dlpack  # looks at much more than capsules
+
+    _TAKERS.append(getattr(torch._C, "_from_dlpack", from_dlpack))
+    return _TAKERS[0]

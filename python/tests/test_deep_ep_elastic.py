@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""deep_ep.ElasticBuffer, every bit against the reference."""
+
+import unittest
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import deep_ep
+import reference as ref
+import tern
+from deep_ep.utils.math import per_token_cast_to_fp8
+from world import batch, values
+
+EXPERTS, TOPK, TOKENS, HIDDEN = 8, 3, 30, 256
+
+
+class Elastic(unittest.TestCase):
+    def setUp(self):
+        self.buffer = deep_ep.ElasticBuffer(
+            dist.group.WORLD,
+            num_max_tokens_per_rank=TOKENS,
+            hidden=HIDDEN,
+            num_topk=TOPK,
+            num_gpu_timeout_secs=60,
+            explicitly_destroy=True,
+        )
+        self.rank, self.size = self.buffer.rank_idx, self.buffer.num_ranks
+        self.share = EXPERTS // self.size
+        self.batches = [
+            batch(r, TOKENS - 9 * r, HIDDEN, EXPERTS, TOPK, seed=7) for r in range(self.size)
+        ]
+        self.x, self.ids, self.weights = self.batches[self.rank]
+        self.all_ids = [ids.numpy() for _, ids, _ in self.batches]
+
+    def tearDown(self):
+        self.buffer.destroy()
+
+    def equal(self, tensor, wanted, what=""):
+        self.assertEqual((tensor.dtype, tensor.shape), (wanted.dtype, wanted.shape), what)
+        self.assertTrue(torch.equal(tensor, wanted), f"{what}: {tensor} is not {wanted}")
+
+    def dispatch(self, x=None, **options):
+        return self.buffer.dispatch(
+            self.x if x is None else x,
+            topk_idx=self.ids,
+            topk_weights=self.weights,
+            num_experts=EXPERTS,
+            **options,
+        )
+
+    def counts(self):
+        experts = range(self.rank * self.share, (self.rank + 1) * self.share)
+        return [sum(int((ids == e).sum()) for ids in self.all_ids) for e in experts]
+
+    def check_sums(self, handle, recv, weights, by_choice):
+        """Of all rows times a factor of their rank, with two biases."""
+        biases = torch.ones_like(self.x), self.x * 0.5
+        sums, home, event = self.buffer.combine(
+            recv * (1 + self.rank / 8), handle, weights, bias=biases
+        )
+        self.assertIsNone(event.event)
+        for t, (row, ids) in enumerate(zip(values(self.x), self.all_ids[self.rank])):
+            ranks = [int(e) // self.share for e in ids if e >= 0]
+            ranks = ranks if by_choice else sorted(set(ranks))
+            rows = [ref.bf16(row * np.float32(1 + r / 8)) for r in ranks]
+            wanted = ref.total(rows, HIDDEN, [values(bias)[t] for bias in biases])
+            self.assertEqual(values(sums)[t].tolist(), wanted.tolist())
+        self.equal(home, self.weights.masked_fill(self.ids < 0, 0))
+
+    def test_rows_by_rank(self):
+        wanted = ref.rank_rows(self.all_ids, self.rank, self.share)
+        rows = torch.stack([self.batches[s][0][t] for s, t in wanted])
+        stats = torch.zeros(self.share, dtype=torch.int32)
+        for sync in (True, False):
+            recv, ids, weights, handle, event = self.dispatch(
+                do_cpu_sync=sync, cumulative_local_expert_recv_stats=stats, expert_alignment=4
+            )
+            num = len(wanted)
+            self.assertIsNone(event.event)
+            self.assertEqual(len(recv), num if sync else TOKENS * self.size)
+            self.equal(recv[:num], rows)
+            self.assertTrue(bool((ids[num:] == -1).all()))
+            aligned = [-(-n // 4) * 4 for n in self.counts()]
+            self.assertEqual(handle.num_recv_tokens_per_expert_list, aligned if sync else [])
+            self.equal(
+                handle.psum_num_recv_tokens_per_expert, torch.tensor(aligned).cumsum(0).int()
+            )
+            from_each = [sum(1 for s, _ in wanted if s <= r) for r in range(self.size)]
+            self.equal(
+                handle.psum_num_recv_tokens_per_scaleup_rank,
+                torch.tensor(from_each, dtype=torch.int32),
+            )
+            meta = handle.recv_src_metadata
+            self.assertEqual(tuple(meta.shape), (len(recv), 2 + TOPK))
+            self.assertEqual(meta[:num, 0].tolist(), [s * TOKENS + t for s, t in wanted])
+            self.assertTrue(bool((meta[num:] == -1).all()))
+            for (s, t), home in zip(wanted, meta[:num, 1].tolist()):
+                self.assertEqual(home // TOPK, s)
+                self.assertEqual(int(self.all_ids[s][t][home % TOPK]) // self.share, self.rank)
+            self.check_sums(handle, recv, weights, by_choice=False)
+            again = self.buffer.dispatch(self.x, topk_weights=self.weights, handle=handle)
+            self.equal(again[0][:num], rows)
+            self.equal(again[2][:num], weights[:num])
+            self.equal(handle.topk_idx, self.ids)
+        self.assertEqual(stats.tolist(), [2 * n for n in self.counts()])
+
+    def test_rows_by_expert(self):
+        alignment = 8
+        wanted, offsets = ref.expert_rows(self.all_ids, self.rank, self.share, alignment)
+        for sync in (True, False):
+            recv, ids, weights, handle, _ = self.dispatch(
+                do_expand=True, expert_alignment=alignment, do_zero_padding=True, do_cpu_sync=sync
+            )
+            self.assertIsNone(ids)
+            most = self.size * TOKENS * min(TOPK, self.share) + (alignment - 1) * self.share
+            num = len(wanted) if sync else -(-most // alignment) * alignment
+            self.assertEqual((len(recv), handle.num_expanded_tokens), (num, num))
+            for i, row in enumerate(wanted):
+                x, weight = torch.zeros(HIDDEN).bfloat16(), 0
+                if row is not None:
+                    x = self.batches[row[0]][0][row[1]]
+                    weight = float(self.batches[row[0]][2][row[1], row[2]])
+                self.assertTrue(torch.equal(recv[i], x))
+                self.assertEqual(float(weights[i]), weight)
+            ends = [offset + n for offset, n in zip(offsets, self.counts())]
+            self.equal(
+                handle.psum_num_recv_tokens_per_expert, torch.tensor(ends, dtype=torch.int32)
+            )
+            self.equal(
+                handle.num_unaligned_recv_tokens_per_expert,
+                torch.tensor(self.counts(), dtype=torch.int32),
+            )
+            self.check_sums(handle, recv, weights, by_choice=True)
+            again = self.buffer.dispatch(
+                self.x, handle=handle, do_expand=True, do_zero_padding=True
+            )
+            self.equal(again[0][: len(wanted)], recv[: len(wanted)])
+            with self.assertRaises(tern.Unsupported):
+                handle.recv_src_metadata
+            with self.assertRaises(AssertionError):
+                self.buffer.dispatch(self.x, handle=handle, do_expand=True, expert_alignment=1)
+
+    def test_scales_by_column(self):
+        x = per_token_cast_to_fp8(self.x)
+        (codes, scales), _, _, handle, _ = self.dispatch(x)
+        (same, columns), _, _, _, _ = self.buffer.dispatch(
+            x, handle=handle, use_tma_aligned_col_major_sf=True
+        )
+        self.equal(same.view(torch.uint8), codes.view(torch.uint8))
+        self.equal(columns, scales)
+        self.assertEqual((columns.stride(0), columns.stride(1) % 4), (1, 0))
+
+    def test_events_and_numbers(self):
+        before = self.buffer.capture()
+        self.assertIsInstance(before, deep_ep.EventHandle)
+        recv, _, _, handle, event = self.dispatch(
+            previous_event=before, async_with_compute_stream=True, allocate_on_comm_stream=True
+        )
+        event.current_stream_wait()
+        _, none, event = self.buffer.combine(recv, handle, async_with_compute_stream=True)
+        self.assertIsNone(none)
+        event.current_stream_wait()
+        for on_stream in (True, False):
+            self.buffer.barrier(use_comm_stream=on_stream, with_cpu_sync=True)
+        sms = self.buffer.get_theoretical_num_sms(EXPERTS, TOPK)
+        self.assertTrue(2 <= sms <= 24 and sms % 2 == 0)
+        self.assertEqual(self.buffer.get_theoretical_num_qps(4), 4)
+        self.assertEqual(self.buffer.get_logical_domain_size(), (1, self.size))
+        self.assertEqual(self.buffer.get_physical_domain_size(), (1, self.size))
+        hint = deep_ep.ElasticBuffer.get_buffer_size_hint
+        less, more = hint(dist.group.WORLD, 64, 512, 8), hint(dist.group.WORLD, 4096, 512, 8)
+        self.assertTrue(0 < less < more and more % 2**21 == 0)
+        with self.assertRaisesRegex(tern.Unsupported, "Engram"):
+            deep_ep.ElasticBuffer(dist.group.WORLD, 2**24, num_cpu_bytes=1)

@@ -1,0 +1,549 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The lowest rank that is there decides. Each rank calls those below it, lowest first, and listens for
+ * those above:
+ *
+ *     rank r -> c < r   CALL                 r is here; the id at which it would welcome a communicator
+ *     c -> r            HERE                 c is in the call, too: r waits for it
+ *     c -> r            ROLL, or VERDICT     what was decided, by c or by whom c called
+ *
+ * A rank below that refuses or closes its connection has gone. One that is silent (stopped, or its host is
+ * off) may still come: after a short while the next is called besides, and when the terms' time is over it
+ * counts as lost. Who has no rank below it left leads. It knocks at all doors above it that have not
+ * called, to learn at once which are closed, and decides when every rank has called or gone, or the time is
+ * over; a rank below that comes late takes the lead back. Ranks pass on what they hear to those who called
+ * them, so that nobody who was in the call goes on with a list of its own: a rank that is not in the list
+ * it hears has been left out, and fails.
+ *
+ * What it cannot do is tell a lost rank from a lost cable: each side of a network that is cut decides for
+ * itself. The terms' min_ranks lets a caller forbid that.
+ *
+ * One long file, because connections both ways and who leads are one state, and one loop waits for all of
+ * it. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* accept4 */
+#endif
+#include "comm/roll_call.h"
+#include "comm/id.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Types of frames. */
+enum { FRAME_CALL = 0x4c4c4143, FRAME_HERE = 2, FRAME_ROLL = 3, FRAME_VERDICT = 4 };
+
+static const uint64_t ms = 1000000, quiet_ns = 500 * 1000000ull, tick_ns = 50 * 1000000ull;
+enum { MOST_GUESTS = 64 };
+
+struct call {
+    unsigned char cookie[TERN_COOKIE_BYTES]; /* the communicator's */
+    struct tern_id id;
+};
+
+/* How far this rank's connection to another has come. */
+enum reach { REACH_UNTRIED, REACH_KNOCKING, REACH_OPEN, REACH_HERE, REACH_GONE };
+
+struct seat {
+    struct link out, in; /* to the rank; from it, once it has called */
+    enum reach reach;
+    uint64_t since_ns; /* of the latest news by `out` */
+    struct tern_id id; /* of its call */
+};
+
+struct guest {
+    struct link link;
+    struct call call;
+};
+
+struct roll_call {
+    struct tern_comm *comm;
+    const struct roll_terms *terms;
+    uint64_t patience_ns, lead_ns;    /* lead_ns: since when this rank leads; 0: it does not */
+    struct seat *seats;               /* [num_ranks] */
+    struct pollfd *fds;               /* [1 + MOST_GUESTS + 2 * num_ranks] */
+    struct guest guests[MOST_GUESTS]; /* accepted, and have not called yet; oldest first */
+    int num_guests;
+    struct call call; /* this rank's */
+    int is_over;
+    enum tern_status verdict;           /* once it is over */
+    char sentence[TERN_SENTENCE_BYTES]; /* of a verdict that is no success */
+    char *news;                         /* of a success: an id, then [num_ranks] marks */
+    size_t news_bytes;
+};
+
+static int num_ranks_of(const struct roll_call *c) { return c->comm->num_ranks; }
+
+/* ---- Towards other ranks ---- */
+
+/* Begins to connect, and says so by the state. */
+static void knock(struct roll_call *c, int r)
+{
+    struct seat *s = &c->seats[r];
+    struct id_fields fields;
+    struct address a;
+    int fd;
+    s->reach = REACH_GONE;
+    s->since_ns = terni_clock_ns();
+    if (terni_id_read(&c->comm->cards[r].door, &fields, &a) != TERN_OK) {
+        return;
+    }
+    fd = socket(a.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        return;
+    }
+    terni_socket_tune(fd);
+    terni_link_init(&s->out, fd);
+    if (connect(fd, (const struct sockaddr *)&a.storage, a.bytes) == 0 || errno == EINPROGRESS) {
+        s->reach = REACH_KNOCKING;
+    } else {
+        terni_link_close(&s->out);
+    }
+}
+
+static void lose(struct seat *s)
+{
+    terni_link_close(&s->out);
+    s->reach = REACH_GONE;
+}
+
+/* A connection that stood was closed. A rank below has left the call, or died. One above may also have had
+ * too many guests: its door will tell, which is knocked at again. */
+static void lose_open(struct roll_call *c, int r)
+{
+    lose(&c->seats[r]);
+    if (r > c->comm->rank) {
+        c->seats[r].reach = REACH_UNTRIED;
+        c->seats[r].since_ns = terni_clock_ns();
+    }
+}
+
+/* The connection stands, or failed. Ranks below hear this rank's call; those above need only be there. */
+static void knocked(struct roll_call *c, int r)
+{
+    struct seat *s = &c->seats[r];
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    if (getsockopt(s->out.fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0 || error != 0) {
+        TERN_LOG(TERN_LOG_INFO, "roll call: rank %d cannot reach rank %d: %s", c->comm->rank, r,
+                 strerror(error));
+        lose(s);
+        return;
+    }
+    s->reach = REACH_OPEN;
+    if (r < c->comm->rank) {
+        terni_link_put(&s->out, FRAME_CALL, (uint32_t)c->comm->rank, 0, &c->call, sizeof c->call);
+        terni_link_send(&s->out);
+    }
+}
+
+/* Where the data of a frame from a rank below go; NULL if there is no such frame. */
+static char *place_for(struct roll_call *c, const struct frame *in)
+{
+    if (in->type == FRAME_HERE && in->bytes == 0) {
+        return c->sentence;
+    }
+    if (in->type == FRAME_ROLL && in->bytes == c->news_bytes) {
+        return c->news;
+    }
+    if (in->type == FRAME_VERDICT && in->bytes < sizeof c->sentence) {
+        memset(c->sentence, 0, sizeof c->sentence);
+        return c->sentence;
+    }
+    return NULL;
+}
+
+static void read_below(struct roll_call *c, int r)
+{
+    struct seat *s = &c->seats[r];
+    while (!c->is_over) {
+        switch (terni_link_recv(&s->out)) {
+        case LINK_AGAIN:
+            return;
+        case LINK_CLOSED:
+            lose_open(c, r);
+            return;
+        case LINK_HEADER:
+            s->out.in_data = place_for(c, &s->out.in);
+            if (s->out.in_data == NULL) {
+                lose(s);
+                return;
+            }
+            break;
+        case LINK_FRAME:
+            s->since_ns = terni_clock_ns();
+            s->reach = REACH_HERE;
+            c->is_over = s->out.in.type != FRAME_HERE;
+            c->verdict =
+                s->out.in.type == FRAME_VERDICT ? (enum tern_status)(int32_t)s->out.in.value : TERN_OK;
+            break;
+        }
+    }
+}
+
+/* ---- From other ranks ---- */
+
+static void drop_guest(struct roll_call *c, int i, int keeps_socket)
+{
+    if (!keeps_socket) {
+        terni_link_close(&c->guests[i].link);
+    }
+    c->num_guests--;
+    memmove(&c->guests[i], &c->guests[i + 1], (size_t)(c->num_guests - i) * sizeof c->guests[0]);
+}
+
+/* With the house full the oldest who has not called makes room. */
+static void accept_guests(struct roll_call *c)
+{
+    for (;;) {
+        int fd = accept4(c->comm->door_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) {
+            return; /* nobody waits, or the caller's trouble; the deadline ends what will not pass */
+        }
+        if (c->num_guests == MOST_GUESTS) {
+            drop_guest(c, 0, 0);
+        }
+        terni_socket_tune(fd);
+        terni_link_init(&c->guests[c->num_guests++].link, fd);
+    }
+}
+
+/* A rank above has called: it takes its seat, also anew. */
+static void seat(struct roll_call *c, int i)
+{
+    const struct guest *g = &c->guests[i];
+    uint32_t r = g->link.in.value;
+    struct seat *s;
+    if (memcmp(g->call.cookie, c->call.cookie, sizeof c->call.cookie) != 0 || r <= (uint32_t)c->comm->rank ||
+        r >= (uint32_t)num_ranks_of(c)) {
+        drop_guest(c, i, 0);
+        return;
+    }
+    s = &c->seats[r];
+    terni_link_close(&s->in);
+    s->in = g->link;
+    s->id = g->call.id;
+    drop_guest(c, i, 1);
+    terni_link_put(&s->in, FRAME_HERE, 0, 0, NULL, 0);
+    terni_link_send(&s->in);
+}
+
+static void hear(struct roll_call *c, int i)
+{
+    struct guest *g = &c->guests[i];
+    for (;;) {
+        switch (terni_link_recv(&g->link)) {
+        case LINK_AGAIN:
+            return;
+        case LINK_CLOSED:
+            drop_guest(c, i, 0);
+            return;
+        case LINK_HEADER:
+            if (g->link.in.type != FRAME_CALL || g->link.in.bytes != sizeof g->call) {
+                drop_guest(c, i, 0);
+                return;
+            }
+            g->link.in_data = (char *)&g->call;
+            break;
+        case LINK_FRAME:
+            seat(c, i);
+            return;
+        }
+    }
+}
+
+/* A rank above that has called says nothing more; it can only go. */
+static void read_above(struct seat *s)
+{
+    if (terni_link_recv(&s->in) != LINK_AGAIN) {
+        terni_link_close(&s->in);
+    }
+}
+
+static int has_called(const struct seat *s) { return s->in.fd >= 0; }
+
+/* ---- Who leads, and what it decides ---- */
+
+/* 0 for what came after `now` was taken. */
+static uint64_t since(uint64_t then_ns, uint64_t now) { return now > then_ns ? now - then_ns : 0; }
+
+/* Whether nothing more is to be expected of a rank below. One that was in the call is waited for longer: it
+ * may itself wait for one below and then for those above. */
+static int is_lost(const struct roll_call *c, const struct seat *s, uint64_t now)
+{
+    switch (s->reach) {
+    case REACH_UNTRIED:
+        return 0;
+    case REACH_GONE:
+        return 1;
+    case REACH_HERE:
+        return since(s->since_ns, now) > 3 * c->patience_ns;
+    default:
+        return since(s->since_ns, now) > c->patience_ns;
+    }
+}
+
+/* Calls the next rank below once all before it have gone or been quiet; whether all below are lost. */
+static int call_below(struct roll_call *c, uint64_t now)
+{
+    int are_lost = 1;
+    for (int r = 0; r < c->comm->rank; r++) {
+        struct seat *s = &c->seats[r];
+        if (s->reach == REACH_UNTRIED) {
+            knock(c, r);
+        }
+        are_lost = are_lost && is_lost(c, s, now);
+        if (!is_lost(c, s, now) && (s->reach == REACH_HERE || since(s->since_ns, now) < quiet_ns)) {
+            return 0;
+        }
+    }
+    return are_lost;
+}
+
+static enum tern_status judge(struct roll_call *c, enum tern_status status, const char *sentence)
+{
+    snprintf(c->sentence, sizeof c->sentence, "%.*s", (int)sizeof c->sentence - 1, sentence);
+    c->verdict = status;
+    c->is_over = 1;
+    return status;
+}
+
+/* Fills in the marks; returns how many are chosen. */
+static int mark_all(struct roll_call *c, unsigned char *marks)
+{
+    const struct tern_comm *comm = c->comm;
+    int num_chosen = 0;
+    for (int r = 0; r < comm->num_ranks; r++) {
+        marks[r] = r == comm->rank || has_called(&c->seats[r]) ? ROLL_CHOSEN : ROLL_ABSENT;
+    }
+    for (int r = 0; c->terms->whole_domains && r < comm->num_ranks; r++) {
+        for (int q = 0; marks[r] == ROLL_ABSENT && q < comm->num_ranks; q++) {
+            if (comm->domain_of[q] == comm->domain_of[r] && marks[q] == ROLL_CHOSEN) {
+                marks[q] = ROLL_SPARE;
+            }
+        }
+    }
+    for (int r = 0; r < comm->num_ranks; r++) {
+        num_chosen += marks[r] == ROLL_CHOSEN;
+    }
+    return num_chosen;
+}
+
+static void decide(struct roll_call *c)
+{
+    struct tern_comm *comm = c->comm;
+    unsigned char *marks = (unsigned char *)c->news + sizeof(struct tern_id);
+    unsigned char is_late[TERN_MAX_BOOT_RANKS];
+    char late[TERN_SENTENCE_BYTES], text[2 * TERN_SENTENCE_BYTES];
+    int num_chosen = mark_all(c, marks);
+    const unsigned char *first = (const unsigned char *)memchr(marks, ROLL_CHOSEN, (size_t)comm->num_ranks);
+    for (int r = 0; r < comm->num_ranks; r++) {
+        is_late[r] = marks[r] == ROLL_ABSENT;
+    }
+    terni_late_print(is_late, NULL, comm->num_ranks, c->terms->timeout_ms, late);
+    if (num_chosen == 0 || num_chosen < (int)c->terms->min_ranks) {
+        snprintf(text, sizeof text, "%s; %d of %d ranks could go on, and %u must", late, num_chosen,
+                 comm->num_ranks, c->terms->min_ranks > 0 ? c->terms->min_ranks : 1);
+        judge(c, TERN_TIMEOUT, text);
+        return;
+    }
+    memcpy(c->news, first == marks + comm->rank ? &c->call.id : &c->seats[first - marks].id,
+           sizeof(struct tern_id));
+    judge(c, TERN_OK, "");
+}
+
+/* As long as no rank below is there. */
+static void lead(struct roll_call *c, uint64_t now)
+{
+    int is_complete = 1;
+    c->lead_ns = c->lead_ns != 0 ? c->lead_ns : now;
+    for (int r = c->comm->rank + 1; r < num_ranks_of(c); r++) {
+        struct seat *s = &c->seats[r];
+        if (has_called(s)) { /* a call may be an old one, of a rank that has given up since */
+            read_above(s);
+        }
+        if (!has_called(s) && s->reach == REACH_UNTRIED && since(s->since_ns, now) >= tick_ns) {
+            knock(c, r);
+        }
+        is_complete = is_complete && (has_called(s) || s->reach == REACH_GONE);
+    }
+    if (is_complete || since(c->lead_ns, now) > c->patience_ns) {
+        decide(c);
+    }
+}
+
+/* ---- The loop ---- */
+
+static void want(struct pollfd *fd, const struct link *l, int is_connecting)
+{
+    fd->fd = l->fd;
+    fd->events = (short)(is_connecting || terni_link_is_sending(l) ? POLLIN | POLLOUT : POLLIN);
+    fd->revents = 0;
+}
+
+static enum tern_status wait_for_news(struct roll_call *c)
+{
+    int n = num_ranks_of(c), num_guests = c->num_guests;
+    struct pollfd *guest_fds = c->fds + 1, *out_fds = guest_fds + num_guests, *in_fds = out_fds + n;
+    c->fds[0].fd = c->comm->door_fd;
+    c->fds[0].events = POLLIN;
+    for (int i = 0; i < num_guests; i++) {
+        want(&guest_fds[i], &c->guests[i].link, 0);
+    }
+    for (int r = 0; r < n; r++) {
+        want(&out_fds[r], &c->seats[r].out, c->seats[r].reach == REACH_KNOCKING);
+        want(&in_fds[r], &c->seats[r].in, 0);
+    }
+    TERN_TRY(terni_poll(c->fds, 1 + num_guests + 2 * n, terni_poll_ms(terni_clock_ns() + tick_ns)));
+    for (int r = 0; r < n && !c->is_over; r++) {
+        struct seat *s = &c->seats[r];
+        if (out_fds[r].revents != 0 && s->reach == REACH_KNOCKING) {
+            knocked(c, r);
+        } else if (out_fds[r].revents != 0) {
+            terni_link_send(&s->out);
+            read_below(c, r);
+        }
+        if (in_fds[r].revents != 0) {
+            terni_link_send(&s->in);
+            read_above(s);
+        }
+    }
+    /* From the last, because a guest that leaves moves those after it. */
+    for (int i = num_guests - 1; i >= 0; i--) {
+        if (guest_fds[i].revents != 0) {
+            hear(c, i);
+        }
+    }
+    if (c->fds[0].revents != 0) {
+        accept_guests(c);
+    }
+    return TERN_OK;
+}
+
+/* Tells those who called, and waits a little for sockets that are full. */
+static void pass_on(struct roll_call *c)
+{
+    uint64_t end_ns = terni_clock_ns() + quiet_ns;
+    int is_sending = 1;
+    for (int r = 0; r < num_ranks_of(c); r++) {
+        struct link *l = &c->seats[r].in;
+        if (l->fd >= 0 && !terni_link_is_sending(l)) {
+            if (c->verdict == TERN_OK) {
+                terni_link_put(l, FRAME_ROLL, 0, 0, c->news, c->news_bytes);
+            } else {
+                terni_link_put(l, FRAME_VERDICT, (uint32_t)c->verdict, 0, c->sentence, strlen(c->sentence));
+            }
+        }
+    }
+    while (is_sending && terni_clock_ns() < end_ns) {
+        is_sending = 0;
+        for (int r = 0; r < num_ranks_of(c); r++) {
+            struct link *l = &c->seats[r].in;
+            if (l->fd >= 0) {
+                terni_link_send(l);
+                is_sending |= terni_link_is_sending(l);
+            }
+        }
+        if (is_sending) {
+            poll(NULL, 0, 1);
+        }
+    }
+}
+
+static enum tern_status run(struct roll_call *c, struct roll *roll)
+{
+    int rank = c->comm->rank;
+    const unsigned char *marks = (const unsigned char *)c->news + sizeof roll->id, *first;
+    while (!c->is_over) {
+        uint64_t now = terni_clock_ns();
+        if (call_below(c, now)) {
+            lead(c, now);
+        } else {
+            c->lead_ns = 0;
+        }
+        if (!c->is_over) {
+            TERN_TRY(wait_for_news(c));
+        }
+    }
+    pass_on(c);
+    if (c->verdict != TERN_OK) {
+        return TERN_FAIL(c->verdict, "%s", c->sentence);
+    }
+    if (marks[rank] == ROLL_ABSENT) {
+        return TERN_FAIL(TERN_DISCONNECTED,
+                         "the others went on without rank %d (this one), which they did not hear", rank);
+    }
+    first = (const unsigned char *)memchr(marks, ROLL_CHOSEN, (size_t)num_ranks_of(c));
+    memcpy(&roll->id, c->news, sizeof roll->id);
+    memcpy(roll->marks, marks, (size_t)num_ranks_of(c));
+    roll->lowest = first != NULL ? (int)(first - marks) : -1;
+    return TERN_OK;
+}
+
+static void roll_call_free(struct roll_call *c)
+{
+    for (int r = 0; c->seats != NULL && r < num_ranks_of(c); r++) {
+        terni_link_close(&c->seats[r].out);
+        terni_link_close(&c->seats[r].in);
+    }
+    while (c->num_guests > 0) {
+        drop_guest(c, c->num_guests - 1, 0);
+    }
+    free(c->news);
+    free(c->fds);
+    free(c->seats);
+    free(c);
+}
+
+static struct roll_call *roll_call_new(struct tern_comm *comm, const struct roll_terms *terms)
+{
+    size_t n = (size_t)comm->num_ranks;
+    struct roll_call *c = (struct roll_call *)calloc(1, sizeof *c);
+    if (c == NULL) {
+        return NULL;
+    }
+    c->comm = comm;
+    c->terms = terms;
+    c->patience_ns = terms->timeout_ms * ms;
+    c->news_bytes = sizeof(struct tern_id) + n;
+    c->seats = (struct seat *)calloc(n, sizeof *c->seats);
+    c->fds = (struct pollfd *)calloc(1 + MOST_GUESTS + 2 * n, sizeof *c->fds);
+    c->news = (char *)calloc(1, c->news_bytes);
+    for (size_t r = 0; c->seats != NULL && r < n; r++) {
+        terni_link_init(&c->seats[r].out, -1);
+        terni_link_init(&c->seats[r].in, -1);
+    }
+    if (c->seats == NULL || c->fds == NULL || c->news == NULL) {
+        roll_call_free(c);
+        return NULL;
+    }
+    memcpy(c->call.cookie, comm->cookie, sizeof c->call.cookie);
+    return c;
+}
+
+enum tern_status terni_roll_call(struct tern_comm *comm, const struct roll_terms *terms, struct tern_id *own,
+                                 struct roll *roll)
+{
+    enum tern_status status;
+    struct id_fields fields;
+    struct address address;
+    struct roll_call *c = roll_call_new(comm, terms);
+    memset(own, 0, sizeof *own);
+    if (c == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a roll call of %d ranks", comm->num_ranks);
+    }
+    terni_address_loopback(&address); /* of a communicator of one rank */
+    status = comm->door_fd < 0 ? TERN_OK : terni_id_read(&comm->cards[comm->rank].door, &fields, &address);
+    if (status == TERN_OK) {
+        status = terni_id_create_at(&address, own);
+    }
+    if (status == TERN_OK) {
+        c->call.id = *own;
+        status = run(c, roll);
+    }
+    roll_call_free(c);
+    return status;
+}

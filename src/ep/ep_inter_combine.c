@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Combine across domains on the host: blocks have roles. The copy engine plays no part. */
+#include <string.h>
+
+#include "ep/ep_inter.h"
+#include "kernels/kernels.h"
+
+enum { FEWEST_BLOCKS = 2 };
+
+enum tern_status terni_inter_combine_prepare(struct tern_route *route, uint32_t num_sms,
+                                             const struct combine_args *c, struct inter_combine *x)
+{
+    struct tern_ep *ep = route->ep;
+    int bulk = ep->shape.transfer == TERN_TRANSFER_BULK;
+    struct inter_message message = terni_inter_message(c->row_bytes, c->topk);
+    struct combine_inter_args *k = &x->k;
+    struct geometry *g = &x->geometry;
+    int narrow = c->topk <= 32 && ep->shape.domain_ranks <= 32 && ep->shape.num_domains <= 32;
+    uint32_t chunks = (c->row_bytes + c->chunk_bytes - 1) / c->chunk_bytes;
+    memset(x, 0, sizeof(*x));
+    k->c = *c;
+    k->weights_offset = message.weights_offset;
+    k->trailer_offset = message.trailer_offset;
+    terni_inter_rail(ep, message.stride, &k->rail);
+    uint32_t most_threads = TERN_THREADS_combine_inter_plain;
+    x->kernel = TERN_KERNEL_combine_inter_plain;
+    if (bulk && narrow) {
+        x->kernel = TERN_KERNEL_combine_inter_bulk;
+        most_threads = TERN_THREADS_combine_inter_bulk;
+    } else if (bulk) {
+        x->kernel = TERN_KERNEL_combine_inter_wide_bulk;
+        most_threads = TERN_THREADS_combine_inter_wide_bulk;
+    }
+    x->num_blocks = terni_inter_blocks(ep, num_sms, FEWEST_BLOCKS);
+    TERN_TRY(terni_tuning_combine_inter(&ep->machine->info, bulk, most_threads / 32,
+                                        c->batch_rows * c->chunk_bytes,
+                                        terni_place_table(&ep->shape, COMBINE_COLUMNS), g));
+    k->c.num_stages = g->num_stages;
+    k->c.table_bytes = g->table_bytes;
+    k->c.num_pullers = (uint32_t)g->num_threads / 32;
+    k->notes_offset =
+        g->shared_bytes - k->c.num_pullers * k->c.num_stages * (uint32_t)sizeof(struct stage_note);
+    k->roles = terni_tuning_roles(terni_inter_streams(ep), k->c.num_pullers, x->num_blocks, 0);
+    TERN_TRY(terni_inter_check_warps(ep, k->roles.forwarders * k->c.num_pullers));
+    k->c.f.message.num_blocks = x->num_blocks;
+    k->c.parts =
+        terni_tuning_parts(c->num_tokens, chunks, k->roles.own * k->c.num_pullers, &k->c.part_chunks);
+    terni_route_far(route, &k->far);
+    return TERN_OK;
+}
+
+enum tern_status terni_inter_combine(struct tern_ep *ep, struct inter_combine *x, uint64_t ticket,
+                                     struct tern_stream *stream)
+{
+    x->k.c.f.ticket = ticket;
+    const struct launch l = {x->kernel, (int)x->num_blocks, x->geometry.num_threads, x->geometry.shared_bytes,
+                             &x->k,     sizeof(x->k)};
+    return terni_ep_launch(ep, &l, ticket, stream);
+}

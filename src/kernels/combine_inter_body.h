@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Combine across domains. Every domain that a token has rows in adds them, in order, and rounds the sum; home
+ * adds the sums of all domains, its own among them, in their order onto the biases, and rounds again. So the
+ * bits do not depend on where home is. Blocks have roles:
+ *
+ *   forwarders  for each message of another domain, a warp adds the token's rows of this domain, and the sum
+ *               goes home by the stream that the message came from (combine_mix.h)
+ *   home        a warp adds the rows of this domain for this rank's own tokens, waits for the messages that
+ *               bring the other domains' sums, and adds those (combine_home.h)
+ *
+ * Home may wait because it has nothing then that others wait for: rows of this domain lie still, and the
+ * messages of the tokens before are given back (rail_home.h says why that ends). A forwarder that has rows in
+ * its stages only looks for the next piece. All blocks run at once.
+ *
+ * A message is a row, weights[topk] and a trailer. Shared memory is as inside a domain; behind it, a note for
+ * each stage of a forwarder. */
+#ifndef TERN_COMBINE_INTER_BODY_H
+#define TERN_COMBINE_INTER_BODY_H
+
+#include "kernels/combine_home.h"
+
+/* groups: of 32 targets, or domains, that a warp looks after. */
+TERN_DEVICE void combine_inter_body(const struct combine_inter_args *p, const int bulk, const int groups)
+{
+    const struct op_frame *f = &p->c.f;
+    uint64_t epoch = op_epoch(f);
+    struct op_table table = op_table_at(shared_memory(), COMBINE_COLUMNS, f->num_ranks);
+    struct rail rail = {&p->rail, f, epoch};
+    int forwards = (uint32_t)bid() < p->roles.forwarders;
+    if (bid() == 0) {
+        op_announce(f, epoch, MESSAGE_COLUMNS + 2 * COMBINE_COLUMNS);
+    }
+    int ok = op_await(f, epoch, &table);
+    if (ok) {
+        if (bulk) {
+            /* The peers' rows, seen through their ready signals, come before asynchronous reads. */
+            fence_proxy_async_global();
+        }
+        struct mixer m = mixer_of(p, &table, epoch, bulk);
+        ok = forwards ? mix_forward(&m, bulk, groups) : mix_home(&m, bulk, groups);
+    }
+    inter_leave(&rail, &table, p->far.num_in, p->far.num_out, ok);
+}
+
+#endif

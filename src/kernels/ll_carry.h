@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low latency across domains: what goes to far ranks (ll_far.h). A row is put from this rank's out-box to its
+ * place in the far rank's buffer, and behind it, by the same queue, its arrival word is set: the far rank
+ * finds it as it finds a near rank's row, at the same place and by the same word. So no row waits for another
+ * on the network, and in whatever order it delivers them, a row is there before its word.
+ *
+ * An out-box is written again two operations later. By then this rank has received the operation between, for
+ * which it saw every rank enter it; each did so after it had received the one before, all rows of which had
+ * arrived: whoever carried them has read them. Nobody waits for a put to complete. */
+#ifndef TERN_LL_CARRY_H
+#define TERN_LL_CARRY_H
+
+#include "kernels/ll_frame.h"
+
+/* In this rank's out-box. */
+TERN_DEVICE char *ll_rows_out(const struct op_frame *f, uint64_t epoch)
+{
+    const struct ll_far *far = ll_far_of(f);
+    return f->own + far->rows_out + (epoch & 1) * far->row_bytes;
+}
+
+/* The entry words that go to rank d. */
+TERN_DEVICE uint64_t *ll_entry_out(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int d)
+{
+    const struct ll_far *far = ll_far_of(f);
+    return (uint64_t *)(f->own + far->entries_out + (epoch & 1) * far->entry_bytes) +
+           (uint64_t)d * l->entry_words;
+}
+
+/* Nothing leads to rank d: it is masked, or the object's operations end. */
+LL_DEVICE_RARE void ll_carry_failed(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int d,
+                                    int status)
+{
+    struct op_note note = {status, OP_AWAIT_TRANSPORT,         d, f->rank, epoch,
+                           0,      (uint64_t)(int64_t)-status, 0, 0,       0};
+    op_note_late(f, &note, d);
+    if (ll_has_masks(l) && !ll_heard(f, l, d)) {
+        ll_evict(f, l, &note);
+    } else if (!ll_has_masks(l) && !op_aborted(f)) {
+        op_fault(f, &note);
+    }
+}
+
+/* One thread, after something was handed over for rank d. */
+TERN_DEVICE void ll_carried(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int d,
+                            int status)
+{
+    if (TERN_RARE(status != TERN_OK)) {
+        ll_carry_failed(f, l, epoch, d, status);
+    }
+}
+
+/* One warp: `bytes` at `from`, in this rank's window, to the place of rank d's buffer that is `to` in this
+ * rank's own; then its word, the i-th of d's arrivals. `turn` spreads rows over queues. */
+TERN_DEVICE void ll_put_row(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int d,
+                            uint32_t turn, char *to, const char *from, uint32_t bytes, uint64_t i)
+{
+    const struct tern_net *net = &ll_far_of(f)->net;
+    /* Pairs with the acquire in ll_await: the row comes before its word. */
+    int status = route_put_signal(net, group_of(GROUP_WARP), d, turn % net->num_queues, to, from, bytes,
+                                  ll_arrival(l, f->own, epoch, i), sizeof(uint64_t), TERN_SIGNAL_SET,
+                                  ll_arrived(epoch), 0);
+    if (lane() == 0) {
+        ll_carried(f, l, epoch, d, status);
+    }
+    sync_warp();
+}
+
+/* One thread: this rank is in, and its earlier kernels are over, says the first word of its entry at d. */
+TERN_DEVICE void ll_set_entry(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int d,
+                              uint32_t data)
+{
+    uint64_t *own = ll_entry(l, f->own, epoch, f->rank);
+    /* Pairs with the acquire in ll_await. */
+    ll_carried(
+        f, l, epoch, d,
+        route_signal(&ll_far_of(f)->net, d, 0, own, sizeof(*own), TERN_SIGNAL_SET, op_tagged(epoch, data)));
+}
+
+/* One warp: the same of a dispatch, with the words behind the first, which the warp has just written to
+ * ll_entry_out. */
+TERN_DEVICE void ll_put_entry(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int d,
+                              uint32_t words, uint32_t data)
+{
+    const struct tern_net *net = &ll_far_of(f)->net;
+    uint64_t *own = ll_entry(l, f->own, epoch, f->rank);
+    /* Pairs with the acquire in ll_await: the others are here when the first is. */
+    int status = route_put_signal(net, group_of(GROUP_WARP), d, (uint32_t)d % net->num_queues, own + 1,
+                                  ll_entry_out(f, l, epoch, d) + 1, (words - 1) * sizeof(*own), own,
+                                  sizeof(*own), TERN_SIGNAL_SET, op_tagged(epoch, data), 0);
+    if (lane() == 0) {
+        ll_carried(f, l, epoch, d, status);
+    }
+    sync_warp();
+}
+
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low-latency combine of rows that travel as FP8 blocks, across domains, by
+ * asynchronous bulk copies inside the domain. */
+#define LL_WITH_FAR 1
+#include "kernels/kernels.h"
+#include "kernels/ll_combine_body.h"
+
+TERN_KERNEL(ll_combine_fp8_inter_bulk, struct ll_combine_inter_args, p)
+{
+    if (TERN_HAS_BULK) { /* elsewhere it is never launched, and need not be compiled */
+        ll_combine_body(&p->c, LL_FP8, 1);
+    }
+}

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low-latency dispatch across domains, by asynchronous bulk copies inside the domain. */
+#define LL_WITH_FAR 1
+#include "kernels/kernels.h"
+#include "kernels/ll_dispatch_body.h"
+
+TERN_KERNEL(ll_dispatch_inter_bulk, struct ll_dispatch_inter_args, p)
+{
+    if (TERN_HAS_BULK) {
+        ll_dispatch_body(&p->d, 1);
+    }
+}

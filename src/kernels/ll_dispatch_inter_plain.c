@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low-latency dispatch across domains, by loads and stores: any GPU, and the cpu machine. */
+#define LL_WITH_FAR 1
+#include "kernels/kernels.h"
+#include "kernels/ll_dispatch_body.h"
+
+TERN_KERNEL(ll_dispatch_inter_plain, struct ll_dispatch_inter_args, p) { ll_dispatch_body(&p->d, 0); }

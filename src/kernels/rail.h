@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rails: streams of messages between this rank and the ranks of its index in other domains, one for each
+ * channel and direction. A stream is a ring at the sender, from which puts go, and one at the receiver, which
+ * a sender that loads and stores lead there writes itself.
+ *
+ *     sender                                           receiver
+ *     credit: the peer has read up to here             tail: bytes up to here are in the ring
+ *     messages -> own ring; put_signal: ring, tail ->  ld.acquire tail; reads the messages
+ *     ld.acquire credit                         <-     signal: credit
+ *
+ * A word has one writer at a time, whose signals come one after the other. Over loads and stores it is set,
+ * which a link without atomics can carry; elsewhere it is added to, for signals of a network may overtake
+ * each other.
+ *
+ * A message at position p, which counts the stream's bytes from its beginning, lies at p modulo the ring; one
+ * that would cross the ring's end begins at its start instead. It may be written once the peer has read up to
+ * p + its bytes - the ring's: that also says that whoever carried the ring's old content away has read it,
+ * because it has arrived. So nobody ever waits for a put to complete.
+ *
+ * A warp looks after up to 32 streams, one a lane (rail_hand), and takes pieces of them in turn: messages of
+ * one chunk that lie one behind the other in the ring. It can look whether a piece is to be had, or wait for
+ * one; a warp that still has something in its hands on which others wait only looks. */
+#ifndef TERN_RAIL_H
+#define TERN_RAIL_H
+
+#include "kernels/inter_fault.h"
+#include "kernels/rail_args.h"
+
+/* A program that is wrong on purpose, for test/tsan_awake.sh. */
+#ifdef TERN_WEAKEN_RAIL
+#define RAIL_LOAD(p) ld_relaxed_sys_u64(p)
+#else
+/* Pairs with the signal of rail_put and of rail_credit at the peer. */
+#define RAIL_LOAD(p) ld_acquire_sys_u64(p)
+#endif
+#ifdef TERN_TEST_NO_RAIL_PROXY
+#define RAIL_PROXY_FENCE() ((void)0)
+#else
+/* Ordinary accesses of a ring, of this warp or seen through the word, come before bulk copies there. */
+#define RAIL_PROXY_FENCE() fence_proxy_async_global()
+#endif
+
+/* What a thread needs for streams. */
+struct rail {
+    const struct rail_args *p;
+    const struct op_frame *f;
+    uint64_t epoch;
+};
+
+/* ---- Who is who ---- */
+
+/* The domain that has index x here. */
+TERN_DEVICE uint32_t rail_domain(const struct rail_args *p, uint32_t x)
+{
+    return x + (x >= (uint32_t)p->world.domain);
+}
+
+TERN_DEVICE uint32_t rail_index(const struct rail_args *p, uint32_t domain)
+{
+    return domain - (domain > (uint32_t)p->world.domain);
+}
+
+/* The index that this rank's domain has in domain x. */
+TERN_DEVICE uint32_t rail_mirror(const struct rail_args *p, uint32_t x)
+{
+    uint32_t own = (uint32_t)p->world.domain;
+    return own - (own > rail_domain(p, x));
+}
+
+TERN_DEVICE uint32_t rail_streams(const struct rail_args *p)
+{
+    return ((uint32_t)p->world.num_domains - 1) * p->num_channels;
+}
+
+/* The domain at the other end of a stream. */
+TERN_DEVICE int rail_far_end(const struct rail_args *p, uint32_t stream)
+{
+    return (int)rail_domain(p, stream / p->num_channels);
+}
+
+/* ---- Where messages are ---- */
+
+/* One stream in one operation. Messages are counted from the operation's first. */
+struct rail_stream {
+    uint64_t begin;  /* position when the operation begins */
+    uint32_t offset; /* of that in the ring */
+    uint32_t num;    /* messages */
+    uint32_t before; /* of them fit before the ring's end */
+    uint32_t lap;    /* messages of a whole ring */
+};
+
+/* How many of `total` messages go by channel c. */
+TERN_DEVICE uint32_t rail_share(const struct rail_args *p, uint32_t total, uint32_t c)
+{
+    uint32_t whole = total / p->chunk, rest = total % p->chunk;
+    uint32_t last = whole % p->num_channels; /* the channel of the chunk that is not whole */
+    return (whole / p->num_channels + (c < last)) * p->chunk + (c == last ? rest : 0);
+}
+
+/* Message j of channel c is message i of the operation. */
+TERN_DEVICE uint32_t rail_number(const struct rail_args *p, uint32_t c, uint32_t j)
+{
+    return (j / p->chunk * p->num_channels + c) * p->chunk + j % p->chunk;
+}
+
+TERN_DEVICE uint32_t rail_channel(const struct rail_args *p, uint32_t i)
+{
+    return i / p->chunk % p->num_channels;
+}
+
+TERN_DEVICE uint32_t rail_place_in_channel(const struct rail_args *p, uint32_t i)
+{
+    return i / p->chunk / p->num_channels * p->chunk + i % p->chunk;
+}
+
+TERN_DEVICE struct rail_stream rail_stream_of(const struct rail_args *p, uint64_t begin, uint32_t num)
+{
+    struct rail_stream s;
+    s.begin = begin;
+    s.offset = (uint32_t)(begin % p->ring_bytes);
+    s.num = num;
+    s.before = (p->ring_bytes - s.offset) / p->stride;
+    s.lap = p->ring_bytes / p->stride;
+    return s;
+}
+
+/* Position of message j. */
+TERN_DEVICE uint64_t rail_position(const struct rail_args *p, const struct rail_stream *s, uint32_t j)
+{
+    if (j < s->before) {
+        return s->begin + (uint64_t)j * p->stride;
+    }
+    uint32_t laps = (j - s->before) / s->lap, rest = (j - s->before) % s->lap;
+    return s->begin - s->offset + (uint64_t)p->ring_bytes * (1 + laps) + (uint64_t)rest * p->stride;
+}
+
+/* Where message j lies in the ring. */
+TERN_DEVICE uint32_t rail_offset(const struct rail_args *p, const struct rail_stream *s, uint32_t j)
+{
+    return j < s->before ? s->offset + j * p->stride : (j - s->before) % s->lap * p->stride;
+}
+
+/* Position behind the first j messages: what is sent or read then, gaps included. */
+TERN_DEVICE uint64_t rail_end(const struct rail_args *p, const struct rail_stream *s, uint32_t j)
+{
+    return j == 0 ? s->begin : rail_position(p, s, j - 1) + p->stride;
+}
+
+/* Messages from j on that lie one behind the other, in one chunk. */
+TERN_DEVICE uint32_t rail_run(const struct rail_args *p, const struct rail_stream *s, uint32_t j)
+{
+    uint32_t chunk = p->chunk - j % p->chunk, left = s->num - j;
+    uint32_t ring = j < s->before ? s->before - j : s->lap - (j - s->before) % s->lap;
+    uint32_t run = chunk < left ? chunk : left;
+    return run < ring ? run : ring;
+}
+
+/* ---- A warp's streams ---- */
+
+struct rail_hand {
+    struct rail_stream s;
+    const uint64_t *word; /* that says how far this lane's stream may be used */
+    uint64_t ahead;       /* what may be used beyond the word: the ring of a sender */
+    uint64_t seen;        /* of the word */
+    uint32_t stream;      /* index * C + channel */
+    uint32_t taken;       /* messages */
+    uint32_t turn;        /* lane that is asked first */
+    int awaited;          /* OP_AWAIT_* */
+};
+
+/* Messages of one stream that may be written, or read. Equal in all lanes. */
+struct rail_piece {
+    uint32_t stream;
+    uint32_t first, num; /* in the stream */
+    uint32_t offset;     /* of the first in the ring */
+    uint32_t bytes;      /* by which the stream's position advances, with the gap before */
+    uint64_t end;        /* to which it advances */
+};
+
+enum rail_found { RAIL_PIECE, RAIL_NOTHING, RAIL_OVER, RAIL_FAILED };
+
+/* `stream`: this lane's, with `num` messages; to send or to receive. Every lane calls; one without a stream
+ * gives num 0 and any stream. */
+TERN_DEVICE struct rail_hand rail_hand_of(const struct rail_args *p, uint32_t stream, uint32_t num, int sends)
+{
+    struct rail_hand h;
+    uint64_t begin = num == 0 ? 0 : sends ? p->sent[stream] : p->taken[stream];
+    h.s = rail_stream_of(p, begin, num);
+    h.word = (sends ? p->credits : p->tails) + stream;
+    h.ahead = sends ? p->ring_bytes : 0;
+    h.seen = 0;
+    h.stream = stream;
+    h.taken = 0;
+    h.turn = 0;
+    h.awaited = sends ? OP_AWAIT_CREDIT : OP_AWAIT_CHUNK;
+    return h;
+}
+
+/* Whether this lane's next piece is to be had; looks at the word if what it said last is not enough. */
+TERN_DEVICE int rail_ready(const struct rail_args *p, struct rail_hand *h)
+{
+    if (h->taken == h->s.num) {
+        return 0;
+    }
+    uint32_t run = rail_run(p, &h->s, h->taken);
+    uint64_t wanted = rail_end(p, &h->s, h->taken + run);
+    if (h->seen + h->ahead < wanted) {
+        h->seen = RAIL_LOAD(h->word);
+    }
+    return h->seen + h->ahead >= wanted;
+}
+
+/* All lanes: lane `src` gives its next piece. */
+TERN_DEVICE void rail_give(const struct rail_args *p, struct rail_hand *h, int src, struct rail_piece *piece)
+{
+    uint32_t run = 0, offset = 0, bytes = 0;
+    uint64_t end = 0;
+    if (lane() == src) {
+        run = rail_run(p, &h->s, h->taken);
+        offset = rail_offset(p, &h->s, h->taken);
+        end = rail_end(p, &h->s, h->taken + run);
+        bytes = (uint32_t)(end - rail_end(p, &h->s, h->taken));
+    }
+    piece->stream = shfl_u32(h->stream, src);
+    piece->first = shfl_u32(h->taken, src);
+    piece->num = shfl_u32(run, src);
+    piece->offset = shfl_u32(offset, src);
+    piece->bytes = shfl_u32(bytes, src);
+    piece->end = shfl_u64(end, src);
+    h->taken += run;
+    h->turn = (uint32_t)(src + 1) & 31;
+}
+
+/* This lane's wait for its next piece, as a note says it. */
+TERN_DEVICE struct op_note rail_wait_note(const struct rail *r, const struct rail_hand *h)
+{
+    struct op_note note = {OP_STATUS_TIMEOUT,
+                           h->awaited,
+                           rail_note(r->f, rail_far_end(r->p, h->stream)),
+                           r->f->rank,
+                           r->epoch,
+                           h->taken < h->s.num ? rail_end(r->p, &h->s, h->taken + 1) - h->ahead : 0,
+                           h->seen,
+                           0,
+                           0,
+                           0};
+    return note;
+}
+
+/* All lanes: the next piece of any of the warp's streams. waits: RAIL_NOTHING is no answer. */
+TERN_DEVICE enum rail_found rail_take(const struct rail *r, struct rail_hand *h, int waits,
+                                      struct rail_piece *piece)
+{
+    struct op_patience patience = {0, 0};
+    for (;;) {
+        uint32_t ready = warp_ballot(rail_ready(r->p, h));
+        if (ready != 0) {
+            uint32_t later = ready >> h->turn << h->turn;
+            sync_warp(); /* what the lane has seen through the word, all may read and overwrite */
+            rail_give(r->p, h, TERN_FFS(later != 0 ? later : ready) - 1, piece);
+            return RAIL_PIECE;
+        }
+        if (!warp_any(h->taken < h->s.num)) {
+            return RAIL_OVER;
+        }
+        if (!waits) {
+            return RAIL_NOTHING;
+        }
+        int failed = 0;
+        if (h->taken < h->s.num) {
+            struct op_note note = rail_wait_note(r, h);
+            failed = !inter_wait_on(r->f, &patience, &note);
+        }
+        if (warp_any(failed)) {
+            return RAIL_FAILED;
+        }
+    }
+}
+
+/* ---- Sending and giving back ---- */
+
+/* This rank's rings of a stream. */
+TERN_DEVICE char *rail_send_ring(const struct rail_args *p, uint32_t stream)
+{
+    return p->send + (uint64_t)stream * p->ring_bytes;
+}
+
+TERN_DEVICE char *rail_arrived_ring(const struct rail_args *p, uint32_t stream)
+{
+    return p->arrived + (uint64_t)stream * p->ring_bytes;
+}
+
+/* The number that the peer has for the stream in the other direction. */
+TERN_DEVICE uint32_t rail_at_peer(const struct rail_args *p, uint32_t stream)
+{
+    return rail_mirror(p, stream / p->num_channels) * p->num_channels + stream % p->num_channels;
+}
+
+/* The queue of this rank that a stream and its credits go by. */
+TERN_DEVICE uint32_t rail_queue(const struct rail_args *p, uint32_t stream)
+{
+    return stream % p->num_channels % p->num_queues;
+}
+
+/* Whether loads and stores of this rank lead to its rail peer in domain e. */
+TERN_DEVICE int rail_is_near(const struct rail *r, int e)
+{
+    return net_route_to(&r->p->world.net, rail_peer(r->f, e)) == NET_ROUTE_P2P;
+}
+
+/* What the rail peer in domain e is to do to a word that goes on by `bytes`, to `end`. */
+struct rail_signal {
+    int op; /* enum tern_signal */
+    uint64_t value;
+};
+
+TERN_DEVICE struct rail_signal rail_signal_of(const struct rail *r, int e, uint64_t bytes, uint64_t end)
+{
+    int sets = rail_is_near(r, e);
+    struct rail_signal s = {sets ? TERN_SIGNAL_SET : TERN_SIGNAL_ADD, sets ? end : bytes};
+    return s;
+}
+
+/* The ring that messages of a stream are written to: its peer's, or this rank's, from which rail_put takes
+ * them there. */
+TERN_DEVICE char *rail_out_ring(const struct rail *r, uint32_t stream)
+{
+    char *there = net_pointer(&r->p->world.net, rail_peer(r->f, rail_far_end(r->p, stream)),
+                              rail_arrived_ring(r->p, rail_at_peer(r->p, stream)));
+    return there ? there : rail_send_ring(r->p, stream);
+}
+
+/* All lanes, each of which has completed what it wrote: a piece leaves. 0: the operation is to be abandoned.
+ * */
+TERN_DEVICE int rail_put(const struct rail *r, const struct rail_piece *piece)
+{
+    const struct rail_args *p = r->p;
+    uint32_t there = rail_at_peer(p, piece->stream);
+    int e = rail_far_end(p, piece->stream);
+    struct rail_signal tail = rail_signal_of(r, e, piece->bytes, piece->end);
+    int status = TERN_OK;
+    if (rail_is_near(r, e)) {
+        sync_warp();
+        status = lane() != 0 ? TERN_OK
+                             : route_signal(&p->world.net, rail_peer(r->f, e), rail_queue(p, piece->stream),
+                                            p->tails + there, 8, tail.op, tail.value);
+        status = (int)shfl_u32((uint32_t)status, 0);
+    } else {
+        status = route_put_signal(
+            &p->world.net, group_of(GROUP_WARP), rail_peer(r->f, e), rail_queue(p, piece->stream),
+            rail_arrived_ring(p, there) + piece->offset, rail_send_ring(p, piece->stream) + piece->offset,
+            (uint64_t)piece->num * p->stride, p->tails + there, 8, tail.op, tail.value, 0);
+    }
+    return inter_carried(r->f, r->epoch, e, status, lane() == 0);
+}
+
+/* One thread, with what others have read synchronised: so many bytes of the ring, up to position `end`, may
+ * be written again. */
+TERN_DEVICE int rail_credit(const struct rail *r, uint32_t stream, uint64_t bytes, uint64_t end)
+{
+    const struct rail_args *p = r->p;
+    int e = rail_far_end(p, stream);
+    struct rail_signal credit = rail_signal_of(r, e, bytes, end);
+    int status = route_signal(&p->world.net, rail_peer(r->f, e), rail_queue(p, stream),
+                              p->credits + rail_at_peer(p, stream), 8, credit.op, credit.value);
+    return inter_carried(r->f, r->epoch, e, status, 1);
+}
+
+/* Threads of block 0 at the end of an operation, when all blocks of the rank have left it: the next one
+ * begins behind this one's messages, `to` and `from` the stream's other domain. */
+TERN_DEVICE void rail_advance(const struct rail_args *p, uint32_t stream, uint32_t to, uint32_t from)
+{
+    uint32_t c = stream % p->num_channels;
+    uint32_t out = rail_share(p, to, c), in = rail_share(p, from, c);
+    struct rail_stream s = rail_stream_of(p, p->sent[stream], out),
+                       a = rail_stream_of(p, p->taken[stream], in);
+    p->sent[stream] = rail_end(p, &s, out);
+    p->taken[stream] = rail_end(p, &a, in);
+    p->releases[stream].next = 0;
+}
+
+#endif

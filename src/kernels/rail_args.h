@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What hosts and kernels share about rails, the streams between rail peers (inter_args.h says who they are),
+ * and the arguments of dispatch and combine across domains.
+ *
+ * A message takes one token to one other domain, and its sum home again. Both ends know from the route how
+ * many there are. They go in chunks: chunk q, of `chunk` consecutive messages, belongs to channel q % C. The
+ * words in a window, by other domain and channel:
+ *
+ *   tails[D - 1][C]    u64  raised by the rail peer: bytes that have arrived in this rank's ring
+ *   credits[D - 1][C]  u64  raised by the rail peer: bytes of its ring that it has read
+ *
+ * Other domain e has index e - (e > d) in domain d. Counts of bytes never go back: no operation resets
+ * anything, and the network needs no entry (docs/decisions/016-across-domains.md). */
+#ifndef TERN_RAIL_ARGS_H
+#define TERN_RAIL_ARGS_H
+
+#include "kernels/inter_args.h"
+
+enum {
+    RAIL_UNIT = 128,            /* a message begins at a multiple of so many bytes */
+    RAIL_CHUNK_BYTES = 1 << 16, /* that a put should have, if the ring is long enough */
+    RAIL_USUAL_CHUNKS = 4,      /* of a ring: one is written, and others travel or are read */
+    RAIL_MAX_CHUNKS = 64        /* that one stream can have on their way */
+};
+
+/* What home knows of one stream: chunks whose messages all warps have read go back in order, though warps
+ * finish them in any. */
+struct rail_release {
+    uint32_t pending; /* chunks that are finished and that nobody has looked at yet */
+    uint32_t next;    /* the first chunk of the operation that has not gone back */
+    uint32_t counts
+        [RAIL_MAX_CHUNKS]; /* parts of messages of chunk k that have been read, at k % RAIL_MAX_CHUNKS */
+};
+
+struct rail_args {
+    struct inter_world world;
+    uint32_t num_channels;     /* streams to each rail peer */
+    uint32_t num_queues;       /* channel c goes by queue c % num_queues */
+    uint32_t ring_bytes;       /* of a stream: a multiple of RAIL_UNIT */
+    uint32_t stride, chunk;    /* of the operation: bytes of a message, messages of a chunk */
+    char *send, *arrived;      /* [D - 1][C] rings each, in this rank's network window */
+    uint64_t *tails, *credits; /* [D - 1][C] in the window */
+    uint64_t *sent, *taken;    /* [D - 1][C] device memory: positions when the operation begins, in bytes */
+    struct rail_release *releases; /* [D - 1][C] device memory */
+};
+
+/* Behind the payloads of a message: weights[topk], and this in its last bytes. */
+struct rail_trailer {
+    uint64_t tag;         /* of the operation and the message's number: that both ends do the same */
+    uint64_t has_weights; /* of a dispatch */
+};
+
+/* A message in a stage, between the lanes of a warp. */
+struct stage_note {
+    char *at;                            /* in the ring */
+    uint64_t end;                        /* of its piece: the stream's position behind it */
+    uint32_t token, number;              /* of the message in its operation */
+    uint32_t stream, num, offset, bytes; /* of its piece, whose last message it is if `last` */
+    uint32_t last;
+    uint32_t chunk; /* combine: of the message's row */
+};
+
+/* How blocks are shared out; all run at once. */
+struct inter_roles {
+    uint32_t own, rails, forwarders; /* blocks of each, in this order; in combine: forwarders, then home */
+};
+
+struct dispatch_inter_args {
+    struct dispatch_args d;
+    struct route_far far;
+    struct rail_args rail;
+    struct inter_roles roles;
+    const uint64_t *block_tails;             /* [D] */
+    uint32_t weights_offset, trailer_offset; /* in a stage, which is a message */
+    uint32_t notes_offset;                   /* in shared memory */
+    uint32_t forward_stages;                 /* of a warp that forwards; d.num_stages: of the others */
+};
+
+struct combine_inter_args {
+    struct combine_args c;
+    struct route_far far;
+    struct rail_args rail;
+    struct inter_roles roles;
+    const uint64_t *block_tails;             /* [D] */
+    uint32_t weights_offset, trailer_offset; /* in a message */
+    uint32_t notes_offset;                   /* in shared memory: forwarders' */
+    uint32_t reserved;
+};
+
+#endif

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The receiving end of streams whose messages many warps read, each where its tokens ask for them. A chunk
+ * goes back to its sender when all its messages have been read, and chunks go back in order.
+ *
+ * Every message is read in `parts` parts, by whoever. The reader that completes a chunk counts it as
+ * pending; who finds no other pending looks after all that follow, until none is left: one thread at a
+ * time owns the stream's release, and no completed chunk is left lying.
+ *
+ * Nobody waits in a circle if warps take tokens in ascending order and have said what they finished before
+ * they wait for the next: of the smallest token that is not finished anywhere, the chunk that brings it
+ * needs the room of chunks whose tokens are all smaller, so finished, so given back. A ring has room for
+ * two chunks. */
+#ifndef TERN_RAIL_HOME_H
+#define TERN_RAIL_HOME_H
+
+#include "kernels/rail.h"
+
+/* A message of another domain, as one thread reads it. */
+struct rail_letter {
+    struct rail_stream s;
+    uint32_t stream, j;
+};
+
+/* Message i of `total` from the domain of index x. */
+TERN_DEVICE struct rail_letter rail_letter_of(const struct rail_args *p, uint32_t x, uint32_t i,
+                                              uint32_t total)
+{
+    struct rail_letter l;
+    uint32_t c = rail_channel(p, i);
+    l.stream = x * p->num_channels + c;
+    l.j = rail_place_in_channel(p, i);
+    l.s = rail_stream_of(p, p->taken[l.stream], rail_share(p, total, c));
+    return l;
+}
+
+TERN_DEVICE const char *rail_letter_at(const struct rail_args *p, const struct rail_letter *l)
+{
+    return rail_arrived_ring(p, l->stream) + rail_offset(p, &l->s, l->j);
+}
+
+/* One thread: whether the message is here. */
+TERN_DEVICE int rail_has_come(const struct rail_args *p, const struct rail_letter *l)
+{
+    return RAIL_LOAD(p->tails + l->stream) >= rail_end(p, &l->s, l->j + 1);
+}
+
+/* One thread: until it is. 0: the operation is to be abandoned. */
+TERN_DEVICE int rail_await(const struct rail *r, const struct rail_letter *l)
+{
+    return inter_await(r->f, r->epoch, rail_far_end(r->p, l->stream), OP_AWAIT_CHUNK, r->p->tails + l->stream,
+                       rail_end(r->p, &l->s, l->j + 1));
+}
+
+/* Parts of chunk k's messages. */
+TERN_DEVICE uint32_t rail_chunk_parts(const struct rail_args *p, const struct rail_stream *s, uint32_t k,
+                                      uint32_t parts)
+{
+    uint32_t left = s->num - k * p->chunk;
+    return (left < p->chunk ? left : p->chunk) * parts;
+}
+
+/* The owner of the release: gives back what is complete from the first on. */
+TERN_DEVICE int rail_release_ready(const struct rail *r, const struct rail_letter *l, uint32_t parts)
+{
+    const struct rail_args *p = r->p;
+    struct rail_release *e = p->releases + l->stream;
+    uint32_t first = e->next, k = first;
+    while (k * p->chunk < l->s.num) {
+        uint32_t *count = &e->counts[k % RAIL_MAX_CHUNKS];
+        /* Pairs with the additions of readers in rail_finish. */
+        if (atom_add_acqrel_gpu_u32(count, 0) < rail_chunk_parts(p, &l->s, k, parts)) {
+            break;
+        }
+        *count = 0; /* chunk k + RAIL_MAX_CHUNKS comes after the credit of this one */
+        k++;
+    }
+    if (k == first) {
+        return 1;
+    }
+    e->next = k;
+    uint64_t end = rail_end(p, &l->s, k * p->chunk < l->s.num ? k * p->chunk : l->s.num);
+    return rail_credit(r, l->stream, end - rail_end(p, &l->s, first * p->chunk), end);
+}
+
+/* One thread, with what its warp has read synchronised: `num` parts of messages of the letter's chunk have
+ * been read, each of which has `parts`. 0: the operation is to be abandoned. */
+TERN_DEVICE int rail_finish(const struct rail *r, const struct rail_letter *l, uint32_t num, uint32_t parts)
+{
+    struct rail_release *e = r->p->releases + l->stream;
+    uint32_t k = l->j / r->p->chunk;
+    /* Pairs with itself: who owns the release comes after all reads of the chunk. */
+    uint32_t done = num + atom_add_acqrel_gpu_u32(&e->counts[k % RAIL_MAX_CHUNKS], num);
+    if (done < rail_chunk_parts(r->p, &l->s, k, parts)) {
+        return 1;
+    }
+    /* Pairs with itself: the one that adds to nothing owns the release until it has taken all away. */
+    uint32_t pending = 1;
+    if (atom_add_acqrel_gpu_u32(&e->pending, 1) != 0) {
+        return 1;
+    }
+    int ok = 1;
+    while (pending != 0) {
+        ok &= rail_release_ready(r, l, parts);
+        pending = atom_add_acqrel_gpu_u32(&e->pending, 0u - pending) - pending; /* pairs with the same */
+    }
+    return ok;
+}
+
+#endif

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * When things happen on a wire that is modelled: a rate of bytes and of messages for what a NIC sends, a rate
+ * for what it receives, and the time that a byte is under way.
+ *
+ * Each direction of a NIC is one word: until when it is taken. A message takes it from then on, or from now
+ * if that is later, for as long as its bytes need; adding that to the word is the whole limiter. Nothing is
+ * measured and nothing drifts: any number of engines, also of other NICs, share a direction by additions, and
+ * what they send in a second is the rate, whenever they happen to look. Messages that are taken at once take
+ * their directions once, for all of them.
+ *
+ *     put, atomic   sender taken ---- latency ----> receiver taken: arrives ---- latency ----> completes
+ *     get           request      ---- latency ----> its bytes, back likewise: arrive and complete at once
+ *
+ * The receiver begins with the first byte, so that two NICs of one rate add nothing to each other. Bytes are
+ * payload: nothing is added for headers, for which there is the rate of messages.
+ *
+ * Time is in ticks of 1/256 ns, wrapping. NICs that share a word must have the same clock: those of one GPU
+ * or host do. */
+#ifndef TERN_SOFTNIC_MODEL_H
+#define TERN_SOFTNIC_MODEL_H
+
+#include "tern/tern.h"
+#include "simt/simt.h"
+
+enum { SOFTNIC_TICKS = 256 /* a ns */, SOFTNIC_FRACTION = 16 /* bits */ };
+
+/* 0: as fast as it goes. */
+struct softnic_rates {
+    uint64_t bytes_per_s;         /* that a NIC sends, all its queue pairs together */
+    uint64_t receive_bytes_per_s; /* that it receives, from all NICs together */
+    uint64_t messages_per_s;      /* that it sends; requests for data count, the data does not */
+    uint64_t latency_ns;          /* one way */
+};
+enum { SOFTNIC_MIN_BYTES_PER_S = 1000000, SOFTNIC_MIN_MESSAGES_PER_S = 1000 };
+#define SOFTNIC_MAX_BYTES_PER_S    10000000000000ull
+#define SOFTNIC_MAX_MESSAGES_PER_S 1000000000ull
+#define SOFTNIC_MAX_LATENCY_NS     1000000000ull
+
+/* The same as engines use it. All 0: nothing is modelled. */
+struct softnic_model {
+    uint64_t send_byte, receive_byte; /* ticks, with SOFTNIC_FRACTION bits behind the point */
+    uint64_t message, latency;        /* ticks */
+    uint64_t ahead; /* no message is taken while the sender is taken for longer than that: ticks */
+};
+
+/* Host (softnic_model.c). TERN_INVALID_ARGUMENT: a rate or latency that is too small or large for ticks. */
+enum tern_status terni_softnic_model(const struct softnic_rates *rates, struct softnic_model *model);
+
+/* Until when a NIC's directions are taken, in ticks; 0: never used. In memory that the NICs of all ranks
+ * reach which send to it or read from it. */
+struct softnic_link {
+    uint64_t sends, receives;
+};
+
+struct softnic_times {
+    uint64_t arrives, completes; /* ticks */
+};
+
+TERN_DEVICE uint64_t softnic_ticks(uint64_t ns) { return ns * SOFTNIC_TICKS; }
+/* 1 at that time and from then on. */
+TERN_DEVICE int softnic_is_due(uint64_t now, uint64_t time) { return (int64_t)(now - time) >= 0; }
+TERN_DEVICE uint64_t softnic_later(uint64_t a, uint64_t b) { return softnic_is_due(a, b) ? a : b; }
+
+TERN_DEVICE uint64_t softnic_cost(uint64_t bytes, uint64_t byte)
+{
+    return (bytes * byte + (1ull << (SOFTNIC_FRACTION - 1))) >> SOFTNIC_FRACTION;
+}
+
+/* Of a word that may never have been used. */
+TERN_DEVICE uint64_t softnic_take_first(uint64_t *taken, uint64_t at, uint64_t cost)
+{
+    uint64_t seen = ld_relaxed_sys_u64(taken);
+    for (;;) {
+        uint64_t start = seen == 0 ? at : softnic_later(at, seen);
+        uint64_t was = atom_cas_relaxed_sys_u64(taken, seen, start + cost);
+        if (was == seen) {
+            return start;
+        }
+        seen = was;
+    }
+}
+
+/* Of any other. A direction that is taken is taken for longer by an addition, which never fails: the word may
+ * be far away, and many engines add to it. One that was free is lifted to now; who finds that somebody else
+ * has lifted it, over what was added, adds again. */
+TERN_DEVICE uint64_t softnic_take_next(uint64_t *taken, uint64_t at, uint64_t cost)
+{
+    for (;;) {
+        uint64_t seen = atom_add_relaxed_sys_u64(taken, cost), was;
+        if (softnic_is_due(seen, at)) {
+            return seen;
+        }
+        for (seen += cost;; seen = was) {
+            was = atom_cas_relaxed_sys_u64(taken, seen, at + cost);
+            if (was == seen) {
+                return at;
+            }
+            if (softnic_is_due(was, at)) {
+                break;
+            }
+        }
+    }
+}
+
+/* Takes a direction for `cost` from `at` on, or from when it is free; which of the two. Bit `bit` of *used
+ * remembers that the word is not new. */
+TERN_DEVICE uint64_t softnic_take(uint64_t *taken, uint64_t at, uint64_t cost, uint32_t *used, uint32_t bit)
+{
+    uint32_t is_used = *used & bit;
+    *used |= bit;
+    return is_used ? softnic_take_next(taken, at, cost) : softnic_take_first(taken, at, cost);
+}
+
+/* Messages that leave one NIC for another together, or a single one. What each needs is added up in order. */
+struct softnic_crossing {
+    struct softnic_link *from, *to; /* NULL: always free */
+    uint32_t first_bit;             /* of `used`: the sender's; the receiver's is the next */
+    uint64_t sends, receives;       /* ticks that are needed */
+    uint64_t leaves, comes;         /* from when on they have them */
+};
+
+TERN_DEVICE void softnic_add(const struct softnic_model *m, struct softnic_crossing *c, uint64_t bytes,
+                             uint64_t extra)
+{
+    c->sends += c->from != NULL ? softnic_cost(bytes, m->send_byte) + extra : 0;
+    c->receives += c->to != NULL ? softnic_cost(bytes, m->receive_byte) : 0;
+}
+
+/* The receiver is taken from when the first byte could come, though the sender may let it wait: engines come
+ * here in another order than to the sender, and a receiver that waited for the last of them would stay behind
+ * for ever. */
+TERN_DEVICE void softnic_cross(const struct softnic_model *m, struct softnic_crossing *c, uint64_t at,
+                               uint32_t *used)
+{
+    c->leaves = at;
+    c->comes = at + m->latency;
+    if (c->sends != 0) {
+        c->leaves = softnic_take(&c->from->sends, at, c->sends, used, c->first_bit);
+    }
+    if (c->receives != 0) {
+        c->comes = softnic_take(&c->to->receives, at + m->latency, c->receives, used, 2 * c->first_bit);
+    }
+}
+
+/* When the message is there behind which `sends` and `receives` ticks of them all are needed. */
+TERN_DEVICE uint64_t softnic_comes(const struct softnic_model *m, const struct softnic_crossing *c,
+                                   uint64_t sends, uint64_t receives)
+{
+    return softnic_later(c->leaves + sends + m->latency, c->comes + receives);
+}
+
+TERN_DEVICE struct softnic_crossing softnic_crossing_of(struct softnic_link *from, struct softnic_link *to,
+                                                        uint32_t first_bit)
+{
+    struct softnic_crossing c;
+    c.from = from;
+    c.to = to;
+    c.first_bit = first_bit;
+    c.sends = c.receives = c.leaves = c.comes = 0;
+    return c;
+}
+
+/* A message that is taken now and whose bytes come back. */
+TERN_DEVICE struct softnic_times softnic_plan_read(const struct softnic_model *m, struct softnic_link *own,
+                                                   struct softnic_link *peer, uint64_t now, uint64_t bytes,
+                                                   uint32_t *used)
+{
+    struct softnic_crossing there = softnic_crossing_of(own, peer, 1),
+                            back = softnic_crossing_of(peer, own, 4);
+    struct softnic_times when;
+    uint64_t asked;
+    softnic_add(m, &there, 0, m->message);
+    softnic_cross(m, &there, now, used);
+    asked = softnic_comes(m, &there, there.sends, there.receives);
+    softnic_add(m, &back, bytes, 0);
+    softnic_cross(m, &back, asked, used);
+    when.arrives = when.completes = softnic_comes(m, &back, back.sends, back.receives);
+    return when;
+}
+
+/* Until when a NIC's sending side is taken. While that is more than m->ahead away no message is taken: a NIC
+ * that went on without end would take a receiver's time far ahead, and others who come in between would have
+ * to wait behind. */
+TERN_DEVICE uint64_t softnic_sends_until(const struct softnic_link *own, uint64_t now)
+{
+    uint64_t taken = ld_relaxed_sys_u64(&own->sends);
+    return taken == 0 ? now : softnic_later(taken, now);
+}
+
+#endif

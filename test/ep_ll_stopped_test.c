@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low latency and a sender that stops between its rows: it has told how many come, some are there, and then
+ * its process ends. It is made to by memory that it may not write: the place of its row STOP_ROW at rank 0.
+ * Who waits for the rest gives up at the deadline and names it, or masks it, takes exactly the rows that
+ * came, and goes on with the others.
+ *
+ * The window of a peer is memory of the process on the cpu machine only, on which this always runs. */
+#include "ll_batch.h"
+#include "ll_words.h"
+#include "procs.h"
+#include "scene.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum { RANKS = 4, VICTIM = 2, HERE = 0, EXPERTS = 4, STOP_ROW = 6, HIDDEN = 4096, ROUNDS = 3 };
+
+struct stop {
+    const struct test *t;
+    uint32_t ll_mask;
+};
+
+struct stopped {
+    struct world world;
+    struct ll_batch batch;
+    struct tern_ep *eps[RANKS];
+    struct tern_ep_config config;
+    struct rng rng;
+    int rank;
+};
+
+/* Whether choice k of the victim's token t is rank 0's. */
+static int is_here(const struct ll_batch *b, uint32_t t, uint32_t k)
+{
+    int64_t id = b->batch.ids[VICTIM][t * b->shape.batch.topk + k];
+    return id >= 0 && id / EXPERTS == HERE;
+}
+
+/* Whether the victim's token t is a row for rank 0. */
+static int goes_here(const struct ll_batch *b, uint32_t t)
+{
+    int goes = 0;
+    for (uint32_t k = 0; k < b->shape.batch.topk; k++) {
+        goes |= is_here(b, t, k);
+    }
+    return goes;
+}
+
+/* The victim: pages that hold nothing but rows from STOP_ROW on are not to be written. */
+static int lay_trap(const struct stopped *s)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = (uintptr_t)ll_words_place(s->eps[VICTIM], 0, 1, HERE, VICTIM, STOP_ROW);
+    uintptr_t end = (uintptr_t)ll_words_place(s->eps[VICTIM], 0, 1, HERE, VICTIM + 1, 0);
+    struct rlimit none = {0, 0};
+    begin = (begin + page - 1) / page * page;
+    end = end / page * page;
+    CHECK(end - begin >= page, "a row is smaller than a page");
+    setrlimit(RLIMIT_CORE, &none);
+    signal(SIGSEGV, SIG_DFL); /* not a sanitizer's */
+    CHECK(mprotect((void *)begin, end - begin, PROT_READ) == 0, "the place of a row is still writable");
+    return 0;
+}
+
+/* Rank 0: some of the victim's rows have come, in their order, and no more; how many. */
+static int check_rows(const struct stopped *s, int *came)
+{
+    const uint64_t *words = ll_words_arrivals(s->eps[HERE], 0, 1) + VICTIM * s->batch.batch.shape.max_tokens;
+    int wanted = 0;
+    for (uint32_t t = 0; t < s->batch.batch.shape.max_tokens; t++) {
+        wanted += goes_here(&s->batch, t);
+    }
+    for (*came = 0; *came < wanted && __atomic_load_n(&words[*came], __ATOMIC_ACQUIRE) >> 32 == 1;) {
+        (*came)++;
+    }
+    CHECK(*came > 0 && *came <= STOP_ROW && STOP_ROW < wanted, "%d of %d rows came", *came, wanted);
+    for (int i = *came; i < wanted; i++) {
+        CHECK(words[i] == 0, "row %d of %d came after row %d did not", i, wanted, *came);
+    }
+    return 0;
+}
+
+/* Rank 0, masking: exactly those are in its output. The reference has the rows of all. */
+static int check_output(struct stopped *s)
+{
+    struct ll_batch *b = &s->batch;
+    struct place source = b->ranks[HERE].source;
+    uint32_t topk = b->shape.batch.topk, row = 0;
+    const int32_t *seen;
+    int came = 0;
+    PASS(check_rows(s, &came));
+    ll_expect_dispatch(b);
+    seen = (const int32_t *)world_peek(&s->world, HERE, world_device(&s->world, source), source.bytes);
+    CHECK(seen != NULL, "no sources");
+    for (uint32_t t = 0; t < b->batch.shape.max_tokens; t++) {
+        for (uint32_t k = 0; k < topk; k++) {
+            if (is_here(b, t, k)) {
+                uint32_t expert = (uint32_t)b->batch.ids[VICTIM][t * topk + k] - EXPERTS * HERE;
+                int32_t at = seen[expert * RANKS * b->batch.shape.max_tokens +
+                                  (uint32_t)b->ref.row_of[VICTIM][t * topk + k]];
+                CHECK((at != -1) == ((int)row < came), "token %u, choice %u: row %u is %s, %d came", t, k,
+                      row, at != -1 ? "there" : "left out", came);
+            }
+        }
+        row += (uint32_t)goes_here(b, t);
+    }
+    return 0;
+}
+
+static int named(struct stopped *s, double begin)
+{
+    struct tern_fault f = TERN_FAULT_INIT;
+    REFUSES(tern_ep_synchronize(s->eps[s->rank]), TERN_TIMEOUT, "rank 2");
+    CHECK(test_seconds() - begin < s->config.timeout_ms * 1e-3 + 6.0, "rank %d ends after %.1f s", s->rank,
+          test_seconds() - begin);
+    OK(tern_fault_get(s->eps[s->rank], &f));
+    CHECK(f.peer == VICTIM && f.operation == TERN_OP_LL_DISPATCH && f.awaited == TERN_AWAIT_DONE,
+          "rank %d: operation %d, peer %d, awaited %d", s->rank, f.operation, f.peer, f.awaited);
+    return 0;
+}
+
+/* The sums of the combine that follows: of every other rank's rows, and nothing of the victim's. */
+static int sums_without(struct stopped *s, const unsigned char *masked)
+{
+    struct ll_batch *b = &s->batch;
+    struct place home = b->ranks[s->rank].home;
+    const void *seen;
+    PASS(ll_combine_issue(b, TERN_LL_BOTH, 0));
+    PASS(world_ep_synchronize(&s->world, s->eps));
+    ll_expect_dispatch(b); /* from which the reference knows the rows; its output is check_output's */
+    ll_expect_masks(b, masked, 1);
+    ll_expect_combine(b);
+    seen = world_peek(&s->world, s->rank, world_device(&s->world, home), home.bytes);
+    CHECK(seen != NULL && memcmp(seen, world_image(&s->world, home), home.bytes) == 0, "rank %d: other sums",
+          s->rank);
+    return 0;
+}
+
+static int rounds_without(struct stopped *s, const unsigned char *masked)
+{
+    struct ll_batch *b = &s->batch;
+    double begin = test_seconds();
+    for (int round = 0; round < ROUNDS; round++) {
+        ll_batch_redraw_ids(b, ROUTING_UNIFORM, &s->rng);
+        ll_expect_masks(b, masked, 0);
+        PASS(world_upload(&s->world));
+        PASS(ll_dispatch_issue(b, TERN_LL_BOTH, 0));
+        PASS(ll_combine_issue(b, TERN_LL_BOTH, 0));
+        ll_expect_dispatch(b);
+        ll_expect_combine(b);
+        PASS(world_ep_synchronize(&s->world, s->eps));
+        PASS(world_verify(&s->world, "a round without one who stopped"));
+    }
+    CHECK(test_seconds() - begin < ROUNDS * s->config.timeout_ms * 1e-3, "%d rounds take %.1f s", ROUNDS,
+          test_seconds() - begin);
+    return 0;
+}
+
+static int left_out(struct stopped *s)
+{
+    static const unsigned char masked[TERN_MAX_RANKS] = {0, 0, 1};
+    struct tern_fault f = TERN_FAULT_INIT;
+    uint64_t seen[2];
+    OK(tern_ep_synchronize(s->eps[s->rank]));
+    OK(tern_ll_mask_peek(s->eps[s->rank], seen));
+    CHECK(seen[0] == 1u << VICTIM, "rank %d sees 0x%llx", s->rank, (unsigned long long)seen[0]);
+    OK(tern_ll_mask_fault(s->eps[s->rank], VICTIM, &f));
+    CHECK(f.peer == VICTIM && f.operation == TERN_OP_LL_DISPATCH, "rank %d: operation %d, peer %d", s->rank,
+          f.operation, f.peer);
+    PASS(s->rank == HERE ? check_output(s) : 0);
+    PASS(sums_without(s, masked));
+    return rounds_without(s, masked);
+}
+
+static int live_or_stop(struct stopped *s, struct procs_page *page)
+{
+    struct tern_comm_config comm = TERN_COMM_CONFIG_INIT;
+    double begin;
+    int came;
+    comm.machine = TERN_MACHINE_CPU;
+    PASS(world_open(&s->world, &page->id, &comm));
+    PASS(world_ep_open(&s->world, &s->config, s->eps));
+    PASS(world_upload(&s->world));
+    if (s->rank == VICTIM) {
+        PASS(lay_trap(s));
+    }
+    begin = test_seconds();
+    PASS(ll_dispatch_issue(&s->batch, TERN_LL_BOTH, 0));
+    if (s->config.ll_mask) {
+        return left_out(s);
+    }
+    PASS(named(s, begin));
+    return s->rank == HERE ? check_rows(s, &came) : 0;
+}
+
+static int body(int rank, struct procs_page *page, void *user)
+{
+    const struct stop *stop = (const struct stop *)user;
+    static const struct tern_ep_config defaults = TERN_EP_CONFIG_INIT;
+    struct stopped s;
+    struct ll_shape shape;
+    int result;
+    test_quiet();
+    memset(&s, 0, sizeof s);
+    memset(&shape, 0, sizeof shape);
+    shape.batch = scene_shape(RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
+    shape.hidden = HIDDEN;
+    s.rng.state = 71;
+    s.rank = rank;
+    s.config = defaults;
+    s.config.num_experts = shape.batch.num_experts;
+    s.config.max_topk = shape.batch.topk;
+    s.config.max_tokens = 1;
+    s.config.max_row_bytes = 16;
+    s.config.timeout_ms = stop->t->scale < 100 ? 4000 : 1200;
+    s.config.ll_mask = stop->ll_mask;
+    ll_config_add(&s.config, &shape, 1);
+    world_init(&s.world, RANKS, rank);
+    ll_batch_init(&s.batch, &s.world, s.eps, &shape, &s.rng);
+    ll_batch_redraw_ids(&s.batch, ROUTING_UNIFORM, &s.rng);
+    if (!s.batch.ranks[HERE].source.arena) {
+        s.batch.ranks[HERE].source =
+            world_take(&s.world, HERE, ARENA_DEVICE, (size_t)EXPERTS * RANKS * MAX_TOKENS * 4, "out_source");
+    }
+    s.batch.ranks[VICTIM].num_sms = 1; /* one block: rows go in the order of tokens */
+    result = live_or_stop(&s, page);
+    ll_batch_fini(&s.batch);
+    world_ep_close(&s.world, s.eps);
+    world_fini(&s.world);
+    return result;
+}
+
+static int stop(struct test *t, uint32_t ll_mask)
+{
+    struct stop it = {t, ll_mask};
+    return procs_run(RANKS, VICTIM, 60, body, &it);
+}
+
+static int is_named(struct test *t) { return stop(t, 0); }
+static int is_masked(struct test *t) { return stop(t, 1); }
+
+int main(int argc, char **argv)
+{
+    struct test t;
+    test_begin(&t, argc, argv);
+    test_run(&t, "a rank that stops between its rows is named", is_named);
+    test_run(&t, "a rank that stops between its rows is masked, and the others go on", is_masked);
+    return test_end(&t);
+}

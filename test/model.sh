@@ -1,0 +1,127 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# The cost model: its predictions stay within 15 % of what is recorded in bench/results/, a parameter or a record
+# that is wrong is noticed, measurements across domains are read, and docs/cost-model.md and its drawing are what
+# the tool says.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+. test/house.inc
+
+tool=tools/tern-cost.py
+if ! have python3; then
+    skip "model: there is no python3"
+    finish
+fi
+
+# says NAME COMMAND...: status 0 and the output in $scratch/out
+says()
+{
+    name=$1
+    shift
+    if "$@" > "$scratch/out" 2> "$scratch/err"; then
+        ok "$name"
+    else
+        tail -n 20 "$scratch/out" "$scratch/err" | sed 's/^/# /'
+        not_ok "$name"
+    fi
+}
+
+# fails NAME COMMAND...: any status but 0
+fails()
+{
+    name=$1
+    shift
+    if "$@" > "$scratch/out" 2> "$scratch/err"; then
+        not_ok "$name"
+    else
+        ok "$name"
+    fi
+}
+
+says "predictions are within 15 % of all recorded measurements that are claimed" python3 $tool check
+num=$(awk '/predictions claimed/ { print $2 }' "$scratch/out")
+if [ "${num:-0}" -ge 100 ]; then ok "there are $num of them"; else not_ok "there are ${num:-no} predictions"; fi
+for change in wire=250 pull=250 sm_store=30 sm_cast=10 sm_add=20 copy=1000 dispatch_fixed=25 combine_fixed=25 \
+    route_fixed=25 ll_spread=400 ll_sums=0.4 ll_home=0.5 ll_dispatch_fixed=12 ll_combine_fixed=14 ll_sum_fixed=12; do
+    fails "$change is seen to be wrong" python3 $tool check $change
+done
+
+# A record across domains: 2 x 2 ranks, whose wire alone takes 1000 us for 48.5 MB.
+record()
+{
+    mkdir -p "$scratch/records"
+    cat > "$scratch/records/far.json" << END
+{"format": 1, "kind": "ep", "notes": {"machine": "cuda, a GPU", "options": "out window"}, "rows": [{"tokens": 4096,
+"hidden": 7168, "topk": 8, "experts": 256, "ranks": 4, "sms": 12, "dtype": "bf16", "layout": "rank", "routing": "uniform",
+"op": "dispatch", "p50": $1, "p99": 1100, "in-a-row": 1040, "logical": 205, "remote": 153, "skew": 1.0, "domains": 2,
+"network-bytes": 48500000, "floor": 1000.0, "#wrong": 0}]}
+END
+}
+record 1050
+says "a record across domains is read" python3 $tool check "$scratch/records"
+if grep -q '2 domains  *1050.0  *103[0-9].[0-9]' "$scratch/out"; then
+    ok "and predicted by its own floor"
+else
+    sed 's/^/# /' "$scratch/out"
+    not_ok "and predicted by its own floor"
+fi
+record 1400
+fails "and fails if it is off" python3 $tool check "$scratch/records"
+cat > "$scratch/records/far.json" << END
+{"format": 1, "kind": "ll", "notes": {"machine": "cuda, a GPU", "model": "NICs of 400 Gb/s, 2 us one way; 0: not modelled"},
+"rows": [{"tokens": 128, "op": "combine", "in-a-row": 150.0, "graph": 0, "hook": 0, "layout": "expert", "compression": "none",
+"domain-size": 2, "ranks": 4, "hidden": 7168, "topk": 8, "experts": 288, "sms": 132, "cast": "fp8", "weights": "combine"}]}
+END
+says "a record of low latency across domains is read" python3 $tool check "$scratch/records"
+sed -i 's/"domain-size": 2/"domain-size": 4/; s/"graph": 0/"graph": 1/' "$scratch/records/far.json"
+fails "and would be another in one domain" python3 $tool check "$scratch/records"
+fails "a parameter that there is not is refused" python3 $tool forecast no_such=1
+
+# What a token hits, by counting draws.
+cat > "$scratch/draws.py" << 'END'
+import random
+import sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, "tools")
+import cost_model
+draw = random.Random(1)
+for ranks, domain, groups in [(16, 8, None), (64, 8, (8, 4)), (16, 8, (8, 4)), (128, 4, (8, 4)), (4, 4, None)]:
+    shape = cost_model.Shape(ranks, 1, domain, groups=groups)
+    num, sums = 4000, [0, 0]
+    for _ in range(num):
+        allowed = range(256)
+        if groups:
+            some = draw.sample(range(groups[0]), groups[1])
+            allowed = [e for e in allowed if e // (256 // groups[0]) in some]
+        hit = {e // (256 // ranks) for e in draw.sample(allowed, 8)}
+        sums[0] += len(hit)
+        sums[1] += len({r // domain for r in hit} - {0})
+    wanted = [shape.rank_rows(), shape.domain_rows()]
+    if any(abs(s / num - w) > 0.03 * max(w, 1) for s, w in zip(sums, wanted)):
+        sys.exit("%d ranks, domains of %d, %s: %s drawn, %s computed" % (ranks, domain, groups, sums, wanted))
+END
+says "ranks and domains that a token goes to, as draws have it" python3 "$scratch/draws.py"
+
+# told FILE LINES: the document has all lines of it
+told()
+{
+    python3 $tool "$1" > "$scratch/lines"
+    grep -vxFf docs/cost-model.md "$scratch/lines" > "$scratch/missing"
+    check "docs/cost-model.md has the $2" "$scratch/missing"
+}
+told parameters "parameters"
+told modelled "times of modelled domains"
+told forecast "times of 16 to 2048 ranks"
+python3 $tool plot "$scratch/plot.svg"
+cmp docs/cost-model.svg "$scratch/plot.svg" > "$scratch/differ" 2>&1
+check "docs/cost-model.svg is what it draws" "$scratch/differ"
+cat > "$scratch/look.py" << 'END'
+import sys
+import xml.etree.ElementTree as tree
+lines = [e for e in tree.parse(sys.argv[1]).iter() if e.tag.endswith("polyline")]
+ys = [float(p.split(",")[1]) for e in lines for p in e.get("points").split()]
+sys.exit(0 if len(lines) == 16 and min(ys) >= 56 and max(ys) <= 336 else "%d lines, y %g to %g" % (len(lines), min(ys), max(ys)))
+END
+says "the drawing has 16 lines, none outside its frame" python3 "$scratch/look.py" docs/cost-model.svg
+finish

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Communicators that go on with the ranks that are left: some have closed, died or been stopped, rank 0
+ * among them. Whoever is left agrees on the same list at once, or when the time for silent ranks is over,
+ * and the new communicator does all that one can. */
+#include "comm_scene.h"
+#include "procs.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { RANKS = 4, PATIENCE_MS = 20000, SHORT_MS = 700 };
+
+static struct tern_shrink_args patient(uint32_t timeout_ms)
+{
+    struct tern_shrink_args args = TERN_SHRINK_ARGS_INIT;
+    args.timeout_ms = timeout_ms;
+    return args;
+}
+
+/* The list is `wanted` (ended by -1), this rank has its place in it, and all that a communicator can do
+ * works. */
+static int check_shrunk(struct tern_comm *comm, const int32_t *old_ranks, int size, const int *wanted,
+                        int self)
+{
+    int n = 0;
+    for (; wanted[n] >= 0; n++) {
+        CHECK(old_ranks[n] == wanted[n], "rank %d: number %d of those left is %d, not %d", self, n,
+              old_ranks[n], wanted[n]);
+        CHECK(wanted[n] != self || tern_comm_rank(comm) == n, "rank %d has number %d", self,
+              tern_comm_rank(comm));
+    }
+    for (int i = n; i < size; i++) {
+        CHECK(old_ranks[i] == -1, "rank %d: past the end stands %d", self, old_ranks[i]);
+    }
+    CHECK(tern_comm_size(comm) == n, "rank %d: %d ranks are left", self, tern_comm_size(comm));
+    return check_all(comm);
+}
+
+/* ---- Ranks that close: threads ---- */
+
+/* Rank 1 closes; then, of those left, the first. Nobody waits for a deadline. */
+static int leavers_actor(struct actor *a)
+{
+    static const int first[] = {0, 2, 3, -1}, second[] = {1, 2, -1};
+    struct tern_comm_config config = config_of(PATIENCE_MS);
+    struct tern_shrink_args args = patient(PATIENCE_MS);
+    struct tern_comm *comm, *shrunk, *last;
+    int32_t old_ranks[RANKS];
+    double begin;
+    OK(tern_comm_open(&a->scene->id, a->rank, RANKS, &config, &comm));
+    OK(tern_comm_barrier(comm));
+    if (a->rank == 1) {
+        tern_comm_close(comm);
+        return 0;
+    }
+    begin = test_seconds();
+    OK(tern_comm_shrink(comm, &args, old_ranks, &shrunk));
+    PASS(check_shrunk(shrunk, old_ranks, RANKS, first, a->rank));
+    tern_comm_close(comm);
+    if (a->rank == 0) {
+        tern_comm_close(shrunk);
+        return 0;
+    }
+    nap_ms(a->rank == 2 ? 300 : 0); /* who is to lead comes last */
+    OK(tern_comm_shrink(shrunk, &args, old_ranks, &last));
+    PASS(check_shrunk(last, old_ranks, RANKS - 1, second, a->rank - 1));
+    CHECK(test_seconds() - begin < PATIENCE_MS * 1e-3 / 2, "it took %.1f s", test_seconds() - begin);
+    tern_comm_close(shrunk);
+    tern_comm_close(last);
+    return 0;
+}
+
+static int leavers(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    return run_threads(&scene, actors, RANKS, leavers_actor);
+}
+
+/* Nobody is lost, and ranks come one after the other, the lowest last: it takes the lead back. */
+static int one_by_one_actor(struct actor *a)
+{
+    static const int all[] = {0, 1, 2, 3, -1};
+    struct tern_comm_config config = config_of(PATIENCE_MS);
+    struct tern_shrink_args args = patient(PATIENCE_MS);
+    struct tern_comm *comm, *shrunk;
+    int32_t old_ranks[RANKS];
+    OK(tern_comm_open(&a->scene->id, a->rank, RANKS, &config, &comm));
+    OK(tern_comm_barrier(comm));
+    nap_ms(700 * (RANKS - 1 - a->rank));
+    OK(tern_comm_shrink(comm, &args, old_ranks, &shrunk));
+    PASS(check_shrunk(shrunk, old_ranks, RANKS, all, a->rank));
+    tern_comm_close(shrunk);
+    tern_comm_close(comm);
+    return 0;
+}
+
+static int one_by_one(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    return run_threads(&scene, actors, RANKS, one_by_one_actor);
+}
+
+/* Fewer are left than must be: all hear the same, and may go on with less. */
+static int too_few_actor(struct actor *a)
+{
+    static const int left[] = {0, 1, 2, -1};
+    struct tern_comm_config config = config_of(PATIENCE_MS);
+    struct tern_shrink_args args = patient(PATIENCE_MS);
+    struct tern_comm *comm, *shrunk = NULL;
+    int32_t old_ranks[RANKS] = {7, 7, 7, 7};
+    OK(tern_comm_open(&a->scene->id, a->rank, RANKS, &config, &comm));
+    OK(tern_comm_barrier(comm));
+    if (a->rank == 3) {
+        tern_comm_close(comm);
+        return 0;
+    }
+    args.min_ranks = 4;
+    note_status(a, tern_comm_shrink(comm, &args, old_ranks, &shrunk));
+    CHECK(shrunk == NULL && old_ranks[0] == 7, "outputs of a failure are untouched");
+    args.min_ranks = 3;
+    OK(tern_comm_shrink(comm, &args, old_ranks, &shrunk));
+    PASS(check_shrunk(shrunk, old_ranks, RANKS, left, a->rank));
+    tern_comm_close(shrunk);
+    tern_comm_close(comm);
+    return 0;
+}
+
+static int too_few(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    PASS(run_threads(&scene, actors, RANKS, too_few_actor));
+    for (int r = 0; r < 3; r++) {
+        CHECK(actors[r].status == TERN_TIMEOUT && strstr(actors[r].text, "rank 3 did not arrive") &&
+                  strstr(actors[r].text, "3 of 4 ranks could go on, and 4 must"),
+              "rank %d: \"%s\"", r, actors[r].text);
+    }
+    return 0;
+}
+
+/* Threads of one process leave no descriptor behind. */
+static int nothing_left(struct test *t)
+{
+    static int (*const bodies[])(struct test *) = {leavers, too_few};
+    return leaves_nothing(t, bodies, 2);
+}
+
+/* ---- Ranks that die or stop: processes ---- */
+
+static int victim;
+
+/* The victim dies where the others wait for it; `domains` of two are whole or not. */
+static int killed_body(int rank, struct procs_page *page, void *user)
+{
+    static const int without_two[] = {0, 1, 3, -1}, without_root[] = {1, 2, 3, -1};
+    struct tern_comm_config config = config_of(PATIENCE_MS);
+    struct tern_shrink_args args = patient(PATIENCE_MS);
+    struct tern_comm *comm, *shrunk;
+    int32_t old_ranks[RANKS];
+    double begin;
+    (void)user;
+    OK(tern_comm_open(&page->id, rank, RANKS, &config, &comm));
+    OK(tern_comm_barrier(comm));
+    if (rank == victim) {
+        raise(SIGKILL);
+    }
+    EXPECT(tern_comm_barrier(comm), TERN_DISCONNECTED);
+    begin = test_seconds();
+    OK(tern_comm_shrink(comm, &args, old_ranks, &shrunk));
+    PASS(check_shrunk(shrunk, old_ranks, RANKS, victim == 0 ? without_root : without_two, rank));
+    CHECK(test_seconds() - begin < PATIENCE_MS * 1e-3 / 2, "it took %.1f s", test_seconds() - begin);
+    tern_comm_close(comm);
+    tern_comm_close(shrunk);
+    return 0;
+}
+
+static int killed(struct test *t)
+{
+    (void)t;
+    victim = 2;
+    return procs_run(RANKS, victim, 30, killed_body, NULL);
+}
+
+static int killed_root(struct test *t)
+{
+    (void)t;
+    victim = 0;
+    return procs_run(RANKS, victim, 30, killed_body, NULL);
+}
+
+enum { PAIRS = 6 };
+
+/* Of three domains of two, the middle one loses a rank: the other of it is left out. */
+static int domains_body(int rank, struct procs_page *page, void *user)
+{
+    static const int whole[] = {0, 1, 4, 5, -1};
+    struct tern_comm_config config = config_of(PATIENCE_MS);
+    struct tern_shrink_args args = patient(PATIENCE_MS);
+    struct tern_comm *comm, *shrunk = NULL;
+    int32_t old_ranks[PAIRS];
+    (void)user;
+    setenv("TERN_DOMAIN_SIZE", "2", 1);
+    OK(tern_comm_open(&page->id, rank, PAIRS, &config, &comm));
+    OK(tern_comm_barrier(comm));
+    if (rank == 3) {
+        raise(SIGKILL);
+    }
+    args.whole_domains = 1;
+    OK(tern_comm_shrink(comm, &args, old_ranks, &shrunk));
+    if (rank == 2) {
+        CHECK(shrunk == NULL && old_ranks[2] == 4, "rank 2 is left out, and knows who goes on");
+    } else {
+        OK(tern_comm_barrier(shrunk));
+        CHECK(tern_comm_size(shrunk) == 4 && memcmp(old_ranks, whole, sizeof whole) == 0,
+              "rank %d: %d ranks are left", rank, tern_comm_size(shrunk));
+    }
+    tern_comm_close(comm);
+    tern_comm_close(shrunk);
+    return 0;
+}
+
+static int whole_domains(struct test *t)
+{
+    (void)t;
+    return procs_run(PAIRS, 3, 30, domains_body, NULL);
+}
+
+/* Rank 0 is stopped: the others wait for it as long as they were told, not more. When it wakes they have
+ * gone on without it, and it may not go on alone. */
+static int stopped_body(int rank, struct procs_page *page, void *user)
+{
+    static const int others[] = {1, 2, 3, -1};
+    struct tern_comm_config config = config_of(PATIENCE_MS);
+    struct tern_shrink_args args = patient(SHORT_MS);
+    struct tern_comm *comm, *shrunk;
+    int32_t old_ranks[RANKS];
+    double begin;
+    (void)user;
+    args.min_ranks = 3;
+    OK(tern_comm_open(&page->id, rank, RANKS, &config, &comm));
+    page->marks[rank] = (double)getpid();
+    OK(tern_comm_barrier(comm));
+    if (rank == 0) {
+        raise(SIGSTOP);
+        REFUSES(tern_comm_shrink(comm, &args, old_ranks, &shrunk), TERN_TIMEOUT,
+                "ranks 1, 2, 3 did not arrive within 700 ms; 1 of 4 ranks could go on, and 3 must");
+        tern_comm_close(comm);
+        return 0;
+    }
+    begin = test_seconds();
+    OK(tern_comm_shrink(comm, &args, old_ranks, &shrunk));
+    CHECK(test_seconds() - begin > SHORT_MS * 1e-3 * 0.9 && test_seconds() - begin < 10, "it took %.1f s",
+          test_seconds() - begin);
+    PASS(check_shrunk(shrunk, old_ranks, RANKS, others, rank));
+    if (rank == 1) {
+        kill((pid_t)page->marks[0], SIGCONT);
+    }
+    tern_comm_close(comm);
+    tern_comm_close(shrunk);
+    return 0;
+}
+
+static int stopped(struct test *t)
+{
+    (void)t;
+    return procs_run(RANKS, -1, 30, stopped_body, NULL);
+}
+
+/* ---- Refusals, and one rank ---- */
+
+static int refusals(struct test *t)
+{
+    struct tern_comm_config config = config_of(1000);
+    struct tern_shrink_args args = TERN_SHRINK_ARGS_INIT;
+    struct tern_comm *comms[2], *shrunk = NULL;
+    (void)t;
+    OK(tern_comm_open_all(2, &config, comms));
+    REFUSES(tern_comm_shrink(comms[0], NULL, NULL, &shrunk), TERN_UNSUPPORTED,
+            "the 2 ranks are one process's");
+    REFUSES(tern_comm_shrink(NULL, NULL, NULL, &shrunk), TERN_INVALID_ARGUMENT, "comm");
+    REFUSES(tern_comm_shrink(comms[0], NULL, NULL, NULL), TERN_INVALID_ARGUMENT, "shrunk");
+    args.min_ranks = 3;
+    REFUSES(tern_comm_shrink(comms[0], &args, NULL, &shrunk), TERN_INVALID_ARGUMENT,
+            "min_ranks is 3, of 2 ranks");
+    args.min_ranks = 0;
+    args.whole_domains = 2;
+    REFUSES(tern_comm_shrink(comms[0], &args, NULL, &shrunk), TERN_INVALID_ARGUMENT, "whole_domains is 2");
+    args.whole_domains = 0;
+    args.reserved = 1;
+    REFUSES(tern_comm_shrink(comms[0], &args, NULL, &shrunk), TERN_INVALID_ARGUMENT, "reserved is 1");
+    CHECK(shrunk == NULL, "outputs of a failure are untouched");
+    tern_comm_close(comms[0]);
+    tern_comm_close(comms[1]);
+    OK(tern_comm_open_all(1, &config, comms));
+    OK(tern_comm_shrink(comms[0], NULL, NULL, &shrunk));
+    CHECK(tern_comm_size(shrunk) == 1, "one rank shrinks to itself");
+    tern_comm_close(shrunk);
+    tern_comm_close(comms[0]);
+    return 0;
+}
+
+/* ---- One rank of somebody's job ---- */
+
+/* Six ranks on three hosts, of which the first is cut off by whoever runs this: the others go on, it may not
+ * do so. */
+static int one_rank(void)
+{
+    static const int left[] = {2, 3, 4, 5};
+    struct tern_comm_config config = config_of(2000);
+    struct tern_shrink_args args = patient(3000);
+    struct tern_comm *comm, *shrunk = NULL;
+    int32_t old_ranks[PAIRS];
+    struct tern_id id;
+    int rank, num_ranks;
+    double end = test_seconds() + 40;
+    enum tern_status status;
+    args.min_ranks = PAIRS / 2 + 1;
+    OK(tern_id_from_environment(&id, &rank, &num_ranks));
+    CHECK(num_ranks == PAIRS, "%d ranks", num_ranks);
+    OK(tern_comm_open(&id, rank, num_ranks, &config, &comm));
+    printf("# rank %d goes on\n", rank);
+    fflush(stdout);
+    while ((status = tern_comm_barrier(comm)) == TERN_OK && test_seconds() < end) {
+        nap_ms(20);
+    }
+    CHECK(status == TERN_TIMEOUT || status == TERN_DISCONNECTED, "%s", tern_status_string(status));
+    if (rank < 2) {
+        REFUSES(tern_comm_shrink(comm, &args, old_ranks, &shrunk), TERN_TIMEOUT,
+                "ranks 2, 3, 4, 5 did not arrive");
+    } else {
+        OK(tern_comm_shrink(comm, &args, old_ranks, &shrunk));
+        CHECK(tern_comm_size(shrunk) == 4 && memcmp(old_ranks, left, sizeof left) == 0, "%d ranks are left",
+              tern_comm_size(shrunk));
+        OK(tern_comm_barrier(shrunk));
+    }
+    tern_comm_close(shrunk);
+    tern_comm_close(comm);
+    return TEST_PASSED;
+}
+
+int main(int argc, char **argv)
+{
+    struct test t;
+    test_begin(&t, argc, argv);
+    test_quiet();
+    if (getenv("TERN_RANK") != NULL) {
+        return one_rank() == TEST_PASSED ? 0 : 1;
+    }
+    test_run(&t, "a killed rank", killed);
+    test_run(&t, "killed rank 0, to which all were connected", killed_root);
+    test_run(&t, "a stopped rank 0 costs the time for silent ranks, and does not go on alone", stopped);
+    test_run(&t, "a domain that lost a rank is left out", whole_domains);
+    test_run(&t, "ranks that close, twice", leavers);
+    test_run(&t, "ranks come one after the other, the lowest last", one_by_one);
+    test_run(&t, "fewer are left than must be", too_few);
+    test_run(&t, "refusals, and one rank", refusals);
+    test_run(&t, "nothing is left behind", nothing_left);
+    return test_end(&t);
+}

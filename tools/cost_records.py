@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predictions of the cost model beside measurements: the JSON of `tern-bench ep` and `tern-bench ll`.
+
+Reads every file below a folder. A row becomes a record if the model has something to say of it; the rest is
+counted by reason. Rows across domains (column `domains` above 1, which `tern-bench ep --domain-size`
+writes) need nothing more than lying there: the wire's own floor and the bytes that crossed are columns of
+theirs."""
+import json
+import os
+import re
+import sys
+sys.dont_write_bytecode = True
+
+import cost_model as model
+
+LIMIT = 0.15  # what a claim may be off by
+
+# Rows that are told but not claimed: the file below the folder, without its end, and the operation.
+NOT_CLAIMED = {
+    ("2026-11-21-4xH200/ep_sms8", "combine"): "older kernels, faster with 8 SMs than 2xH200's",
+    ("2026-11-21-4xH200/ep_fp8_sms8", "combine"): "older kernels, faster with 8 SMs than 2xH200's",
+    ("2026-11-22-4xH200/ep_sms8", "combine"): "as above, the model has 2xH200's figure",
+    ("2026-11-21-2xH200/ep_sms8", "route"): "the model's route does not know how many processors count",
+    ("2026-11-22-4xH200/ep_sms8", "route"): "the model's route does not know how many processors count",
+}
+# First measurements across domains: the kernels wait for memory, and the software NIC for one entry after the
+# other (docs/performance.md); the model is of kernels that keep the network busy.
+for _name in ("ep_far_bf16", "ep_far_fp8", "ep_far_2x2", "ep_far_bf16_nic16_q8", "ep_far_bf16_nic16_q16",
+              "ep_far_bf16_nic16_q16_s40", "ll_far_modelled", "ll_far_2x2"):
+    for _op in ("dispatch", "combine"):
+        NOT_CLAIMED["2026-11-22-1xH200/" + _name, _op] = "kernels across domains leave the network idle yet"
+for _name in ("ep_far_before", "ep_far_bf16", "ep_far_bf16_q16", "ep_far_bf16_q16_s24", "ep_far_bf16_q24",
+              "ep_far_fp8_q16", "ep_far_fp8", "ll_far"):
+    for _op in ("dispatch", "combine"):
+        NOT_CLAIMED["2026-11-22-4xH200/" + _name, _op] = "the same, though they come nearer"
+
+
+class Record:
+    def __init__(self, name, row, measured, predicted):
+        self.name, self.row, self.measured, self.predicted = name, row, measured, predicted
+        self.is_claimed = (name, row["op"]) not in NOT_CLAIMED
+
+    def error(self):
+        return self.predicted / self.measured - 1
+
+    def is_off(self):
+        return self.is_claimed and abs(self.error()) > LIMIT
+
+    def what(self):
+        domains = int(self.row.get("domains") or 1)
+        far = ", %d domains" % domains if domains > 1 else ""
+        return "%s, %d tokens, %d SMs%s" % (self.row["op"], self.row["tokens"], self.row["sms"], far)
+
+
+def _moved(row, shape, domains):
+    """The bytes of a row's own draw, which are rates times its time, whatever the ids were."""
+    traffic = model.Traffic(shape, 1)
+    seconds = row["p50"] * 1e3
+    traffic.rows = row["logical"] * seconds
+    traffic.wire = row["remote"] * seconds
+    traffic.network = 0
+    if domains > 1:
+        traffic.network = row["network-bytes"]
+        traffic.wire = traffic.rows * (shape.domain - 1) / shape.domain
+    return traffic
+
+
+def _busiest(row, shape, traffic):
+    """The wire of the rank that receives most; at most what all others send."""
+    each = model.row_bytes(shape.hidden, "bf16" if row["op"] == "combine" else row["dtype"])
+    if row["skew"] <= 1.05:
+        return traffic.wire  # the fixed parameters are of draws as even as that
+    return min(traffic.wire * row["skew"], shape.tokens * (shape.domain - 1) * each)
+
+
+def _floor_network(row, traffic):
+    """A network whose flow is the row's own floor, over the share of it that was measured."""
+    network = model.modelled(traffic.network / (row["floor"] * 1e3))
+    network.way = model.value("softnic_way")  # the floor has the wire's
+    return network
+
+
+def ep_record(row, notes):
+    """Predicted p50, or the reason why not."""
+    domains = int(row.get("domains") or 1)
+    shape = model.Shape(row["ranks"], row["tokens"], row["ranks"] // domains, row["hidden"], row["topk"],
+                        row["experts"], row["sms"])
+    tensor = "out tensor" in notes.get("options", "")
+    if domains > 1 and not row.get("floor"):
+        return "across domains: route, and what no modelled wire carried"
+    if row["op"] == "route":
+        return model.route(shape)
+    if row["op"] == "chain":
+        return "a chain is the sum of its parts"
+    if row["op"] == "combine" and "combine engine" in notes.get("options", ""):
+        return "combine by copy engine"
+    traffic = _moved(row, shape, domains)
+    network = _floor_network(row, traffic) if domains > 1 else None
+    if domains == 1 and row["layout"] == "rank":
+        traffic.wire = _busiest(row, shape, traffic)
+    if row["op"] == "dispatch":
+        return model.dispatch(shape, row["dtype"], row["layout"], tensor, network, traffic)
+    return model.combine(shape, row["layout"], tensor, network, traffic)
+
+
+def ll_record(row, notes):
+    """Predicted time in a row, from graphs; else the reason why not."""
+    domain = row.get("domain-size") or row["ranks"]
+    is_far = domain < row["ranks"]
+    wire = re.search(r"(\d+) Gb/s.*?(\d+) us one way", notes.get("model", ""))
+    is_plain = not row["hook"] and row["layout"] == "expert" and row["compression"] == "none"
+    if not is_plain or not (row["graph"] or is_far):
+        return "low latency other than replayed from graphs, by expert"
+    if is_far and not (wire and int(wire[1])):
+        return "low latency across domains that no modelled wire carried"
+    shape = model.Shape(row["ranks"], row["tokens"], domain, row["hidden"], row["topk"], row["experts"],
+                        row["sms"])
+    dtype = "bf16" if row["cast"] == "none" else "fp8"
+    network = model.modelled(int(wire[1]) / 8, int(wire[2])) if is_far else None
+    parts = {"dispatch": lambda: model.ll_dispatch(shape, dtype, network),
+             "combine": lambda: model.ll_combine(shape, row["weights"], network)}
+    return parts[row["op"]]() if row["op"] in parts else "a pair is the sum of its parts"
+
+
+def read_file(path, name):
+    """Records, and reasons of rows that are none."""
+    with open(path, encoding="utf-8") as file:
+        report = json.load(file)
+    records, reasons = [], []
+    predict = {"ep": ep_record, "ll": ll_record}.get(report.get("kind"))
+    if predict is None or report["notes"].get("machine", "").startswith("cpu"):
+        return [], ["no GPU's dispatch and combine"]
+    for row in report["rows"]:
+        predicted = predict(row, report["notes"])
+        if isinstance(predicted, str):
+            reasons.append(predicted)
+        else:
+            measured = row["in-a-row"] if report["kind"] == "ll" else row["p50"]
+            records.append(Record(name, row, measured, predicted))
+    return records, reasons
+
+
+def read_folder(folder):
+    """All records below it, in order, and how many rows were left out for which reason."""
+    records, left_out = [], {}
+    for base, folders, files in os.walk(folder):
+        folders.sort()
+        for file in sorted(files):
+            if file.endswith(".json"):
+                name = os.path.relpath(os.path.join(base, file), folder)[:-5]
+                more, reasons = read_file(os.path.join(base, file), name)
+                records += more
+                for reason in reasons:
+                    left_out[reason] = left_out.get(reason, 0) + 1
+    return records, left_out
