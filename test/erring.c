@@ -7,23 +7,27 @@
 #include "net/softnic_parts.h"
 #include "pgas/pgas_nics.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { ENOUGH_PACKETS = 2000 }; /* to see each fault: one in 200 is lost */
 
-static struct softnic_traffic traffic; /* of all objects that have closed */
+static struct softnic_traffic traffic; /* of all objects that have closed, in threads of their own */
+static pthread_mutex_t traffic_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void erring_count(const struct tern_ep *ep)
 {
     struct softnic_traffic t;
     if (ep != NULL && terni_pgas_nics_traffic(ep->network, &t) == TERN_OK) {
+        pthread_mutex_lock(&traffic_lock);
         traffic.sent += t.sent;
         traffic.lost += t.lost;
         traffic.doubled += t.doubled;
         traffic.delayed += t.delayed;
         traffic.reordered += t.reordered;
         traffic.resent += t.resent;
+        pthread_mutex_unlock(&traffic_lock);
     }
 }
 

@@ -217,24 +217,30 @@ TERN_KERNEL(net_tour, struct tour_args, p)
 {
     int next = (p->net.rank + 1) % p->net.num_ranks;
     struct tern_bulk bulk;
-    int status;
+    int status, met;
     tern_bulk_open(&bulk, shared_memory(), TOUR_SHARED);
     status = put_all(p, &bulk, next);
-    status |= tern_barrier_block(&p->net, &p->team);
-    /* What a thread of the rank before has stored by itself comes to another thread of this one. */
-    p->got->stored[tid()] = p->box->stored[TOUR_THREADS - 1 - tid()];
+    /* Without the barrier, the wait, what is to come may still be on its way: it is not looked at. */
+    met = tern_barrier_block(&p->net, &p->team);
+    if (met == TERN_OK) { /* what a thread of the rank before has stored itself comes to another one of this */
+        p->got->stored[tid()] = p->box->stored[TOUR_THREADS - 1 - tid()];
+    }
+    status |= met;
     status |= get_all(p, &bulk, next);
     status |= signal_all(p, next);
-    status |= wait_all(p);
-    copy_seen(p->seen, p->box);
+    met = wait_all(p);
+    if (met == TERN_OK) {
+        copy_seen(p->seen, p->box);
+    }
+    status |= met;
     sync_block();
     if (warp() == 0) { /* all have read: the next round may come */
         status |= tern_barrier_warp(&p->net, &p->team);
     }
     if (tid() == 0) { /* no rank sees this one's mark before it has read, or not at all */
         status |= tern_put_inline(&p->net, next, 0, &p->box->mark, p->round, 4);
-        status |= tern_barrier(&p->net, &p->team);
-        status |= p->box->mark == (uint32_t)p->round ? TERN_OK : TERN_MISMATCH;
+        met = tern_barrier(&p->net, &p->team);
+        status |= met != TERN_OK || p->box->mark == (uint32_t)p->round ? met : TERN_MISMATCH;
     }
     p->status[tid()] |= status;
 }
