@@ -59,6 +59,17 @@ static int check_record(const struct tern_ep *ep, int rank, int num_ranks, int *
     return 0;
 }
 
+static void show_record(struct tern_ep *ep, int rank)
+{
+    struct tern_fault f = TERN_FAULT_INIT;
+    char text[512] = "";
+
+    if (tern_fault_get(ep, &f) == TERN_OK) {
+        tern_fault_text(&f, text, sizeof text);
+    }
+    test_note(__FILE__, __LINE__, "rank %d: %s", rank, text);
+}
+
 /* An operation that somebody's network has failed. */
 struct trial {
     struct tern_ep **eps;
@@ -97,6 +108,9 @@ static int all_end(struct trial *t)
     }
     for (int r = 0; r < t->num_ranks; r++) {
         PASS(check_record(t->eps[r], r, t->num_ranks, &about));
+    }
+    for (int r = 0; t->is_direct && about != t->num_ranks && r < t->num_ranks; r++) {
+        show_record(t->eps[r], r);
     }
     CHECK(!t->is_direct || about == t->num_ranks, "%d records of %d are about rank %d", about, t->num_ranks,
           CULPRIT);
@@ -249,7 +263,7 @@ static int slow(struct scene *s, int operation, int (*how)(struct trial *t))
     return scene_round(s, 0);
 }
 
-static int slow_once(struct test *t, int operation, int (*how)(struct trial *t))
+static int slow_once(const struct test *t, int operation, int (*how)(struct trial *t))
 {
     struct batch_shape shape = scene_shape(RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
     struct scene s;
@@ -274,8 +288,9 @@ static int slow_once(struct test *t, int operation, int (*how)(struct trial *t))
     return result;
 }
 
-/* Who asks gives the other an eighth of the deadline to answer. A machine with other things to do may let it
- * wait for longer once, but not again and again. */
+/* What drags on does so for longer than the deadline, and comes before it message by message. On a machine with
+ * other things to do a rank may not come to speak, or a sound operation not end, within so short times: that
+ * may happen once, but not again and again. */
 static int slow_in(struct test *t, int operation, int (*how)(struct trial *t))
 {
     int result = 1, tries = how == drag_on ? 4 : 1;

@@ -222,7 +222,7 @@ TERN_KERNEL(net_tour, struct tour_args, p)
     status = put_all(p, &bulk, next);
     /* Without the barrier, the wait, what is to come may still be on its way: it is not looked at. */
     met = tern_barrier_block(&p->net, &p->team);
-    if (met == TERN_OK) { /* what a thread of the rank before has stored itself comes to another one of this */
+    if (met == TERN_OK) { /* what a thread of the rank before has stored comes to another of this */
         p->got->stored[tid()] = p->box->stored[TOUR_THREADS - 1 - tid()];
     }
     status |= met;

@@ -418,7 +418,7 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
         s->num_domains > 1 ? align_up(terni_pgas_own_bytes((int)s->num_ranks, EP_NET_TEAMS), ALIGNMENT) : 0;
     l.control = at;
     l.done = take(&at, (uint64_t)s->domain_ranks * EP_MAX_BLOCKS * sizeof(uint64_t));
-    l.abort = take(&at, 2 * sizeof(uint64_t)); /* and whom the rank waits for (kernels/inter_fault.h) */
+    l.abort = take(&at, 3 * sizeof(uint64_t)); /* and whom the rank waits for (kernels/inter_fault.h) */
     l.message = take(&at, 2ull * s->domain_ranks * MESSAGE_WORDS * sizeof(uint64_t));
     l.counts =
         take(&at, 2ull * s->num_ranks * (s->domain_ranks + (uint64_t)s->domain_experts) * sizeof(uint64_t));

@@ -7,7 +7,8 @@
  *
  *   done[R][B]      u64  written by block b of rank s: the epoch it has finished   one writer a word
  *   abort           u64  written by any rank: some rank gave up, see ABORT_*
- *   waits           u64  behind it; by the rank itself: whom it waits for in another domain. Mates clear it
+ *   waits           u64  behind it; by the rank itself: whom it waits for in another domain
+ *   said            u64  behind that; likewise: when it last said so, by its clock
  *   message[2][R]   tagged words from rank s: it is in, and where its outputs are; by parity of the epoch
  *   counts[2][R]    tagged words from rank s: its count row (route only); likewise
  *   pieces[R][P]    u64  written by rank s's copy engine: the run whose piece p of its rows is in staging

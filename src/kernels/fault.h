@@ -34,15 +34,15 @@ enum { OP_STATUS_INVALID = -1, OP_STATUS_MISMATCH = -10, OP_STATUS_TIMEOUT = -11
  * while: who waits for a rank that waits for another domain is not to be the first to speak; least of all
  * about its own blocks, which have a rank to name when they give up. */
 #ifndef OP_AWAITS_ON
-#define OP_AWAITS_ON(f, of, elapsed_ns) 0
+#define OP_AWAITS_ON(f, of, elapsed_ns, said) ((void)(said), 0)
 #endif
 
 /* Whether a rank whose last word did not come waits itself, for somebody whom the note then names. */
 #ifndef OP_EXCUSES
-#define OP_EXCUSES(f, note) 0
+#define OP_EXCUSES(f, note, said) 0
 #endif
-/* Beside a rank's abort word: whom it waits for, in the same form (inter_fault.h). */
-enum { OP_WAITS_WORD = 1 };
+/* Beside a rank's abort word: whom it waits for, in the same form, and when it last said so (inter_fault.h). */
+enum { OP_WAITS_WORD = 1, OP_SAID_WORD = 2 };
 
 TERN_DEVICE uint64_t *op_word(const struct op_frame *f, int rank, uint64_t offset, int i)
 {

@@ -25,14 +25,15 @@
 TERN_DEVICE int rail_peer(const struct op_frame *f, int e) { return e * f->num_ranks + f->rank; }
 TERN_DEVICE int rail_note(const struct op_frame *f, int e) { return rail_peer(f, e) - f->first_rank; }
 
-/* This rank waits for note->peer, in this operation: said again at every look at the clock, because mates
- * clear it when they ask. */
+/* This rank waits for note->peer, in this operation: said at every look at the clock, with the time, by which
+ * mates see that it still does. */
 TERN_DEVICE void inter_says(const struct op_frame *f, const struct op_note *note)
 {
     uint64_t word = ABORT_WORD(note->peer + OP_FIRST_RANK(f), note->reporter + OP_FIRST_RANK(f),
                                OP_STATUS_TIMEOUT, note->awaited);
-    /* Relaxed: nothing is read on the strength of it. Pairs with inter_excuses in a mate. */
+    /* Relaxed: nothing is read on the strength of it. Pair with inter_awaits_on, inter_excuses in a mate. */
     st_relaxed_sys_u64(op_own_word(f, f->abort_offset, OP_WAITS_WORD), word | note->epoch << 48);
+    st_relaxed_sys_u64(op_own_word(f, f->abort_offset, OP_SAID_WORD), clock_ns());
 }
 
 /* After a look that found nothing. 0: the operation is to be abandoned. */

@@ -7,37 +7,36 @@
 
 /* Frames number ranks from the domain's first here, and a rank's end is awaited longer than what it may
  * itself await of another domain (fault.h, inter_fault.h). */
-#define OP_FIRST_RANK(f)                ((f)->first_rank)
-#define OP_AWAITS_ON(f, of, elapsed_ns) inter_awaits_on(f, of, elapsed_ns)
-#define OP_EXCUSES(f, note)             inter_excuses(f, note)
+#define OP_FIRST_RANK(f)                      ((f)->first_rank)
+#define OP_AWAITS_ON(f, of, elapsed_ns, said) inter_awaits_on(f, of, elapsed_ns, said)
+#define OP_EXCUSES(f, note, said)             inter_excuses(f, note, said)
 
 #include "kernels/fault.h"
 
 /* Whether the end of rank `of` is still awaited. It is no proof of guilt that it has not come: that rank may
- * wait for another domain itself, and its patience begins anew with every message. So it is asked: from the
- * deadline on its word is cleared, and what it says in the last eighth counts. */
-TERN_DEVICE int inter_awaits_on(const struct op_frame *f, int of, uint64_t elapsed_ns)
+ * wait for another domain itself, and its patience begins anew with every message. So when the deadline has
+ * passed it is seen when that rank last said so, and a quarter later whether it has said it again. */
+TERN_DEVICE int inter_awaits_on(const struct op_frame *f, int of, uint64_t elapsed_ns, uint64_t *said)
 {
     if (of == f->rank) {
         return elapsed_ns <= 2 * f->timeout_ns;
     }
-    if (elapsed_ns <= f->timeout_ns + f->timeout_ns / 8) {
-        /* Relaxed: see inter_says. */
-        st_relaxed_sys_u64(op_word(f, of, f->abort_offset, OP_WAITS_WORD), 0);
+    if (*said == 0) {
+        /* Relaxed: see inter_says. 1 is no time of a clock: that rank has never said it. */
+        *said = ld_relaxed_sys_u64(op_word(f, of, f->abort_offset, OP_SAID_WORD));
+        *said += *said == 0;
     }
     return elapsed_ns <= f->timeout_ns + f->timeout_ns / 4;
 }
 
-/* 1: rank note->peer waits for one of another domain, and the note is as if it had told itself. */
-TERN_DEVICE int inter_excuses(const struct op_frame *f, struct op_note *note)
+/* 1: rank note->peer waits for one of another domain, and the note is as if it had told itself. `said`: of
+ * inter_awaits_on. */
+TERN_DEVICE int inter_excuses(const struct op_frame *f, struct op_note *note, uint64_t said)
 {
-    uint64_t word = 0, begin = clock_ns();
-    while (note->peer != f->rank && word == 0 && clock_ns() - begin < f->timeout_ns / 64) {
-        /* Another mate may just have cleared it, to ask itself. */
-        word = ld_relaxed_sys_u64(op_word(f, note->peer, f->abort_offset, OP_WAITS_WORD));
-        spin();
-    }
-    if (word == 0 || word >> 48 != (note->epoch & 0xffffu)) {
+    /* Relaxed: see inter_says. */
+    uint64_t word = ld_relaxed_sys_u64(op_word(f, note->peer, f->abort_offset, OP_WAITS_WORD));
+    uint64_t again = ld_relaxed_sys_u64(op_word(f, note->peer, f->abort_offset, OP_SAID_WORD));
+    if (note->peer == f->rank || again <= said || word >> 48 != (note->epoch & 0xffffu)) {
         return 0;
     }
     op_note_word(f, note, word);

@@ -195,6 +195,7 @@ TERN_DEVICE int op_await_done(const struct op_frame *f, uint64_t epoch, const st
 {
     const uint64_t *word = op_done(f, f->own, s, b);
     struct op_patience patience = {0, 0};
+    uint64_t said = 0;
     for (;;) {
         /* Pairs with the fence and store in op_leave: that block's rows are here; or its reads are over. */
         uint64_t seen = ld_acquire_sys_u64(word);
@@ -203,11 +204,11 @@ TERN_DEVICE int op_await_done(const struct op_frame *f, uint64_t epoch, const st
         }
         struct op_note note = {OP_STATUS_TIMEOUT, OP_AWAIT_DONE, s, f->rank, epoch, epoch, seen, 0, 0, 0};
         int verdict = op_patient(f, &patience, &note);
-        if (verdict == OP_EXPIRED && OP_AWAITS_ON(f, s, note.elapsed_ns)) {
+        if (verdict == OP_EXPIRED && OP_AWAITS_ON(f, s, note.elapsed_ns, &said)) {
             continue;
         }
         if (verdict == OP_EXPIRED) {
-            for (int r = 0, excused = OP_EXCUSES(f, &note); !excused && r < f->num_ranks; r++) {
+            for (int r = 0, excused = OP_EXCUSES(f, &note, said); !excused && r < f->num_ranks; r++) {
                 int late = 0;
                 for (uint64_t i = 0; i < t->blocks[r]; i++) {
                     late |= ld_relaxed_sys_u64(op_done(f, f->own, r, (int)i)) < epoch;

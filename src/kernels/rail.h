@@ -31,7 +31,7 @@
 #ifdef TERN_WEAKEN_RAIL
 #define RAIL_LOAD(p) ld_relaxed_sys_u64(p)
 #else
-/* Pairs with the signal of rail_put and of rail_credit at the peer. */
+/* Pairs with rail_signal and with the put and signal of rail_put at the peer. */
 #define RAIL_LOAD(p) ld_acquire_sys_u64(p)
 #endif
 #ifdef TERN_TEST_NO_RAIL_PROXY
@@ -309,17 +309,16 @@ TERN_DEVICE int rail_is_near(const struct rail *r, int e)
     return net_route_to(&r->p->world.net, rail_peer(r->f, e)) == NET_ROUTE_P2P;
 }
 
-/* What the rail peer in domain e is to do to a word that goes on by `bytes`, to `end`. */
-struct rail_signal {
-    int op; /* enum tern_signal */
-    uint64_t value;
-};
-
-TERN_DEVICE struct rail_signal rail_signal_of(const struct rail *r, int e, uint64_t bytes, uint64_t end)
+/* One thread: this stream's word among the rail peer's `words` goes on by `bytes`, to `end`: set where loads
+ * and stores lead there, added to elsewhere. */
+TERN_DEVICE int rail_signal(const struct rail *r, uint32_t stream, uint64_t *words, uint64_t bytes,
+                            uint64_t end)
 {
-    int sets = rail_is_near(r, e);
-    struct rail_signal s = {sets ? TERN_SIGNAL_SET : TERN_SIGNAL_ADD, sets ? end : bytes};
-    return s;
+    const struct rail_args *p = r->p;
+    int e = rail_far_end(p, stream), sets = rail_is_near(r, e);
+    return route_signal(&p->world.net, rail_peer(r->f, e), rail_queue(p, stream),
+                        words + rail_at_peer(p, stream), 8, sets ? TERN_SIGNAL_SET : TERN_SIGNAL_ADD,
+                        sets ? end : bytes);
 }
 
 /* The ring that messages of a stream are written to: its peer's, or this rank's, from which rail_put takes
@@ -338,19 +337,16 @@ TERN_DEVICE int rail_put(const struct rail *r, const struct rail_piece *piece)
     const struct rail_args *p = r->p;
     uint32_t there = rail_at_peer(p, piece->stream);
     int e = rail_far_end(p, piece->stream);
-    struct rail_signal tail = rail_signal_of(r, e, piece->bytes, piece->end);
     int status = TERN_OK;
     if (rail_is_near(r, e)) {
         sync_warp();
-        status = lane() != 0 ? TERN_OK
-                             : route_signal(&p->world.net, rail_peer(r->f, e), rail_queue(p, piece->stream),
-                                            p->tails + there, 8, tail.op, tail.value);
+        status = lane() != 0 ? TERN_OK : rail_signal(r, piece->stream, p->tails, piece->bytes, piece->end);
         status = (int)shfl_u32((uint32_t)status, 0);
     } else {
         status = route_put_signal(
             &p->world.net, group_of(GROUP_WARP), rail_peer(r->f, e), rail_queue(p, piece->stream),
             rail_arrived_ring(p, there) + piece->offset, rail_send_ring(p, piece->stream) + piece->offset,
-            (uint64_t)piece->num * p->stride, p->tails + there, 8, tail.op, tail.value, 0);
+            (uint64_t)piece->num * p->stride, p->tails + there, 8, TERN_SIGNAL_ADD, piece->bytes, 0);
     }
     return inter_carried(r->f, r->epoch, e, status, lane() == 0);
 }
@@ -359,12 +355,8 @@ TERN_DEVICE int rail_put(const struct rail *r, const struct rail_piece *piece)
  * be written again. */
 TERN_DEVICE int rail_credit(const struct rail *r, uint32_t stream, uint64_t bytes, uint64_t end)
 {
-    const struct rail_args *p = r->p;
-    int e = rail_far_end(p, stream);
-    struct rail_signal credit = rail_signal_of(r, e, bytes, end);
-    int status = route_signal(&p->world.net, rail_peer(r->f, e), rail_queue(p, stream),
-                              p->credits + rail_at_peer(p, stream), 8, credit.op, credit.value);
-    return inter_carried(r->f, r->epoch, e, status, 1);
+    int status = rail_signal(r, stream, r->p->credits, bytes, end);
+    return inter_carried(r->f, r->epoch, rail_far_end(r->p, stream), status, 1);
 }
 
 /* Threads of block 0 at the end of an operation, when all blocks of the rank have left it: the next one
