@@ -72,9 +72,8 @@ class Buffer:
     # ---- Lifetime
 
     def destroy(self) -> None:
-        """COLLECTIVE. For a Buffer with explicitly_destroy=True. After a fault it raises that once
-        more, and the Buffer is gone all the same."""
-        assert self.explicitly_destroy, "destroy() is for a Buffer with explicitly_destroy=True"
+        """COLLECTIVE. With explicitly_destroy=True a Buffer waits for it, else it may come early.
+        After a fault it raises that once more, and the Buffer is gone all the same."""
         self._destroy()
 
     def _destroy(self) -> None:
@@ -172,9 +171,7 @@ class Buffer:
         previous_event: Optional[EventOverlap] = None,
         async_finish: bool = False,
         allocate_on_comm_stream: bool = False,
-    ) -> Tuple[
-        torch.Tensor, Optional[torch.Tensor], torch.Tensor, torch.Tensor, EventOverlap
-    ]:
+    ) -> Tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, torch.Tensor, EventOverlap]:
         """(tokens for each rank, for each node of 8 if there are several, choices of each expert,
         who gets which token, event)."""
         with self._streams.operation(
@@ -268,9 +265,12 @@ class Buffer:
         self._comm()
         settings = config or self.get_combine_config(self.group_size)
         biases = (bias,) if isinstance(bias, torch.Tensor) else tuple(bias or ())
-        with self._streams.operation(
-            previous_event, async_finish, allocate_on_comm_stream
-        ) as operation, torch.no_grad():
+        with (
+            self._streams.operation(
+                previous_event, async_finish, allocate_on_comm_stream
+            ) as operation,
+            torch.no_grad(),
+        ):
             operation.reads(x, topk_weights, biases)
             sums = self._normal.combine(
                 x,

@@ -166,6 +166,11 @@ def register() -> Operators:
     combine = torch.library.custom_op("tern::combine", _combine, mutates_args=())
     combine.register_fake(_combine_shapes)
     combine.register_autograd(_back_combine, setup_context=_keep_combine)
+    if hasattr(dispatch, "register_effect"):  # 2.10
+        from torch.library import EffectType
+
+        dispatch.register_effect(EffectType.ORDERED)
+        combine.register_effect(EffectType.ORDERED)
     return Operators(dispatch, combine)
 
 

@@ -24,6 +24,7 @@ WORLDS = [
     ("test_deep_ep_low_latency", 4, ()),
     ("test_deep_ep_masks", 4, ()),
     ("test_deep_ep_elastic", 4, ()),
+    ("test_deep_ep_references", 4, ()),
     ("test_deep_ep_callers", 4, ()),
     ("test_lost", 4, (3,)),
     ("test_deep_ep_lost", 4, (3,)),
