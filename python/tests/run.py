@@ -17,6 +17,7 @@ WORLDS = [
     ("test_low_latency", 4, ()),
     ("test_gradients", 4, ()),
     ("test_compiled", 2, ()),
+    ("test_torch_compile", 2, ()),
     ("test_tools", 1, ()),
     ("test_deep_ep_buffer", 1, ()),
     ("test_deep_ep_normal", 4, ()),
