@@ -15,6 +15,7 @@ from .config import Config
 from .event import EventHandle, EventOverlap
 from .low_latency import LowLatency
 from .normal import Normal
+from .runtime import Runtime
 from .streams import Streams
 
 Rows = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
@@ -48,14 +49,14 @@ class Buffer:
         enable_shrink: bool = False,
         comm: Any = None,
     ) -> None:
-        self.runtime: Optional[tern.Communicator] = None
+        self.runtime: Optional[Runtime] = None
         if group is None and comm is None:
             raise ValueError("a Buffer needs a group, or a comm of mpi4py")
         heap = max(_LEAST_BYTES, -(-num_nvl_bytes // 2**22) * 2**21)  # half of it, in whole MiB
         if group is not None:
-            self.runtime = tern.Communicator.from_torch(group, heap_bytes=heap)
+            self.runtime = Runtime.from_torch(group, heap_bytes=heap)
         else:
-            self.runtime = tern.Communicator.from_mpi(comm, heap_bytes=heap)
+            self.runtime = Runtime.from_mpi(comm, heap_bytes=heap)
         self.group = group
         self.rank: int = self.runtime.rank
         self.group_size: int = self.runtime.size
@@ -63,6 +64,7 @@ class Buffer:
         self.low_latency_mode = low_latency_mode
         self.explicitly_destroy, self.enable_shrink = explicitly_destroy, enable_shrink
         self._streams = Streams(self.runtime)
+        self.runtime.comm_stream = self._streams.own
         self._normal = Normal(self.runtime, self._streams, heap)
         self._low_latency = LowLatency(self.runtime, self._streams, enable_shrink)
         self._local: Dict[bool, torch.Tensor] = {}

@@ -20,6 +20,7 @@ from .elastic_handle import EPHandle
 from .event import EventHandle, EventOverlap
 from .exchange import Exchange
 from .routes import Plan, Routes
+from .runtime import Runtime
 from .streams import Streams
 
 Rows = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
@@ -57,14 +58,14 @@ class ElasticBuffer:
         num_gpu_timeout_secs: int = 100,
         explicitly_destroy: bool = False,
     ) -> None:
-        self.runtime: Optional[tern.Communicator] = None
+        self.runtime: Optional[Runtime] = None
         if num_cpu_bytes:
             raise tern.Unsupported(f"{num_cpu_bytes} bytes of CPU memory: there is no Engram here")
         if num_bytes is None:
             assert num_max_tokens_per_rank and hidden, "give num_bytes, or the shape of a batch"
             num_bytes = self.get_buffer_size_hint(group, num_max_tokens_per_rank, hidden, num_topk)
         half = max(2**24, _up(num_bytes // 2, _GRANULE))
-        self.runtime = tern.Communicator.from_torch(
+        self.runtime = Runtime.from_torch(
             group, heap_bytes=half, timeout_ms=1000 * num_gpu_timeout_secs
         )
         self.group, self.num_bytes = group, num_bytes
@@ -79,6 +80,7 @@ class ElasticBuffer:
         self.prefer_overlap_with_compute = prefer_overlap_with_compute
         self.allow_multiple_reduction = allow_multiple_reduction
         self._streams = Streams(self.runtime)
+        self.runtime.comm_stream = self._streams.own
         self._routes = Routes(self.runtime, half)
         self._exchange = Exchange(self.runtime, self._streams)
 

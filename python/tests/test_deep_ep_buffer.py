@@ -98,7 +98,13 @@ class Lifetimes(unittest.TestCase):
         with self.assertRaises(tern.BadState):
             buffer.dispatch(torch.ones(1, 64).bfloat16(), handle=handle)
         early = deep_ep.Buffer(dist.group.WORLD)
+        runtime = early.runtime
+        self.assertEqual((runtime.get_num_rdma_ranks(), runtime.get_rdma_rank()), (1, 0))
+        self.assertEqual(runtime.get_local_device_id(), early._comm().place[1])
+        self.assertIs(runtime.get_comm_stream(), early.get_comm_stream())
+        self.assertEqual((runtime.is_available(), runtime.is_internode_available()), (True, False))
         early.destroy()
+        self.assertFalse(runtime.is_available())
         self.assertIsNone(early.runtime)
         told = io.StringIO()
         with contextlib.redirect_stderr(told):

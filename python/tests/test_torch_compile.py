@@ -17,6 +17,8 @@ EXPERTS, TOPK, TOKENS, HIDDEN = 8, 2, 24, 64
 HAS_OPERATORS = compiled.OPERATORS is not None
 HAS_EFFECTS = HAS_OPERATORS and hasattr(compiled.OPERATORS.dispatch, "register_effect")
 
+EXACT = unittest.skipUnless(HAS_EFFECTS, "old torch, which guards on sizes that it does not know")
+
 
 def layer(route, x, weights, bias, num_rows):
     rows = route.dispatch(x, weights, num_rows=num_rows)
@@ -71,20 +73,26 @@ class Compile(RankTest):
                 most = float((have - want).abs().max())
                 self.assertLessEqual(most, near * float(want.abs().max()), (i, layout))
             route.close()
-        self.assertLessEqual(self.graphs, 2)  # of the first sizes, and of any
+        if HAS_EFFECTS:  # an older torch may compile for each route
+            self.assertLessEqual(self.graphs, 2)  # of the first sizes, and of any
 
+    @EXACT
     def test_by_rank(self):
         self.same_as_eager("rank", None)
 
     def test_by_rank_in_static_shapes(self):
         self.same_as_eager("rank", self.size * TOKENS)
 
+    @EXACT
     def test_by_expert(self):
         self.same_as_eager("expert", None)
 
+    def test_by_expert_in_static_shapes(self):
+        self.same_as_eager("expert", self.size * TOKENS * TOPK)
+
     @unittest.skipUnless(shutil.which("c++") or shutil.which("g++"), "there is no C++ compiler")
     def test_inductor(self):
-        for num_rows in (None, self.size * TOKENS):
+        for num_rows in (None, self.size * TOKENS) if HAS_EFFECTS else (self.size * TOKENS,):
             torch._dynamo.reset()
             self.graphs = 0
             self.same_as_eager("rank", num_rows, "inductor", near=0.02)
@@ -136,7 +144,7 @@ class Compile(RankTest):
         x, ids, weights = batch(self.rank, TOKENS, HIDDEN, EXPERTS, TOPK)
         route = self.ep.route(ids)
         x = x.requires_grad_()
-        sums = self.compile(layer)(route, x, weights, None, None)
+        sums = self.compile(layer)(route, x, weights, None, self.size * TOKENS)
         route.update(ids)
         with self.assertRaisesRegex(tern.BadState, "updated 1 times"):
             sums.sum().backward()
