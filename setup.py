@@ -61,7 +61,8 @@ setup(
     python_requires=">=3.9",
     extras_require={"torch": ["torch>=1.13"]},
     package_dir={"": "python"},
-    packages=["tern", "deep_ep", "deep_ep.utils"],
+    packages=["tern", "deep_ep", "deep_ep.buffers", "deep_ep.utils"],
+    py_modules=["deep_ep_cpp"],
     package_data={"tern": ["py.typed", "_tern.pyi"], "deep_ep": ["py.typed"]},
     ext_modules=[
         Extension(

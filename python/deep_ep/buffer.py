@@ -15,6 +15,7 @@ from .config import Config
 from .event import EventHandle, EventOverlap
 from .low_latency import LowLatency
 from .normal import Normal
+from .runtime import Runtime
 from .streams import Streams
 
 Rows = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
@@ -48,14 +49,14 @@ class Buffer:
         enable_shrink: bool = False,
         comm: Any = None,
     ) -> None:
-        self.runtime: Optional[tern.Communicator] = None
+        self.runtime: Optional[Runtime] = None
         if group is None and comm is None:
             raise ValueError("a Buffer needs a group, or a comm of mpi4py")
         heap = max(_LEAST_BYTES, -(-num_nvl_bytes // 2**22) * 2**21)  # half of it, in whole MiB
         if group is not None:
-            self.runtime = tern.Communicator.from_torch(group, heap_bytes=heap)
+            self.runtime = Runtime.from_torch(group, heap_bytes=heap)
         else:
-            self.runtime = tern.Communicator.from_mpi(comm, heap_bytes=heap)
+            self.runtime = Runtime.from_mpi(comm, heap_bytes=heap)
         self.group = group
         self.rank: int = self.runtime.rank
         self.group_size: int = self.runtime.size
@@ -63,6 +64,7 @@ class Buffer:
         self.low_latency_mode = low_latency_mode
         self.explicitly_destroy, self.enable_shrink = explicitly_destroy, enable_shrink
         self._streams = Streams(self.runtime)
+        self.runtime.comm_stream = self._streams.own
         self._normal = Normal(self.runtime, self._streams, heap)
         self._low_latency = LowLatency(self.runtime, self._streams, enable_shrink)
         self._local: Dict[bool, torch.Tensor] = {}
@@ -72,9 +74,8 @@ class Buffer:
     # ---- Lifetime
 
     def destroy(self) -> None:
-        """COLLECTIVE. For a Buffer with explicitly_destroy=True. After a fault it raises that once
-        more, and the Buffer is gone all the same."""
-        assert self.explicitly_destroy, "destroy() is for a Buffer with explicitly_destroy=True"
+        """COLLECTIVE. With explicitly_destroy=True a Buffer waits for it, else it may come early.
+        After a fault it raises that once more, and the Buffer is gone all the same."""
         self._destroy()
 
     def _destroy(self) -> None:
@@ -172,9 +173,7 @@ class Buffer:
         previous_event: Optional[EventOverlap] = None,
         async_finish: bool = False,
         allocate_on_comm_stream: bool = False,
-    ) -> Tuple[
-        torch.Tensor, Optional[torch.Tensor], torch.Tensor, torch.Tensor, EventOverlap
-    ]:
+    ) -> Tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, torch.Tensor, EventOverlap]:
         """(tokens for each rank, for each node of 8 if there are several, choices of each expert,
         who gets which token, event)."""
         with self._streams.operation(
@@ -268,9 +267,12 @@ class Buffer:
         self._comm()
         settings = config or self.get_combine_config(self.group_size)
         biases = (bias,) if isinstance(bias, torch.Tensor) else tuple(bias or ())
-        with self._streams.operation(
-            previous_event, async_finish, allocate_on_comm_stream
-        ) as operation, torch.no_grad():
+        with (
+            self._streams.operation(
+                previous_event, async_finish, allocate_on_comm_stream
+            ) as operation,
+            torch.no_grad(),
+        ):
             operation.reads(x, topk_weights, biases)
             sums = self._normal.combine(
                 x,

@@ -2,7 +2,9 @@
 """deep_ep.ElasticBuffer: dispatch and combine without a layout call, also expanded by expert.
 
 Rows by rank are in the order of the normal mode of Buffer, expanded ones by expert, source rank,
-token and choice: always, so that `deterministic` has nothing to add.
+token and choice: always, so that `deterministic` has nothing to add. Behind expanded rows there is
+a route by rank, too: along it ranks tell whose the rows are, and combine goes, if it may reduce
+more than once.
 """
 
 import sys
@@ -18,6 +20,7 @@ from .elastic_handle import EPHandle
 from .event import EventHandle, EventOverlap
 from .exchange import Exchange
 from .routes import Plan, Routes
+from .runtime import Runtime
 from .streams import Streams
 
 Rows = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
@@ -32,7 +35,8 @@ def _up(value: int, step: int) -> int:
 class ElasticBuffer:
     """COLLECTIVE to make. Either num_bytes or the shape of the largest batch; half of the bytes is
     for outputs, half for what combine reads. num_gpu_timeout_secs is the deadline of every wait.
-    num_topk, use_fp8_dispatch, deterministic, allow_hybrid_mode, allow_multiple_reduction, sl_idx,
+    allow_multiple_reduction: expanded rows of a token are added and rounded on their rank, before
+    they go home. num_topk, use_fp8_dispatch, deterministic, allow_hybrid_mode, sl_idx,
     num_allocated_qps and num_cpu_timeout_secs are taken and not needed."""
 
     def __init__(
@@ -54,14 +58,14 @@ class ElasticBuffer:
         num_gpu_timeout_secs: int = 100,
         explicitly_destroy: bool = False,
     ) -> None:
-        self.runtime: Optional[tern.Communicator] = None
+        self.runtime: Optional[Runtime] = None
         if num_cpu_bytes:
             raise tern.Unsupported(f"{num_cpu_bytes} bytes of CPU memory: there is no Engram here")
         if num_bytes is None:
             assert num_max_tokens_per_rank and hidden, "give num_bytes, or the shape of a batch"
             num_bytes = self.get_buffer_size_hint(group, num_max_tokens_per_rank, hidden, num_topk)
         half = max(2**24, _up(num_bytes // 2, _GRANULE))
-        self.runtime = tern.Communicator.from_torch(
+        self.runtime = Runtime.from_torch(
             group, heap_bytes=half, timeout_ms=1000 * num_gpu_timeout_secs
         )
         self.group, self.num_bytes = group, num_bytes
@@ -74,13 +78,14 @@ class ElasticBuffer:
         self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
         self.explicitly_destroy = explicitly_destroy
         self.prefer_overlap_with_compute = prefer_overlap_with_compute
+        self.allow_multiple_reduction = allow_multiple_reduction
         self._streams = Streams(self.runtime)
+        self.runtime.comm_stream = self._streams.own
         self._routes = Routes(self.runtime, half)
         self._exchange = Exchange(self.runtime, self._streams)
 
     def destroy(self) -> None:
-        """COLLECTIVE. For an ElasticBuffer with explicitly_destroy=True."""
-        assert self.explicitly_destroy, "destroy() is for one with explicitly_destroy=True"
+        """COLLECTIVE. With explicitly_destroy=True it is waited for, else it may come early."""
         self._destroy()
 
     def _destroy(self) -> None:
@@ -197,9 +202,7 @@ class ElasticBuffer:
         do_expand: bool = False,
         do_zero_padding: bool = False,
         use_tma_aligned_col_major_sf: bool = False,
-    ) -> Tuple[
-        Rows, Optional[torch.Tensor], Optional[torch.Tensor], EPHandle, EventOverlap
-    ]:
+    ) -> Tuple[Rows, Optional[torch.Tensor], Optional[torch.Tensor], EPHandle, EventOverlap]:
         """COLLECTIVE. (rows, ids or None if expanded, weights, handle, event). do_cpu_sync: default
         True, and False along a handle: rows as many as come; else as many as can come. num_qps:
         taken and not needed."""
@@ -242,6 +245,10 @@ class ElasticBuffer:
                     known = route.counts
                     plan.num_rows, num_recv = known.num_rows, known.num_tokens
                     counts = list(known.expert_counts)
+                if do_expand:
+                    by_rank = self._plan(ids, num_experts, most, False, 1)
+                    by_rank.num_rows = num_recv
+                    behind = self._behind(by_rank)
             got = route.plain_dispatch(
                 tuple(parts),
                 topk_weights,
@@ -264,10 +271,10 @@ class ElasticBuffer:
                     num_recv,
                     counts,
                     told,
-                    got.source,
-                    got.topk_idx,
+                    behind if do_expand else got,
+                    by_rank if do_expand else None,
                 )
-                operation.makes(told, ids, got.source)
+                operation.makes(told, ids, handle.source, handle.local_ids)
                 if cumulative_local_expert_recv_stats is not None:
                     stats = cumulative_local_expert_recv_stats
                     stats += handle.num_unaligned_recv_tokens_per_expert
@@ -301,6 +308,23 @@ class ElasticBuffer:
         row_bytes = sum(part.shape[1] * part.element_size() for part in parts)
         self._routes.reserve(plan, max(row_bytes, 2 * int(parts[0].shape[1])))
 
+    def _behind(self, by_rank: Plan) -> tern.Rows:
+        """COLLECTIVE. Of the tokens behind expanded rows: their sources and local ids."""
+        ids = by_rank.ids
+        nothing = torch.zeros((len(ids), 16), dtype=torch.uint8, device=ids.device)
+        self._reserve(by_rank, [nothing])
+        return self._routes.route(by_rank).plain_dispatch(
+            nothing,
+            None,
+            cast=None,
+            num_rows=by_rank.num_rows,
+            topk_idx=True,
+            source=True,
+            zero_padding=False,
+            num_sms=None,
+            empty=self._streams.empty,
+        )
+
     def _tell(self, ids: torch.Tensor, num_experts: int) -> torch.Tensor:
         """[source, ranks + experts]: tokens for each rank, choices of each expert."""
         per_rank, _, per_expert, _ = layout.get_dispatch_layout(
@@ -322,17 +346,24 @@ class ElasticBuffer:
         allocate_on_comm_stream: bool = False,
     ) -> Tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]:
         """COLLECTIVE. (sums, sums of weights, event). In FP32, rounded once: biases, then rows by
-        rank, or expanded ones by choice."""
+        rank. Expanded ones likewise by choice, or, with allow_multiple_reduction, on their rank
+        first."""
         comm = self._comm()
         biases = (bias,) if isinstance(bias, torch.Tensor) else tuple(bias or ())
-        with self._streams.operation(
-            previous_event, async_with_compute_stream
-        ) as operation, torch.no_grad():
+        with (
+            self._streams.operation(previous_event, async_with_compute_stream) as operation,
+            torch.no_grad(),
+        ):
             if previous_event_before_epilogue is not None:
                 previous_event_before_epilogue.current_stream_wait()
             operation.reads(x, topk_weights, biases)
-            self._reserve(handle.plan, [x])
-            route = self._routes.route(handle.plan)
+            plan = handle.plan
+            if handle.by_rank is not None and self.allow_multiple_reduction:
+                plan = handle.by_rank
+                x, topk_weights = handle.fold(x, topk_weights)
+                operation.makes(x, topk_weights)
+            self._reserve(plan, [x])
+            route = self._routes.route(plan)
             given = tuple(bias for bias in biases if bias is not None)
             try:
                 sums = route.plain_combine(x, topk_weights, given, None, num_sms or None)

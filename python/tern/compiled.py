@@ -6,6 +6,12 @@ Only what is being compiled comes here; programs that run as they are written ca
 directly. An operator takes tensors and numbers, so a route is its number here, with how often it
 had been updated, and what is absent among outputs is a tensor without elements. A compiled graph
 holds no route: the program keeps it until the backward pass is over.
+
+Ranks must issue the same operations in the same order, also where one has another graph than the
+others, for sizes of its own. So dispatch and combine have an effect, where torch knows such (2.10
+on): they stay in the order of the program, and stay there if nobody looks at what they bring. How
+many rows come is an operator of its own, without an effect, as inductor wants to know all sizes of
+what has one.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
@@ -19,11 +25,11 @@ from .route import ROUTES, Route, Rows, Sums
 # Operators say by their annotations what they take.
 _Tensors = Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 _Pair = Tuple[torch.Tensor, torch.Tensor]
-_EXACT = -1  # num_rows: as many as come
 _DEFAULT = 0  # num_sms: the object's
 
 
 class Operators(NamedTuple):
+    num_rows: Any
     dispatch: Any
     combine: Any
 
@@ -38,6 +44,15 @@ def _route(number: int, run: int) -> Route:
             "its gradients go along the route that it took"
         )
     return route
+
+
+def _num_rows(x: torch.Tensor, route: int, run: int) -> int:
+    """As many as come. x is there because an operator has a tensor."""
+    return _route(route, run).counts.num_rows
+
+
+def _some_rows(x: torch.Tensor, route: int, run: int) -> int:
+    return torch.library.get_ctx().new_dynamic_size()
 
 
 def _none(like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -62,7 +77,7 @@ def _dispatch(
         x,
         weights,
         cast=None,
-        num_rows=None if num_rows == _EXACT else num_rows,
+        num_rows=num_rows,
         topk_idx=topk_idx,
         source=source,
         zero_padding=zero_padding,
@@ -92,14 +107,13 @@ def _dispatch_shapes(
     num_sms: int,
 ) -> _Tensors:
     """Outputs as _dispatch makes them, for what only looks at shapes."""
-    rows = torch.library.get_ctx().new_dynamic_size() if num_rows == _EXACT else num_rows
     ids = torch.int64 if idx_bytes == 8 else torch.int32
-    of_weights = (rows,) if by_expert else (rows, topk)
+    of_weights = (num_rows,) if by_expert else (num_rows, topk)
     return (
-        x.new_empty((rows, x.shape[1])),
+        x.new_empty((num_rows, x.shape[1])),
         x.new_empty((0,) if weights is None else of_weights, dtype=torch.float32),
-        x.new_empty((rows, topk) if topk_idx and not by_expert else (0,), dtype=ids),
-        x.new_empty((rows, 2) if source else (0,), dtype=torch.int32),
+        x.new_empty((num_rows, topk) if topk_idx and not by_expert else (0,), dtype=ids),
+        x.new_empty((num_rows, 2) if source else (0,), dtype=torch.int32),
     )
 
 
@@ -159,14 +173,27 @@ def _back_combine(ctx: Any, sums: torch.Tensor, *unused: Any) -> Any:
     return (rows, None, [sums] * ctx.num_biases) + (None,) * 5
 
 
+def _operator(name: str, function: Any, shapes: Any) -> Any:
+    operator = torch.library.custom_op(f"tern::{name}", function, mutates_args=())
+    operator.register_fake(shapes)
+    return operator
+
+
+def _collective(name: str, function: Any, shapes: Any, keep: Any, back: Any) -> Any:
+    """One that all ranks issue, and that has a backward pass."""
+    operator = _operator(name, function, shapes)
+    operator.register_autograd(back, setup_context=keep)
+    if hasattr(operator, "register_effect") and hasattr(torch.library, "EffectType"):
+        operator.register_effect(torch.library.EffectType.ORDERED)
+    return operator
+
+
 def register() -> Operators:
-    dispatch = torch.library.custom_op("tern::dispatch", _dispatch, mutates_args=())
-    dispatch.register_fake(_dispatch_shapes)
-    dispatch.register_autograd(_back_dispatch, setup_context=_keep_dispatch)
-    combine = torch.library.custom_op("tern::combine", _combine, mutates_args=())
-    combine.register_fake(_combine_shapes)
-    combine.register_autograd(_back_combine, setup_context=_keep_combine)
-    return Operators(dispatch, combine)
+    return Operators(
+        _operator("num_rows", _num_rows, _some_rows),
+        _collective("dispatch", _dispatch, _dispatch_shapes, _keep_dispatch, _back_dispatch),
+        _collective("combine", _combine, _combine_shapes, _keep_combine, _back_combine),
+    )
 
 
 # Made when this module is imported, which is done and not traced: nothing is compiled without them.
@@ -179,6 +206,9 @@ def dispatch(route: Route, x: Any, weights: Any, given: Dict[str, Any]) -> Rows:
     by_expert = route.layout == "expert"
     if weights is not None and weights.requires_grad and not (by_expert or given["topk_idx"]):
         raise Unsupported("topk_idx is False: the gradient of topk_weights needs it")
+    num_rows = given["num_rows"]
+    if num_rows is None:
+        num_rows = OPERATORS.num_rows(x, route.number, route.run)
     got = OPERATORS.dispatch(
         x,
         weights,
@@ -187,7 +217,7 @@ def dispatch(route: Route, x: Any, weights: Any, given: Dict[str, Any]) -> Rows:
         route.topk,
         route.idx_bytes,
         by_expert,
-        _EXACT if given["num_rows"] is None else given["num_rows"],
+        num_rows,
         given["topk_idx"],
         given["source"],
         given["zero_padding"],

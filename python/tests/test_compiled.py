@@ -30,7 +30,7 @@ class Operator:
         self.function, self.calls = function, 0
         self.parameters = typing.get_type_hints(function)
         returned = self.parameters.pop("return")
-        assert all(kind is torch.Tensor for kind in typing.get_args(returned))
+        assert returned is int or all(k is torch.Tensor for k in typing.get_args(returned))
         assert all(kind in TAKEN for kind in self.parameters.values()), self.parameters
         assert list(self.parameters) == list(inspect.signature(function).parameters)
         self.made[name] = self
@@ -45,6 +45,10 @@ class Operator:
     def __call__(self, *args):
         assert len(args) == len(self.parameters)
         self.calls += 1
+        if not hasattr(self, "backward"):
+            with mock.patch.object(torch.library, "get_ctx", mock.Mock(), create=True):
+                self.fake(*args)
+            return self.function(*args)
         lists = [list(a) if isinstance(a, list) else None for a in args]
         flat = [t for a in args for t in (a if isinstance(a, list) else [a])]
         operator = self
@@ -72,10 +76,8 @@ class Operator:
         return Function.apply(*flat)
 
     def check(self, taken, got):
-        """Fake outputs are as the real ones; a number of rows that is not given is the real one."""
-        context = mock.Mock(new_dynamic_size=lambda: got[0].shape[0])
-        with mock.patch.object(torch.library, "get_ctx", lambda: context, create=True):
-            fake = self.fake(*taken)
+        """Fake outputs are as the real ones."""
+        fake = self.fake(*taken)
         for a, b in zip(fake, got):
             assert (a.shape, a.dtype, a.is_contiguous()) == (b.shape, b.dtype, b.is_contiguous())
         assert len(fake) == len(got)

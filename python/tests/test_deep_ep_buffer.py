@@ -4,12 +4,14 @@ tests of DeepEP import."""
 
 import contextlib
 import gc
+import importlib
 import io
 import os
 import socket
 import subprocess
 import sys
 import unittest
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -74,13 +76,9 @@ class Lifetimes(unittest.TestCase):
         x = torch.ones(3, 64).bfloat16()
         ids, weights = torch.tensor([[0], [1], [-1]]), torch.ones(3, 1)
         layout = buffer.get_dispatch_layout(ids, 2)
-        rows = buffer.dispatch(
-            x, None, layout[0], layout[1], layout[3], layout[2], ids, weights
-        )
+        rows = buffer.dispatch(x, None, layout[0], layout[1], layout[3], layout[2], ids, weights)
         self.assertEqual(rows[3], [1, 1])
         self.assertEqual(buffer.combine(rows[0], rows[4])[0].sum(1).tolist(), [64, 64, 0])
-        with self.assertRaises(AssertionError):
-            buffer.destroy()
         del buffer
         gc.collect()
         with self.assertRaises(ValueError):
@@ -99,6 +97,15 @@ class Lifetimes(unittest.TestCase):
         self.assertEqual(handle[0].tolist(), [[1]])  # its tensors live
         with self.assertRaises(tern.BadState):
             buffer.dispatch(torch.ones(1, 64).bfloat16(), handle=handle)
+        early = deep_ep.Buffer(dist.group.WORLD)
+        runtime = early.runtime
+        self.assertEqual((runtime.get_num_rdma_ranks(), runtime.get_rdma_rank()), (1, 0))
+        self.assertEqual(runtime.get_local_device_id(), early._comm().place[1])
+        self.assertIs(runtime.get_comm_stream(), early.get_comm_stream())
+        self.assertEqual((runtime.is_available(), runtime.is_internode_available()), (True, False))
+        early.destroy()
+        self.assertFalse(runtime.is_available())
+        self.assertIsNone(early.runtime)
         told = io.StringIO()
         with contextlib.redirect_stderr(told):
             forgotten = deep_ep.Buffer(dist.group.WORLD, explicitly_destroy=True)
@@ -221,21 +228,21 @@ class Utils(unittest.TestCase):
         self.assertTrue(bool(e4m3.decode(every[127:128]).isnan().all()))
         packed = torch.tensor([[127 | 128 << 8 | 126 << 16 | 127 << 24]], dtype=torch.int32)
         ones = e4m3.encode(torch.ones(1, 512))
-        self.assertEqual(
-            math.per_token_cast_back(ones, packed)[0, ::128].tolist(), [1, 2, 0.5, 1]
-        )
+        self.assertEqual(math.per_token_cast_back(ones, packed)[0, ::128].tolist(), [1, 2, 0.5, 1])
 
     def test_figures(self):
         x = torch.randn(64)
         self.assertEqual(math.calc_diff(x, x), 0)
         self.assertGreater(math.calc_diff(x, -x), 0.01)
-        self.assertEqual((math.ceil_div(7, 4), math.align(7, 4), math.safe_div(1, 0)), (2, 8, 0))
+        self.assertEqual((math.ceil_div(7, 4), math.align(7, 4), math.safe_div(0, 0)), (2, 8, 0))
+        with self.assertRaises(ZeroDivisionError):
+            math.safe_div(1, 0)
         self.assertEqual(math.count_bytes(x, (None, [x.bfloat16()])), 384)
         shuffled = x[torch.randperm(64)]
         self.assertEqual(math.hash_tensor(shuffled.double()), math.hash_tensor(x.double()))
         self.assertNotEqual(math.hash_tensor(x), math.hash_tensor(x + 1))
         self.assertNotEqual(math.hash_tensor(x[1:3]), math.hash_tensor(x[2:4]))
-        self.assertEqual(math.hash_tensors([x, x]), 0)
+        self.assertEqual(math.hash_tensors(x, [None, (x,)]), 0)
         scores = math.create_grouped_scores(torch.ones(2, 6), torch.tensor([[0], [2]]), 3)
         self.assertEqual(scores.tolist(), [[1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]])
 
@@ -260,3 +267,41 @@ class Utils(unittest.TestCase):
         if not torch.cuda.is_available():
             with self.assertRaisesRegex(RuntimeError, "there is none"):
                 testing.bench_kineto(lambda: None, "dispatch")
+
+    def test_kernels_by_name(self):
+        """Of profiles as torch has them: three calls of two dispatches and a combine each, behind a
+        barrier that is a dispatch."""
+
+        def profile(*kernels):
+            ranges = [
+                SimpleNamespace(start=i, elapsed_us=lambda us=us: us)
+                for i, (_, us) in enumerate(kernels)
+            ]
+            events = [SimpleNamespace(name=n, time_range=r) for (n, _), r in zip(kernels, ranges)]
+            return SimpleNamespace(events=lambda: events[::-1])
+
+        calls = profile(*[("dispatch", 9), ("dispatch", 1), ("dispatch", 2), ("combine", 4)] * 3)
+        barrier = profile(("dispatch", 9))
+
+        def of(name, period=1):
+            return testing._of(calls, name, period, 3, barrier)
+
+        self.assertAlmostEqual(of("dispatch_impl") * 1e6, 3)
+        self.assertAlmostEqual(of("combine_impl") * 1e6, 4)
+        self.assertAlmostEqual(of("barrier") * 1e6, 4)
+        self.assertEqual([round(t * 1e6) for t in of("dispatch", 3)], [9, 1, 2])
+        self.assertNotEqual(of("dispatch_copy_epilogue_impl"), 0)  # NaN
+        with self.assertRaisesRegex(AssertionError, "no kernel"):
+            of("gather")
+
+    def test_modules_of_every_version(self):
+        for module, name in (
+            ("deep_ep._C", "Config"),
+            ("deep_ep._C", "EventHandle"),
+            ("deep_ep_cpp", "Config"),
+            ("deep_ep.buffers", "ElasticBuffer"),
+            ("deep_ep.buffers.elastic", "EPHandle"),
+            ("deep_ep.buffers.legacy", "Buffer"),
+        ):
+            have = getattr(importlib.import_module(module), name)
+            self.assertIs(have, getattr(deep_ep, name))

@@ -2,6 +2,16 @@
 """What programs and tests import beside the Buffer."""
 
 from ..event import EventHandle, EventOverlap
-from . import envs, event, math, semantic, testing
+from . import envs, event, gate, math, refs, semantic, testing
 
-__all__ = ["EventHandle", "EventOverlap", "envs", "event", "math", "semantic", "testing"]
+__all__ = [
+    "EventHandle",
+    "EventOverlap",
+    "envs",
+    "event",
+    "gate",
+    "math",
+    "refs",
+    "semantic",
+    "testing",
+]

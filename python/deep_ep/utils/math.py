@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures: how far results are apart, FP8 by blocks of 128 channels, hashes."""
 
-from typing import Any, Iterable, Tuple
+from typing import Any, Tuple
 
 import torch
 
@@ -17,8 +17,8 @@ def align(x: int, y: int) -> int:
 
 
 def safe_div(x: Any, y: Any) -> Any:
-    """x / y, 0 where y is 0."""
-    return 0 if y == 0 else x / y
+    """x / y, and 0 / 0 is 0."""
+    return 0 if x == 0 and y == 0 else x / y
 
 
 def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
@@ -89,10 +89,14 @@ def hash_tensor(tensor: torch.Tensor) -> int:
     return int(words.to(torch.int64).sum())
 
 
-def hash_tensors(tensors: Iterable[torch.Tensor]) -> int:
+def hash_tensors(*values: Any) -> int:
+    """Of tensors, and of tuples and lists of them, together; None has none."""
     total = 0
-    for tensor in tensors:
-        total ^= hash_tensor(tensor)
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            total ^= hash_tensors(*value)
+        elif value is not None:
+            total ^= hash_tensor(value)
     return total
 
 
