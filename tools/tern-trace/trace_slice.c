@@ -94,6 +94,27 @@ struct slice *trace_find_block(const struct file *f, const struct stamp_event *e
     return found;
 }
 
+/* The block that a wait was in. One thread stamps its begin, and another may have waited before, or be done
+ * even: then it is the next to begin. */
+static struct slice *block_around(const struct file *f, const struct slice *w)
+{
+    struct slice *found = trace_find_block(f, &w->e, w->end, w->e.block);
+    if (found && found->end >= w->end) {
+        return found;
+    }
+    found = NULL;
+    for (size_t i = trace_find_operation(f, &w->e); i < f->num_blocks; i++) {
+        struct slice *b = f->in_order[i];
+        if (trace_compare_operation(&b->e, &w->e) != 0) {
+            break;
+        }
+        if (b->e.block == w->e.block && b->begin > w->end && (!found || b->begin < found->begin)) {
+            found = b;
+        }
+    }
+    return found;
+}
+
 static void order_blocks(struct file *f)
 {
     for (size_t i = 0; i < f->num_blocks; i++) {
@@ -138,9 +159,8 @@ void trace_slice_file(struct file *f)
     merge_waits(f);
     order_blocks(f);
     for (size_t i = 0; i < f->num_waits; i++) {
-        /* One thread stamps the block's begin, and another may have waited before it. */
         const struct slice *w = &f->waits[i];
-        struct slice *b = trace_find_block(f, &w->e, w->end, w->e.block);
+        struct slice *b = block_around(f, w);
         if (b && b->begin > w->begin) {
             b->begin = w->begin;
         }

@@ -100,7 +100,9 @@ static void print_matrix(const struct pair *pairs, int n)
         printf(" %10d", peer);
     }
     for (int i = 0; i < n * n; i++) {
-        printf(i % n ? "" : "\n%8d", i / n);
+        if (i % n == 0) {
+            printf("\n%8d", i / n);
+        }
         printf(" %10.3f", milliseconds(pairs[i].ns));
     }
     printf("\n");
