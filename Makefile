@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# make            the library (shared and static), tern-run, tern-info, tern-bench, the examples
+# make            the library (shared and static), tern-run, tern-info, tern-trace, tern-bench, the examples
 # make demo       the main job: real routing through eight ranks, checked bit for bit
 # make check      builds and runs every test; ends with "N passed, M failed"
 # make help       targets and variables
 #
-# Sources are found by folder: a new file needs no line here. A variant (release, asan, tsan) has a folder of
+# Sources are found by folder: a new file needs no line here. A variant (release, trace, asan, tsan) has a folder of
 # its own under build/. Kernels are compiled twice from one source: by $(CC) for the cpu machine and, where
 # CUDA is found, by nvcc for the cuda machine.
 
@@ -175,8 +175,10 @@ SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-fra
 TERN_CFLAGS += -DTERN_ASAN=1
 else ifeq ($(VARIANT),tsan)
 SANITIZE := -fsanitize=thread
+else ifeq ($(VARIANT),trace)
+TERN_CFLAGS += -DTERN_STAMPS=1
 else ifneq ($(VARIANT),release)
-$(error VARIANT=$(VARIANT): it is release, asan or tsan)
+$(error VARIANT=$(VARIANT): it is release, trace, asan or tsan)
 endif
 
 ifdef HAVE_CUDA
@@ -184,7 +186,8 @@ CUDA_CFLAGS := -isystem $(CUDA_INCLUDE)
 CUDA_LIBS := $(CUDART)
 NVCC_ARCH ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
     -gencode arch=compute_90,code=compute_90
-NVCC_FLAGS := -x cu -std=c++17 -O3 -fmad=false -Iinclude -Isrc $(NVCC_ARCH) -ccbin $(CXX) -Xptxas -v \
+NVCC_FLAGS := -x cu -std=c++17 -O3 -fmad=false -Iinclude -Isrc $(if $(filter trace,$(VARIANT)),-DTERN_STAMPS=1) \
+    $(NVCC_ARCH) -ccbin $(CXX) -Xptxas -v \
     $(if $(filter 1,$(WERROR)),-Werror all-warnings) \
     -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-ffp-contract=off
 endif
@@ -264,9 +267,10 @@ define program
 	$(Q)$(link) $(1) $(STATIC) $(CUDA_LIBS) $(TERN_LIBS) -o $@
 endef
 
+# A tool's parts, if it has several, are in a folder of its name.
 define tool
-$(B)/bin/$(subst _,-,$(notdir $(basename $(1)))): $(call c_obj,$(1)) $(STATIC)
-	$$(call program,$(call c_obj,$(1)))
+$(B)/bin/$(subst _,-,$(notdir $(basename $(1)))): $(call c_obj,$(1) $(wildcard $(basename $(1))/*.c)) $(STATIC)
+	$$(call program,$(call c_obj,$(1) $(wildcard $(basename $(1))/*.c)))
 endef
 $(foreach source,$(TOOL_MAIN),$(eval $(call tool,$(source))))
 
@@ -279,6 +283,12 @@ $(B)/examples/%: $(OBJ)/examples/%.o $(STATIC)
 
 # Referred to weakly, which brings no member out of an archive.
 $(B)/test/net_kernel_test $(B)/test/hosts_test: $(call c_obj,test/net_kernel.c) $(call cu_obj,test/net_kernel.c)
+# Kernels with time stamps, in place of the library's.
+TRACED := route dispatch_bulk combine_bulk ll_dispatch_bulk ll_combine_bulk table_cpu
+$(OBJ)/traced/%.o: EXTRA = -DTERN_STAMPS=1
+$(OBJ)/traced/%.o: %.c $(B)/.compile
+	$(compile_c)
+$(B)/test/trace_test: $(TRACED:%=$(OBJ)/traced/src/kernels/%.o) $(B)/bin/tern-trace
 $(B)/test/rail_test: $(call c_obj,test/rail_kernel.c) $(call cu_obj,test/rail_kernel.c)
 $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
 	$(call program,$(filter %.o,$^) $(HELP_LIB))
@@ -474,7 +484,7 @@ format-check:
 
 help:
 	@printf '%s\n' \
-	'make                the library, tern-run, tern-info, tern-bench and the examples, into build/release' \
+	'make                the library, tern-run, tern-info, tern-trace, tern-bench, the examples, into build/release' \
 	'make demo           real routing through eight ranks, on GPUs if there are any, checked bit for bit' \
 	'make check          all tests' \
 	'make check-asan     the test programs under AddressSanitizer and UndefinedBehaviorSanitizer' \
@@ -489,6 +499,7 @@ help:
 	'make format-check   what clang-format would change' \
 	'make clean' \
 	'' \
+	'VARIANT=trace       kernels with time stamps, for TERN_TRACE and tern-trace, into build/trace' \
 	'CUDA=0              build without CUDA; CUDA=1: fail if it is not found; default: if it is found' \
 	'FABRIC=0            build without libfabric; FABRIC=1: fail if its headers are not found' \
 	'VERBS=0             build without RDMA NICs; VERBS=1: fail if rdma-core has no headers here' \

@@ -137,7 +137,7 @@ else
     skip "kernels in CUDA C++: there is no nvcc"
 fi
 
-for program in tern-run tern-info tern-bench; do
+for program in tern-run tern-info tern-trace tern-bench; do
     if [ -x "$stage$prefix/bin/$program" ]; then
         ok "$program is installed"
     else

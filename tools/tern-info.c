@@ -69,8 +69,8 @@ static enum tern_status check_environment(void)
         uint64_t min, max;
     } numbers[] = {{TERN_ENV_TIMEOUT_MS, 1, UINT32_MAX}, {TERN_ENV_CPU_SEED, 0, UINT64_MAX},
                    {TERN_ENV_CPU_SMS, 1, UINT32_MAX},    {TERN_ENV_DOMAIN_SIZE, 0, UINT32_MAX},
-                   {TERN_ENV_NIC_GID_INDEX, 0, 255},     {TERN_ENV_NIC_TRAFFIC_CLASS, 0, 255},
-                   {TERN_ENV_NIC_SERVICE_LEVEL, 0, 15}};
+                   {TERN_ENV_TRACE_EVENTS, 0, 1 << 24},  {TERN_ENV_NIC_GID_INDEX, 0, 255},
+                   {TERN_ENV_NIC_TRAFFIC_CLASS, 0, 255}, {TERN_ENV_NIC_SERVICE_LEVEL, 0, 15}};
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
         if (!is_one_of(choices[i].variable, choices[i].words)) {
             return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s=%s is not a value of it: %s",

@@ -26,6 +26,13 @@ static const struct row table[TERN_ENV_COUNT] = {
     [TERN_ENV_CPU_SMS] = {"TERN_CPU_SMS", "16", "cpu: processors (SMs) the machine claims to have"},
     [TERN_ENV_TRANSFER] = {"TERN_TRANSFER", "auto", "how kernels move rows: auto, bulk or plain"},
     [TERN_ENV_LOG] = {"TERN_LOG", "warn", "messages up to this level: error, warn, info or trace"},
+    [TERN_ENV_TRACE] =
+        {"TERN_TRACE", "",
+         "folder for the time stamps of kernels, which tern-trace reads; for a library built by make "
+         "VARIANT=trace; empty: none"},
+    [TERN_ENV_TRACE_EVENTS] =
+        {"TERN_TRACE_EVENTS", "65536",
+         "latest events that a rank keeps for TERN_TRACE, up to 16777216; rounded up to a power of two"},
     [TERN_ENV_INTERFACE] = {"TERN_INTERFACE", "127.0.0.1",
                             "numeric address of this host on which tern_id_create listens"},
     [TERN_ENV_DOMAIN_SIZE] = {"TERN_DOMAIN_SIZE", "0",

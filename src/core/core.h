@@ -52,9 +52,11 @@ enum terni_variable {
     TERN_ENV_MACHINE, /* auto | cpu | cuda */
     TERN_ENV_TIMEOUT_MS,
     TERN_ENV_CPU_SEED,
-    TERN_ENV_CPU_SMS,  /* processors the cpu machine claims to have */
-    TERN_ENV_TRANSFER, /* auto | bulk | plain */
-    TERN_ENV_LOG,      /* error | warn | info | trace */
+    TERN_ENV_CPU_SMS,      /* processors the cpu machine claims to have */
+    TERN_ENV_TRANSFER,     /* auto | bulk | plain */
+    TERN_ENV_LOG,          /* error | warn | info | trace */
+    TERN_ENV_TRACE,        /* folder for traces; "": none */
+    TERN_ENV_TRACE_EVENTS, /* of a rank that a trace holds */
     TERN_ENV_INTERFACE,
     TERN_ENV_DOMAIN_SIZE,   /* ranks of one domain at most; 0: as found */
     TERN_ENV_PROXY,         /* engine of the proxy: tcp | fabric:PROVIDER */

@@ -65,6 +65,10 @@ struct tern_ep {
     struct tern_event *engine_event; /* joins it with the caller's stream */
     uint64_t num_engine_runs;
     int no_default_stream; /* another rank of this process has the same device, so the same default stream */
+    struct stamp_ring *stamps;           /* in device memory, of kernels that stamp; or NULL (ep_trace.h) */
+    uint64_t trace_events;               /* it has room for */
+    uint32_t trace_number;               /* of the object on its communicator */
+    int trace_has_fault;                 /* the fault's trace is written */
     struct ep_record stated;             /* the fault, once seen */
     uint64_t masks_told[TERN_MAX_RANKS]; /* the record of each rank's masking that is in the log */
 };

@@ -18,6 +18,7 @@
 
 #include "ep/ep.h"
 #include "ep/ep_inter.h"
+#include "ep/ep_trace.h"
 #include "ep/tuning.h"
 
 /* What every rank must agree on, as it travels. */
@@ -209,7 +210,9 @@ static enum tern_status prepare(struct tern_ep *ep)
     }
     ep->no_default_stream = default_stream_is_shared(comm);
     terni_layout_init(&ep->shape, &ep->layout);
-    return allocate(ep);
+    TERN_TRY(allocate(ep));
+    terni_ep_trace_open(ep);
+    return TERN_OK;
 }
 
 /* That whole runs of so many ranks address each other. */
@@ -407,6 +410,7 @@ void terni_ep_close(struct tern_ep *ep)
     if (terni_ep_wait_end(ep) != TERN_OK) {
         TERN_LOG(TERN_LOG_WARN, "closing an object: %s", tern_last_error());
     }
+    terni_ep_trace_close(ep);
     if (ep->engine) {
         ops->stream_close(ep->machine, ep->engine); /* waits for it: it writes to peers' windows */
     }
@@ -446,6 +450,8 @@ static enum tern_status zero_everything(struct tern_ep *ep)
     if (status == TERN_OK) {
         status = ops->stream_synchronize(ep->machine, stream);
     }
+    terni_ep_trace_arm(ep);
+    ep->trace_has_fault = 0;
     /* A rank that missed operations has counted fewer route runs: all begin again, and no old ticket may be
      * taken for a new one. */
     memset(ep->host_memory, 0, ep->layout.host_bytes);

@@ -8,7 +8,8 @@
  * Low-latency operations leave none, which would keep each of them longer; behind the latest, if the host
  * waits for it, an event is recorded then. Inside a graph the capture's own order holds, and the caller
  * orders launches of the graph against other operations. */
-#include "ep/ep.h"
+#include "ep/ep_trace.h"
+#include "ep/trace_file.h"
 
 static uint64_t *latest_word(const struct tern_ep *ep)
 {
@@ -167,10 +168,20 @@ enum tern_status terni_ep_wait_end(struct tern_ep *ep)
     return ep->is_recorded ? terni_ep_wait(ep) : TERN_OK;
 }
 
+/* The host hears of a fault: its trace is written, for a program that ends without closing the object. */
+static void trace_fault(struct tern_ep *ep)
+{
+    if (ep->stamps && !ep->trace_has_fault && terni_ep_has_failed(ep) && terni_ep_wait_end(ep) == TERN_OK) {
+        ep->trace_has_fault = 1;
+        terni_ep_trace_write(ep, TRACE_AT_FAULT);
+    }
+}
+
 enum tern_status terni_ep_synchronize(struct tern_ep *ep)
 {
     TERN_TRY(terni_ep_wait(ep));
     terni_ll_mask_log(ep);
+    trace_fault(ep);
     TERN_TRY(terni_ep_fault(ep));
     if (ep->network) {
         /* The credits that the last operation gave back are awaited by nobody: they arrive before a peer, who

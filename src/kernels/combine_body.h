@@ -135,7 +135,7 @@ TERN_DEVICE int await_row(const struct puller *s, struct target g, uint32_t *arr
         return 1;
     }
     const uint64_t *word = op_own_word(f, f->pieces_offset, g.rank * EP_MAX_PIECES + (int)piece);
-    struct op_patience patience = {0, 0};
+    struct op_patience patience = {0};
     for (;;) {
         /* Pairs with the release of the stream's store in terni_engine_push. */
         uint64_t seen = ld_acquire_sys_u64(word);
@@ -150,9 +150,11 @@ TERN_DEVICE int await_row(const struct puller *s, struct target g, uint32_t *arr
             op_fault(f, &note);
         }
         if (verdict != OP_WAIT_ON) {
+            op_waited(f, &patience, 0, 0);
             return 0;
         }
     }
+    op_waited(f, &patience, 0, 1);
     *arrived = piece + 1;
     fence_proxy_async_global(); /* the rows, seen through the word, come before asynchronous reads */
     return 1;
@@ -451,6 +453,7 @@ TERN_DEVICE void pull_weights(const struct puller *s)
 
 TERN_DEVICE void combine_body(const struct combine_args *p, const int bulk)
 {
+    uint64_t begin = stamp_now();
     uint64_t epoch = op_epoch(&p->f);
     struct op_table table = op_table_at(shared_memory(), COMBINE_COLUMNS, p->f.num_ranks);
     if (bid() == 0 && !p->engine.run) { /* else the enter kernel has */
@@ -473,7 +476,7 @@ TERN_DEVICE void combine_body(const struct combine_args *p, const int bulk)
             ok = pull_plain(&s);
         }
     }
-    op_leave(&p->f, epoch, &table, ok);
+    op_leave(&p->f, epoch, &table, ok, begin);
 }
 
 #endif

@@ -24,7 +24,7 @@
 TERN_DEVICE void combine_inter_body(const struct combine_inter_args *p, const int bulk, const int groups)
 {
     const struct op_frame *f = &p->c.f;
-    uint64_t epoch = op_epoch(f);
+    uint64_t begin = stamp_now(), epoch = op_epoch(f);
     struct op_table table = op_table_at(shared_memory(), COMBINE_COLUMNS, f->num_ranks);
     struct rail rail = {&p->rail, f, epoch};
     int forwards = (uint32_t)bid() < p->roles.forwarders;
@@ -40,7 +40,7 @@ TERN_DEVICE void combine_inter_body(const struct combine_inter_args *p, const in
         struct mixer m = mixer_of(p, &table, epoch, bulk);
         ok = forwards ? mix_forward(&m, bulk, groups) : mix_home(&m, bulk, groups);
     }
-    inter_leave(&rail, &table, p->far.num_in, p->far.num_out, ok);
+    inter_leave(&rail, &table, p->far.num_in, p->far.num_out, ok, begin);
 }
 
 #endif

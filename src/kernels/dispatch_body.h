@@ -315,6 +315,7 @@ TERN_DEVICE int weights_missing(const struct dispatch_args *p, const struct op_t
 
 TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
 {
+    uint64_t begin = stamp_now();
     uint64_t epoch = op_epoch(&p->f);
     int num_columns = EP_COL_PAYLOADS + (int)p->num_out;
     struct op_table table = op_table_at(shared_memory(), num_columns, p->f.num_ranks);
@@ -346,7 +347,7 @@ TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
     if (ok) {
         fill_padding(&s);
     }
-    op_leave(&p->f, epoch, &table, ok);
+    op_leave(&p->f, epoch, &table, ok, begin);
 }
 
 #endif

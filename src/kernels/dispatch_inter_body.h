@@ -353,7 +353,7 @@ TERN_DEVICE void inter_own(const struct inter_sender *w, const struct op_table *
 TERN_DEVICE void dispatch_inter_body(const struct dispatch_inter_args *p, const int bulk)
 {
     const struct op_frame *f = &p->d.f;
-    uint64_t epoch = op_epoch(f);
+    uint64_t begin = stamp_now(), epoch = op_epoch(f);
     int num_columns = EP_COL_PAYLOADS + (int)p->d.num_out;
     struct op_table table = op_table_at(shared_memory(), num_columns, f->num_ranks);
     struct rail rail = {&p->rail, f, epoch};
@@ -383,7 +383,7 @@ TERN_DEVICE void dispatch_inter_body(const struct dispatch_inter_args *p, const 
     if (ok) {
         fill_padding(&w.s);
     }
-    inter_leave(&rail, &table, p->far.num_out, p->far.num_in, ok);
+    inter_leave(&rail, &table, p->far.num_out, p->far.num_in, ok, begin);
 }
 
 #endif

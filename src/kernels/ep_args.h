@@ -82,9 +82,10 @@ enum { COMBINE_CHUNK = 1024 };
 
 /* This rank's own device memory; only its kernels touch it, one operation at a time. */
 struct ep_state {
-    uint64_t epoch;       /* operations finished */
-    uint32_t fault_claim; /* nonzero once a thread has taken the right to write the record */
-    uint32_t bad_ids;     /* met by the running route; the first one is recorded */
+    uint64_t epoch;            /* operations finished */
+    uint32_t fault_claim;      /* nonzero once a thread has taken the right to write the record */
+    uint32_t bad_ids;          /* met by the running route; the first one is recorded */
+    struct stamp_ring *stamps; /* for kernels with time stamps; or NULL */
 };
 
 /* Host-visible memory, written by the thread that won the claim. One record is for the fault that ended the

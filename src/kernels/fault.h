@@ -5,8 +5,7 @@
 #ifndef TERN_FAULT_H
 #define TERN_FAULT_H
 
-#include "kernels/ep_args.h"
-#include "simt/simt.h"
+#include "kernels/stamp.h"
 
 enum {
     OP_AWAIT_READY = 1,
@@ -167,10 +166,14 @@ TERN_DEVICE void op_finish(const struct op_frame *f, uint64_t epoch)
     }
 }
 
-/* One wait. Begins as {0, 0}; op_patient is asked after every look that found nothing. */
+/* One wait. Begins with zeros; op_patient is asked after every look that found nothing, op_waited told of
+ * the end. */
 struct op_patience {
     uint64_t begin;
     uint32_t looks;
+#ifdef TERN_STAMPS
+    struct stamp_wait stamp;
+#endif
 };
 enum { OP_WAIT_ON, OP_GIVEN_UP, OP_EXPIRED };
 
@@ -179,6 +182,9 @@ enum { OP_WAIT_ON, OP_GIVEN_UP, OP_EXPIRED };
 TERN_DEVICE int op_patient(const struct op_frame *f, struct op_patience *w, struct op_note *note)
 {
     w->looks++;
+#ifdef TERN_STAMPS
+    stamp_wait_on(f, &w->stamp, note->peer + OP_FIRST_RANK(f), note->awaited, note->epoch);
+#endif
     spin();
     if (w->looks % 64 != 0) {
         return OP_WAIT_ON;
@@ -191,6 +197,16 @@ TERN_DEVICE int op_patient(const struct op_frame *f, struct op_patience *w, stru
         return OP_GIVEN_UP;
     }
     return note->elapsed_ns > f->timeout_ns ? OP_EXPIRED : OP_WAIT_ON;
+}
+
+/* The wait is over: what was awaited has come, or not. lane: of low latency. */
+TERN_DEVICE void op_waited(const struct op_frame *f, const struct op_patience *w, uint32_t lane, int came)
+{
+#ifdef TERN_STAMPS
+    stamp_waited(f, &w->stamp, lane, came ? STAMP_CAME : STAMP_WITHOUT);
+#else
+    (void)f, (void)w, (void)lane, (void)came;
+#endif
 }
 
 #endif

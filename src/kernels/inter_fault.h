@@ -58,16 +58,18 @@ TERN_DEVICE int inter_wait_on(const struct op_frame *f, struct op_patience *pati
 TERN_DEVICE int inter_await(const struct op_frame *f, uint64_t epoch, int e, int awaited,
                             const uint64_t *word, uint64_t wanted)
 {
-    struct op_patience patience = {0, 0};
+    struct op_patience patience = {0};
     for (;;) {
         /* Pairs with the peer's put and signal (net/route.h). */
         uint64_t seen = ld_acquire_sys_u64(word);
         if (seen >= wanted) {
+            op_waited(f, &patience, 0, 1);
             return 1;
         }
         struct op_note note = {
             OP_STATUS_TIMEOUT, awaited, rail_note(f, e), f->rank, epoch, wanted, seen, 0, 0, 0};
         if (!inter_wait_on(f, &patience, &note)) {
+            op_waited(f, &patience, 0, 0);
             return 0;
         }
     }

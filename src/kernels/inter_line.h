@@ -204,9 +204,9 @@ TERN_DEVICE uint32_t inter_keys(const struct target_map *m, int num_ranks)
 
 /* All threads of every block, as op_leave: streams begin the next operation behind what this one moved. */
 TERN_DEVICE void inter_leave(const struct rail *r, const struct op_table *table, const int32_t *to,
-                             const int32_t *from, int ok)
+                             const int32_t *from, int ok, uint64_t begin)
 {
-    ok = op_await_all(r->f, r->epoch, table, ok);
+    ok = op_await_all(r->f, r->epoch, table, ok, begin);
     if (bid() != 0) {
         return;
     }
@@ -219,6 +219,7 @@ TERN_DEVICE void inter_leave(const struct rail *r, const struct op_table *table,
     }
     sync_block();
     if (tid() == 0) {
+        stamp_block(r->f, 0, r->epoch, begin);
         op_finish(r->f, r->epoch);
     }
 }

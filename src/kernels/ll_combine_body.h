@@ -278,6 +278,7 @@ TERN_DEVICE int ll_combine_fits(const struct ll_combine_args *p, uint64_t epoch,
 TERN_DEVICE void ll_combine_body(const struct ll_combine_args *p, const int codec, const int bulk)
 {
     int ok;
+    uint64_t begin = stamp_now();
     struct ll_glance glance = ll_look(&p->f, &p->lane);
     uint64_t epoch = glance.epoch;
     struct ll_outset s = {0, 0, {0, -1, 0, 0}, {-1, 0, -1, 0.0f}, NULL};
@@ -297,6 +298,7 @@ TERN_DEVICE void ll_combine_body(const struct ll_combine_args *p, const int code
     if (ok && (p->phases & LL_RECEIVES)) {
         ll_combine_receive(p, epoch, codec);
     }
+    ll_stamp(&p->f, &p->lane, epoch, begin);
 }
 
 #endif

@@ -17,6 +17,7 @@ TERN_DEVICE int ll_receivers(const struct ll_dispatch_args *p, const int bulk)
 TERN_DEVICE void ll_dispatch_body(const struct ll_dispatch_args *p, const int bulk)
 {
     int ok;
+    uint64_t begin = stamp_now();
     struct ll_glance glance = ll_look(&p->f, &p->lane);
     uint64_t epoch = glance.epoch;
     struct ll_sender sender = ll_sender_of(p, epoch);
@@ -37,6 +38,7 @@ TERN_DEVICE void ll_dispatch_body(const struct ll_dispatch_args *p, const int bu
         }
         ll_leave(&p->f, &p->lane, epoch);
     }
+    ll_stamp(&p->f, &p->lane, epoch, begin);
 }
 
 #endif

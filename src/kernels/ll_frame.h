@@ -110,6 +110,23 @@ TERN_DEVICE void ll_leave(const struct op_frame *f, const struct ll_lane *l, uin
     }
 }
 
+/* Of a lane, in stamps: the host takes off what the window's own layout adds. */
+TERN_DEVICE uint32_t ll_number(const struct ll_lane *l)
+{
+    return (uint32_t)(l->entries / (2 * l->entry_bytes));
+}
+
+/* All threads of the block, last of all. begin: when it began. */
+TERN_DEVICE void ll_stamp(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, uint64_t begin)
+{
+#ifdef TERN_STAMPS
+    sync_block();
+#endif
+    if (tid() == 0) {
+        stamp_block(f, ll_number(l), epoch, begin);
+    }
+}
+
 /* The deadline of a wait has passed: the object's operations end, or the peer is masked. */
 TERN_DEVICE int ll_expire(const struct op_frame *f, const struct ll_lane *l, struct op_note *note)
 {
@@ -151,7 +168,7 @@ TERN_DEVICE int ll_is_torn(const struct op_frame *f, const struct ll_lane *l, ui
 TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, uint64_t begin,
                          int awaited, int peer, const uint64_t *word, uint32_t *data)
 {
-    struct ll_patience patience = {{0, 0}, 0, 0, 0};
+    struct ll_patience patience = {{0}, 0, 0, 0};
     int end = LL_HERE;
     for (;;) {
         /* Pairs with the fence and store in ll_announce_counts, ll_announce_combine, or of a row's word: the
@@ -172,6 +189,7 @@ TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint
             break;
         }
     }
+    op_waited(f, &patience.op, ll_number(l), end == LL_HERE);
     if (TERN_RARE(l->wait_ns) && patience.op.looks > 0) {
         ll_note_wait(l, peer, begin);
     }

@@ -108,7 +108,8 @@ TERN_DEVICE void op_announce(const struct op_frame *f, uint64_t epoch, int num_v
 TERN_DEVICE int op_receive(const struct op_frame *f, uint64_t epoch, int peer, const uint64_t *words,
                            uint64_t *value)
 {
-    struct op_patience patience = {0, 0};
+    struct op_patience patience = {0};
+    int stamps = words == op_message(f, f->own, epoch, peer); /* its first value's, for all */
     for (;;) {
         /* Acquires, which pair with the fence and stores of op_announce: what the peer's earlier kernels
          * wrote is visible afterwards, and what they read has been read. */
@@ -116,6 +117,9 @@ TERN_DEVICE int op_receive(const struct op_frame *f, uint64_t epoch, int peer, c
         uint64_t high = ld_acquire_sys_u64(words + 1);
         if (op_has_tag(low, epoch) && op_has_tag(high, epoch)) {
             *value = high << 32 | (uint32_t)low;
+            if (stamps) {
+                op_waited(f, &patience, 0, 1);
+            }
             return 1;
         }
         struct op_note note = {
@@ -130,6 +134,7 @@ TERN_DEVICE int op_receive(const struct op_frame *f, uint64_t epoch, int peer, c
             op_fault(f, &note);
         }
         if (verdict != OP_WAIT_ON) {
+            op_waited(f, &patience, 0, 0);
             return 0;
         }
     }
@@ -194,12 +199,13 @@ TERN_DEVICE int op_await_done(const struct op_frame *f, uint64_t epoch, const st
                               int b)
 {
     const uint64_t *word = op_done(f, f->own, s, b);
-    struct op_patience patience = {0, 0};
+    struct op_patience patience = {0};
     uint64_t said = 0;
     for (;;) {
         /* Pairs with the fence and store in op_leave: that block's rows are here; or its reads are over. */
         uint64_t seen = ld_acquire_sys_u64(word);
         if (seen >= epoch) {
+            op_waited(f, &patience, 0, 1);
             return 1;
         }
         struct op_note note = {OP_STATUS_TIMEOUT, OP_AWAIT_DONE, s, f->rank, epoch, epoch, seen, 0, 0, 0};
@@ -220,6 +226,7 @@ TERN_DEVICE int op_await_done(const struct op_frame *f, uint64_t epoch, const st
             op_fault(f, &note);
         }
         if (verdict != OP_WAIT_ON) {
+            op_waited(f, &patience, 0, 0);
             return 0;
         }
     }
@@ -237,9 +244,11 @@ TERN_DEVICE void op_await_own(const struct op_frame *f, uint64_t epoch, int b)
 }
 
 /* All threads of every block, each having completed its own copies; ok: nothing was abandoned. Each block
- * tells every rank, or after a fault its own. Block 0 waits for all blocks of all ranks; the others are gone
- * by then and their processors free. 1 in every thread of block 0 if all went well: it finishes. */
-TERN_DEVICE int op_await_all(const struct op_frame *f, uint64_t epoch, const struct op_table *t, int ok)
+ * tells every rank, or after a fault its own. Block 0 waits for all blocks of all ranks; the others are
+ * gone by then and their processors free. 1 in every thread of block 0 if all went well: it finishes.
+ * begin: when the block began, for its stamp. */
+TERN_DEVICE int op_await_all(const struct op_frame *f, uint64_t epoch, const struct op_table *t, int ok,
+                             uint64_t begin)
 {
     char *heap = f->ep_bases[tid() < f->num_ranks ? tid() : 0]; /* on its way before the fence */
     sync_block();
@@ -261,6 +270,9 @@ TERN_DEVICE int op_await_all(const struct op_frame *f, uint64_t epoch, const str
     }
     sync_block();
     if (tid() == 0) {
+        if (bid() != 0) {
+            stamp_block(f, 0, epoch, begin); /* before the operation can end */
+        }
         /* The own word last: with the barrier, whoever sees it comes after the stores to peers as well. */
         OP_FENCE();
         OP_STORE_DONE(op_done(f, f->own, f->rank, bid()), epoch);
@@ -282,10 +294,12 @@ TERN_DEVICE int op_await_all(const struct op_frame *f, uint64_t epoch, const str
 }
 
 /* The same, and the end of the operation. */
-TERN_DEVICE void op_leave(const struct op_frame *f, uint64_t epoch, const struct op_table *t, int ok)
+TERN_DEVICE void op_leave(const struct op_frame *f, uint64_t epoch, const struct op_table *t, int ok,
+                          uint64_t begin)
 {
-    (void)op_await_all(f, epoch, t, ok);
+    (void)op_await_all(f, epoch, t, ok, begin);
     if (bid() == 0 && tid() == 0) {
+        stamp_block(f, 0, epoch, begin);
         op_finish(f, epoch);
     }
 }

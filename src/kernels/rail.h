@@ -252,10 +252,11 @@ TERN_DEVICE struct op_note rail_wait_note(const struct rail *r, const struct rai
 TERN_DEVICE enum rail_found rail_take(const struct rail *r, struct rail_hand *h, int waits,
                                       struct rail_piece *piece)
 {
-    struct op_patience patience = {0, 0};
+    struct op_patience patience = {0};
     for (;;) {
         uint32_t ready = warp_ballot(rail_ready(r->p, h));
         if (ready != 0) {
+            op_waited(r->f, &patience, 0, (int)(ready >> lane() & 1));
             uint32_t later = ready >> h->turn << h->turn;
             sync_warp(); /* what the lane has seen through the word, all may read and overwrite */
             rail_give(r->p, h, TERN_FFS(later != 0 ? later : ready) - 1, piece);
@@ -273,6 +274,7 @@ TERN_DEVICE enum rail_found rail_take(const struct rail *r, struct rail_hand *h,
             failed = !inter_wait_on(r->f, &patience, &note);
         }
         if (warp_any(failed)) {
+            op_waited(r->f, &patience, 0, 0);
             return RAIL_FAILED;
         }
     }

@@ -17,7 +17,7 @@
 #include "kernels/route_settle.h"
 
 /* All threads of a block before the last. */
-TERN_DEVICE void work(const struct route_args *p, uint64_t epoch)
+TERN_DEVICE void work(const struct route_args *p, uint64_t epoch, uint64_t begin)
 {
     count(p, epoch);
     tell_sums(p, epoch);
@@ -30,6 +30,7 @@ TERN_DEVICE void work(const struct route_args *p, uint64_t epoch)
     }
     sync_block();
     if (tid() == 0) {
+        stamp_block(&p->f, 0, epoch, begin);
         /* Pairs with the acquire in await_worker (route_settle.h). */
         st_release_sys_u64(p->finished + bid(), epoch);
     }
@@ -37,10 +38,10 @@ TERN_DEVICE void work(const struct route_args *p, uint64_t epoch)
 
 TERN_KERNEL(route, struct route_args, p)
 {
-    uint64_t epoch = op_epoch(&p->f);
+    uint64_t begin = stamp_now(), epoch = op_epoch(&p->f);
     if (bid() < nblk() - 1) {
-        work(p, epoch);
+        work(p, epoch, begin);
     } else {
-        settle(p, epoch);
+        settle(p, epoch, begin);
     }
 }

@@ -16,7 +16,7 @@
 #include "kernels/route_inter_settle.h"
 
 /* All threads of a block before the last. */
-TERN_DEVICE void work(const struct route_inter_args *p, uint64_t epoch, uint64_t run)
+TERN_DEVICE void work(const struct route_inter_args *p, uint64_t epoch, uint64_t run, uint64_t begin)
 {
     count(&p->r, epoch);
     tell_sums(&p->r, epoch);
@@ -30,6 +30,7 @@ TERN_DEVICE void work(const struct route_inter_args *p, uint64_t epoch, uint64_t
     }
     sync_block();
     if (tid() == 0) {
+        stamp_block(&p->r.f, 0, epoch, begin);
         /* Pairs with the acquire in await_worker (route_settle.h): entries, too, are written. */
         st_release_sys_u64(p->r.finished + bid(), epoch);
     }
@@ -37,11 +38,11 @@ TERN_DEVICE void work(const struct route_inter_args *p, uint64_t epoch, uint64_t
 
 TERN_KERNEL(route_inter, struct route_inter_args, p)
 {
-    uint64_t epoch = op_epoch(&p->r.f);
+    uint64_t begin = stamp_now(), epoch = op_epoch(&p->r.f);
     uint64_t run = p->runs[0] + 1;
     if (bid() < nblk() - 1) {
-        work(p, epoch, run);
+        work(p, epoch, run, begin);
     } else {
-        settle_across(p, epoch, run);
+        settle_across(p, epoch, run, begin);
     }
 }

@@ -374,7 +374,7 @@ TERN_DEVICE void finish_far(const struct far_settler *s, int ok)
 }
 
 /* All threads of the last block. */
-TERN_DEVICE void settle_across(const struct route_inter_args *p, uint64_t epoch, uint64_t run)
+TERN_DEVICE void settle_across(const struct route_inter_args *p, uint64_t epoch, uint64_t run, uint64_t begin)
 {
     struct far_settler s = far_settler_of(p, epoch, run);
     op_announce(&p->r.f, epoch, 1);
@@ -391,6 +391,7 @@ TERN_DEVICE void settle_across(const struct route_inter_args *p, uint64_t epoch,
     }
     sync_block();
     if (tid() == 0) {
+        stamp_block(&p->r.f, 0, epoch, begin);
         finish_far(&s, ok);
     }
 }

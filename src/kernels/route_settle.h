@@ -159,12 +159,13 @@ TERN_DEVICE void settle_rank(const struct route_args *p, int d)
  * state of this operation. Gives up at the deadline. */
 TERN_DEVICE void await_worker(const struct route_args *p, uint64_t epoch, int b)
 {
-    struct op_patience patience = {0, 0};
+    struct op_patience patience = {0};
     for (;;) {
         /* Pairs with the release at the end of work() (route.c): the worker has read the epoch, and its
          * record of a bad id is written. */
         uint64_t seen = ld_acquire_sys_u64(p->finished + b);
         if (seen >= epoch) {
+            op_waited(&p->f, &patience, 0, 1);
             return;
         }
         struct op_note note = {
@@ -175,6 +176,7 @@ TERN_DEVICE void await_worker(const struct route_args *p, uint64_t epoch, int b)
             op_fault(&p->f, &note);
         }
         if (verdict != OP_WAIT_ON && note.elapsed_ns > p->f.timeout_ns) {
+            op_waited(&p->f, &patience, 0, 0);
             return;
         }
     }
@@ -200,7 +202,7 @@ TERN_DEVICE void settle_all(const struct route_args *p, uint64_t epoch, int ok)
 }
 
 /* All threads of the last block. */
-TERN_DEVICE void settle(const struct route_args *p, uint64_t epoch)
+TERN_DEVICE void settle(const struct route_args *p, uint64_t epoch, uint64_t begin)
 {
     op_announce(&p->f, epoch, 1);
     int ok = publish(p, epoch);
@@ -209,6 +211,7 @@ TERN_DEVICE void settle(const struct route_args *p, uint64_t epoch)
     settle_all(p, epoch, ok);
     sync_block();
     if (tid() == 0) {
+        stamp_block(&p->f, 0, epoch, begin);
         p->route.overflow[0] = 0;
         p->f.state->bad_ids = 0;
         p->host.epoch[0] = epoch;

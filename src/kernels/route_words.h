@@ -59,7 +59,7 @@ TERN_DEVICE int wait_on(const struct op_frame *f, uint64_t epoch, const struct r
 TERN_DEVICE int sum_column(const struct op_frame *f, uint64_t epoch, const struct route_column *c,
                            uint32_t split, struct route_sum *sum)
 {
-    struct op_patience patience = {0, 0};
+    struct op_patience patience = {0};
     uint32_t s0 = 0;
     sum->all = sum->before = 0;
     while (s0 < c->num_senders) {
@@ -80,6 +80,7 @@ TERN_DEVICE int sum_column(const struct op_frame *f, uint64_t epoch, const struc
         }
         if (late >= 0) {
             if (!wait_on(f, epoch, c, late, seen, &patience)) {
+                op_waited(f, &patience, 0, 0);
                 return 0;
             }
             continue;
@@ -90,6 +91,9 @@ TERN_DEVICE int sum_column(const struct op_frame *f, uint64_t epoch, const struc
             sum->before += s0 + a < split ? (uint32_t)words[a] : 0;
         }
         s0 += WORDS_AT_ONCE;
+    }
+    if (lane() == 0) { /* for its warp, whose columns are neighbours */
+        op_waited(f, &patience, 0, 1);
     }
     return 1;
 }

@@ -30,3 +30,12 @@ const struct cpu_kernel *terni_cpu_kernel(int kernel)
 #undef ENTRY
     return &table[kernel];
 }
+
+int terni_cpu_stamps(void)
+{
+#ifdef TERN_STAMPS
+    return 1;
+#else
+    return 0;
+#endif
+}

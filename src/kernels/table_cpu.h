@@ -13,4 +13,7 @@ struct cpu_kernel {
 /* `kernel` is an enum terni_kernel below TERN_KERNEL_COUNT. */
 const struct cpu_kernel *terni_cpu_kernel(int kernel);
 
+/* 1: the kernels of this build take time stamps (stamp.h). */
+int terni_cpu_stamps(void);
+
 #endif

@@ -43,3 +43,12 @@ struct cuda_kernel terni_cuda_kernel(int kernel)
 
     return k;
 }
+
+int terni_cuda_stamps(void)
+{
+#ifdef TERN_STAMPS
+    return 1;
+#else
+    return 0;
+#endif
+}

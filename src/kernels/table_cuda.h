@@ -13,4 +13,7 @@ struct cuda_kernel {
 /* `kernel` is an enum terni_kernel below TERN_KERNEL_COUNT. */
 struct cuda_kernel terni_cuda_kernel(int kernel);
 
+/* 1: the kernels of this build take time stamps (stamp.h). */
+int terni_cuda_stamps(void);
+
 #endif

@@ -371,6 +371,7 @@ static void describe(struct cpu_machine *cpu, int num_sms)
     info->max_shared_bytes = SIMT_SHARED_BYTES;
     info->has_bulk = 1;
     info->nic_writes_ordered = 1;
+    info->has_stamps = terni_cpu_stamps();
     info->share_granule = page_bytes > 0 ? (uint64_t)page_bytes : 4096;
     info->memory_bytes = pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : 0;
 }

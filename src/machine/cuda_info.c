@@ -2,6 +2,7 @@
  *
  * What there is: devices that can be used, their properties, versions. Silent where no driver is installed.
  */
+#include "kernels/table_cuda.h"
 #include "machine/cuda_machine.h"
 
 #include <stdio.h>
@@ -110,6 +111,7 @@ enum tern_status terni_cuda_info_get(int ordinal, struct machine_info *info)
     snprintf(info->pci, sizeof(info->pci), "%04x:%02x:%02x.0", (unsigned)p.pciDomainID & 0xffffu,
              (unsigned)p.pciBusID & 0xffu, (unsigned)p.pciDeviceID & 0x1fu);
     info->nic_writes_ordered = nic_writes_ordered(ordinal);
+    info->has_stamps = terni_cuda_stamps();
     if (info->compute_capability < MIN_COMPUTE_CAPABILITY) {
         return TERN_FAIL(TERN_UNSUPPORTED, "device %d (%s) has compute capability %d.%d; Tern needs 8.0",
                          ordinal, p.name, p.major, p.minor);

@@ -65,6 +65,7 @@ struct machine_info {
     /* What NICs write into this device's memory becomes visible in the order of their writes, also to a
      * kernel that runs; else it may hang behind. */
     int nic_writes_ordered;
+    int has_stamps; /* the kernels were built to take time stamps (kernels/stamp.h) */
 };
 
 struct machine_ops {
