@@ -3,7 +3,8 @@
  * Low latency and a sender that stops between its rows: it has told how many come, some are there, and then
  * its process ends. It is made to by memory that it may not write: the place of its row STOP_ROW at rank 0.
  * Who waits for the rest gives up at the deadline and names it, or masks it, takes exactly the rows that
- * came, and goes on with the others.
+ * came, and goes on with the others. Across domains rows of a rank leave in chunks: it stops in the middle of
+ * its second one, of which nothing counts.
  *
  * The window of a peer is memory of the process on the cpu machine only, on which this always runs. */
 #include "ll_batch.h"
@@ -22,7 +23,7 @@ enum { RANKS = 4, VICTIM = 2, HERE = 0, EXPERTS = 4, STOP_ROW = 6, HIDDEN = 4096
 
 struct stop {
     const struct test *t;
-    uint32_t ll_mask;
+    uint32_t ll_mask, domain_ranks;
 };
 
 struct stopped {
@@ -32,6 +33,7 @@ struct stopped {
     struct tern_ep_config config;
     struct rng rng;
     int rank;
+    int stop_row, chunk; /* rows that have a word together */
 };
 
 /* Whether choice k of the victim's token t is rank 0's. */
@@ -55,7 +57,7 @@ static int goes_here(const struct ll_batch *b, uint32_t t)
 static int lay_trap(const struct stopped *s)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t begin = (uintptr_t)ll_words_place(s->eps[VICTIM], 0, 1, HERE, VICTIM, STOP_ROW);
+    uintptr_t begin = (uintptr_t)ll_words_place(s->eps[VICTIM], 0, 1, HERE, VICTIM, (uint32_t)s->stop_row);
     uintptr_t end = (uintptr_t)ll_words_place(s->eps[VICTIM], 0, 1, HERE, VICTIM + 1, 0);
     struct rlimit none = {0, 0};
     begin = (begin + page - 1) / page * page;
@@ -76,9 +78,9 @@ static int check_rows(const struct stopped *s, int *came)
         wanted += goes_here(&s->batch, t);
     }
     for (*came = 0; *came < wanted && __atomic_load_n(&words[*came], __ATOMIC_ACQUIRE) >> 32 == 1;) {
-        (*came)++;
+        *came += s->chunk;
     }
-    CHECK(*came > 0 && *came <= STOP_ROW && STOP_ROW < wanted, "%d of %d rows came", *came, wanted);
+    CHECK(*came > 0 && *came <= s->stop_row && s->stop_row < wanted, "%d of %d rows came", *came, wanted);
     for (int i = *came; i < wanted; i++) {
         CHECK(words[i] == 0, "row %d of %d came after row %d did not", i, wanted, *came);
     }
@@ -219,6 +221,9 @@ static int body(int rank, struct procs_page *page, void *user)
     s.config.max_row_bytes = 16;
     s.config.timeout_ms = stop->t->scale < 100 ? 4000 : 1200;
     s.config.ll_mask = stop->ll_mask;
+    s.config.domain_ranks = stop->domain_ranks;
+    s.chunk = stop->domain_ranks ? ll_words_chunk() : 1;
+    s.stop_row = stop->domain_ranks ? s.chunk + s.chunk / 2 : STOP_ROW;
     ll_config_add(&s.config, &shape, 1);
     world_init(&s.world, RANKS, rank);
     ll_batch_init(&s.batch, &s.world, s.eps, &shape, &s.rng);
@@ -235,14 +240,16 @@ static int body(int rank, struct procs_page *page, void *user)
     return result;
 }
 
-static int stop(struct test *t, uint32_t ll_mask)
+static int stop(struct test *t, uint32_t ll_mask, uint32_t domain_ranks)
 {
-    struct stop it = {t, ll_mask};
+    struct stop it = {t, ll_mask, domain_ranks};
     return procs_run(RANKS, VICTIM, 60, body, &it);
 }
 
-static int is_named(struct test *t) { return stop(t, 0); }
-static int is_masked(struct test *t) { return stop(t, 1); }
+static int is_named(struct test *t) { return stop(t, 0, 0); }
+static int is_masked(struct test *t) { return stop(t, 1, 0); }
+static int far_is_named(struct test *t) { return stop(t, 0, 2); }
+static int far_is_masked(struct test *t) { return stop(t, 1, 2); }
 
 int main(int argc, char **argv)
 {
@@ -250,5 +257,8 @@ int main(int argc, char **argv)
     test_begin(&t, argc, argv);
     test_run(&t, "a rank that stops between its rows is named", is_named);
     test_run(&t, "a rank that stops between its rows is masked, and the others go on", is_masked);
+    test_run(&t, "a far rank that stops in the middle of a chunk is named", far_is_named);
+    test_run(&t, "a far rank that stops in the middle of a chunk is masked, and the others go on",
+             far_is_masked);
     return test_end(&t);
 }

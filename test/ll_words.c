@@ -3,7 +3,12 @@
  * Where the signals of low latency are: see ll_words.h. */
 #include "ll_words.h"
 
+#include "support.h"
+
 #include "ep/ep.h"
+#include "kernels/ll_far_args.h"
+#include "net/softnic_provider.h"
+#include "pgas/pgas_nics.h"
 
 #include <string.h>
 
@@ -30,6 +35,24 @@ char *ll_words_place(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, in
     char *copy = ep->heap->bases[to] + l->ll_buffers + (2 * lane + (epoch & 1)) * l->ll.buffer_bytes;
 
     return copy + ((uint64_t)from * ep->shape.ll_tokens + slot) * l->ll.row_stride;
+}
+
+int ll_words_chunk(void) { return LL_CHUNK; }
+
+int ll_words_posted(const struct tern_ep *ep, uint64_t *posted)
+{
+    struct softnic_provider *p = (struct softnic_provider *)ep->network->nics->provider.state;
+    struct softnic_state state;
+
+    memset(posted, 0, TERN_MAX_RANKS * sizeof *posted);
+    for (int d = 0; d < ep->comm->num_ranks; d++) {
+        for (uint32_t q = 0; terni_softnic_queue(p, d, q) != NULL; q++) {
+            OK(terni_softnic_inspect(p, d, q, &state));
+            CHECK(!state.is_error && state.num_wrong == 0, "queue %u to rank %d has failed", q, d);
+            posted[d] += state.posted;
+        }
+    }
+    return 0;
 }
 
 void ll_words_spoil(const struct tern_ep *ep, uint32_t lane)

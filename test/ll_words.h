@@ -15,6 +15,11 @@ uint64_t *ll_words_entry(const struct tern_ep *ep, uint32_t lane, uint64_t epoch
 /* Where rank `from` puts row `slot` of a dispatch in the window of rank `to`, as this rank reaches it. */
 char *ll_words_place(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int to, int from,
                      uint32_t slot);
+/* Rows of a dispatch for a far rank that have one arrival word, that of the first. */
+int ll_words_chunk(void);
+/* Of an object whose far ranks are reached by software NICs: blocks of work entries posted to each rank so
+ * far, [TERN_MAX_RANKS]. */
+int ll_words_posted(const struct tern_ep *ep, uint64_t *posted);
 /* As if an operation of another shape had left there what is no row of this one's: fills what a lane
  * remembers of rows received with the bytes of 0.5f. */
 void ll_words_spoil(const struct tern_ep *ep, uint32_t lane);

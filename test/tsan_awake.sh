@@ -48,6 +48,7 @@ reports "a relaxed store of low latency's entry words alone" src/kernels/ "$buil
 reports "a relaxed store of low latency's arrival words alone" src/kernels/ "$build/awake/ll_done" --case 1
 reports "low latency's dispatch without the proxy fence" src/kernels/ll_send "$build/awake/ll_dispatch_proxy" --case 1
 reports "low latency's combine without the proxy fence" src/kernels/ll_make "$build/awake/ll_combine_proxy" --case 1
+reports "rows of a chunk counted without order" src/kernels/ll_chunk "$build/awake/ll_chunk" --case 1
 # ThreadSanitizer does not model fences; the executor looks that they are there.
 for program in ep ll; do
     timeout 120 "$build/awake/${program}_no_fence" --case 1 > "$scratch/log" 2>&1
@@ -68,6 +69,7 @@ reports "a flag raised by a relaxed store" simt_message "$build/awake/simt_relax
 reports "a bulk store without the proxy fence" simt_pipeline "$build/awake/simt_no_fence" pipeline
 silent "the right route, dispatch and combine" "$build/test/ep_random_test" --case 1
 silent "the right low-latency dispatch and combine" "$build/test/ep_ll_random_test" --case 1
+silent "the right low-latency dispatch and combine across domains" "$build/test/ep_ll_inter_test" --case 1
 silent "the right signals, waits and barriers" "$build/test/net_order_test" --seeds 1-12
 silent "the right streams" "$build/test/rail_test" --seeds 1-3
 silent "the right flag and fence" "$build/test/simt_test" message pipeline

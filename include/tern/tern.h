@@ -440,7 +440,8 @@ struct tern_ep_config {
     uint64_t net_ring_bytes; /* buffers for each rail peer, each way, of all streams to it, whose number
                                 follows from num_sms; default 4 to 16 MiB, less if max_tokens need less. If
                                 given, a low-latency combine, too, has no more for rows to each other domain
-                                at once, and fewer blocks if these have a row a warp else */
+                                at once, and fewer blocks if these have a row a warp else. A low-latency
+                                dispatch has room for all its rows in any case */
 };
 #define TERN_EP_CONFIG_INIT                                                                                  \
     {                                                                                                        \

@@ -116,6 +116,8 @@ void terni_ll_far(const struct tern_ep *ep, uint32_t lane, struct ll_far *far)
     far->rows_out = l->ll_rows_out + lane * 2 * l->ll.rows_out_bytes;
     far->entry_bytes = l->ll.entry_bytes;
     far->row_bytes = l->ll.rows_out_bytes;
+    far->chunks = (uint64_t *)(ep->device_memory + l->ll_chunks + lane * l->ll.chunk_bytes);
+    far->rank_chunks = l->ll.rank_chunks;
     far->first = ep->comm->rank / domain_ranks * domain_ranks;
     far->num_near = domain_ranks;
     far->slots = l->ll.out_slots;

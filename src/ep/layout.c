@@ -10,7 +10,7 @@
 #include "ep/tuning.h"
 #include "kernels/inter_args.h"
 #include "kernels/kernels.h"
-#include "kernels/ll_args.h"
+#include "kernels/ll_far_args.h"
 #include "pgas/pgas.h"
 
 enum {
@@ -314,7 +314,8 @@ uint32_t terni_ll_sent_bytes(uint32_t compression, uint32_t hidden)
 
 uint32_t terni_ll_place_offset(const struct ep_shape *s)
 {
-    return (uint32_t)((s->num_experts + (1ull + LL_STAGES) * s->num_ranks) * sizeof(uint32_t));
+    uint64_t far = s->num_domains > 1 ? s->num_ranks + 1ull : 0; /* where rows for each far rank begin */
+    return (uint32_t)((s->num_experts + (1ull + LL_STAGES) * s->num_ranks + far) * sizeof(uint32_t));
 }
 
 uint32_t terni_ll_stage_offset(const struct ep_shape *s)
@@ -395,8 +396,13 @@ static void layout_lane(const struct ep_shape *s, struct ll_layout *l)
     if (s->num_domains > 1 && s->ll_lanes > 0) {
         l->out_slots = between(rows * here, 1, most_out_slots(s, l->home_stride));
         l->recycles = l->out_slots < rows * here;
+        uint64_t far = s->num_ranks - s->domain_ranks;
+        uint64_t rows_out =
+            s->ll_tokens * (s->max_topk < far ? s->max_topk : far); /* a token, to each once */
         l->rows_out_bytes =
-            align_up(larger(s->ll_tokens * l->row_stride, l->out_slots * l->home_stride), ALIGNMENT);
+            align_up(larger(rows_out * l->row_stride, l->out_slots * l->home_stride), ALIGNMENT);
+        l->rank_chunks = (s->ll_tokens + LL_CHUNK - 1) / LL_CHUNK;
+        l->chunk_bytes = align_up(s->num_ranks * l->rank_chunks * sizeof(uint64_t), ALIGNMENT);
     }
     l->ids = take(&at, choices * sizeof(int32_t));
     l->totals = take(&at, 2 * sizeof(int32_t));
@@ -453,6 +459,7 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     l.ll_waits = take(&at, s->ll_lanes * l.ll.wait_bytes);
     l.ll_peers = take(&at, s->ll_mask * s->num_ranks * sizeof(struct ll_peer));
     l.ll_verdicts = take(&at, s->ll_lanes * l.ll.verdict_bytes);
+    l.ll_chunks = take(&at, s->ll_lanes * l.ll.chunk_bytes);
     l.state_bytes = at;
     l.routes = take(&at, s->max_routes * l.route.bytes);
     l.ll_lanes = take(&at, s->ll_lanes * l.ll.bytes);

@@ -42,6 +42,8 @@ struct ll_layout {
     uint64_t entry_words, entry_bytes, arrival_bytes, row_stride, home_stride, buffer_bytes;
     uint64_t rows_out_bytes;            /* to other domains, likewise; 0: there are none */
     uint32_t out_slots, recycles;       /* rows of a combine in them; there may be more */
+    uint64_t rank_chunks;               /* of a dispatch's rows for a far rank */
+    uint64_t chunk_bytes;               /* of the counters of all, in device memory */
     uint64_t ids, totals, plan, pushes; /* from the start of the lane's device memory */
     uint64_t bytes;
     uint64_t wait_bytes, verdict_bytes; /* of what a reset zeroes */
@@ -61,8 +63,8 @@ struct ep_layout {
     uint64_t control_bytes;               /* from control on, zeroed by a reset */
     uint64_t net_bytes;                   /* all that is for other domains */
     /* device memory */
-    uint64_t state, cells, finished, runs, rail_state, ll_states, ll_waits, ll_peers, ll_verdicts, routes,
-        ll_lanes, device_bytes;
+    uint64_t state, cells, finished, runs, rail_state, ll_states, ll_waits, ll_peers, ll_verdicts, ll_chunks,
+        routes, ll_lanes, device_bytes;
     uint64_t state_bytes; /* from state on: with the running route's words, zeroed by a reset */
     struct route_layout route;
     struct ll_layout ll;

@@ -9,7 +9,8 @@
  * finished e - 1.
  *
  *   entries[2][R][2 + L/2] tagged words from rank s: signature; dispatch also rows, choices an expert
- *   arrivals[2][R * T]     the epoch, halves exchanged. Dispatch, [s][j]: row j of rank s is in the buffer
+ *   arrivals[2][R * T]     the epoch, halves exchanged. Dispatch, [s][j]: row j of rank s is in the buffer,
+ *                          with some that follow if the rank is far (ll_far_args.h)
  *           [2][T * K]     combine, [t][k]: so is the row that stands for choice k of token t
  *   buffers[2]             the rows themselves, likewise indexed */
 #ifndef TERN_LL_ARGS_H

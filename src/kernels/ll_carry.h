@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Low latency across domains: what goes to far ranks (ll_far.h). A row is put from this rank's out-box to its
- * place in the far rank's buffer, and behind it, by the same queue, its arrival word is set: the far rank
- * finds it as it finds a near rank's row, at the same place and by the same word. So no row waits for another
- * on the network, and in whatever order it delivers them, a row is there before its word.
+ * Low latency across domains: what goes to far ranks (ll_far.h). A combine's row, or a chunk of a dispatch's
+ * (ll_chunk.h), is put from this rank's out-box to its place in the far rank's buffer, and behind it, by the
+ * same queue, its arrival word is set: the far rank finds it as it finds a near rank's rows, by the same
+ * words. So none waits for another on the network, and in whatever order it delivers them, rows are there
+ * before their word.
  *
  * An out-box is written again two operations later. By then this rank has received the operation between, for
  * which it saw every rank enter it; each did so after it had received the one before, all rows of which had
@@ -51,13 +52,14 @@ TERN_DEVICE void ll_carried(const struct op_frame *f, const struct ll_lane *l, u
     }
 }
 
-/* One warp: `bytes` at `from`, in this rank's window, to the place of rank d's buffer that is `to` in this
- * rank's own; then its word, the i-th of d's arrivals. `turn` spreads rows over queues. */
-TERN_DEVICE void ll_put_row(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int d,
-                            uint32_t turn, char *to, const char *from, uint32_t bytes, uint64_t i)
+/* One warp: a row, or rows of a dispatch side by side, `bytes` at `from` in this rank's window, to the place
+ * of rank d's buffer that is `to` in this rank's own; then their word, the i-th of d's arrivals. `turn`
+ * spreads puts over queues. */
+TERN_DEVICE void ll_put_rows(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int d,
+                             uint32_t turn, char *to, const char *from, uint32_t bytes, uint64_t i)
 {
     const struct tern_net *net = &ll_far_of(f)->net;
-    /* Pairs with the acquire in ll_await: the row comes before its word. */
+    /* Pairs with the acquire in ll_await: the rows come before their word. */
     int status = route_put_signal(net, group_of(GROUP_WARP), d, turn % net->num_queues, to, from, bytes,
                                   ll_arrival(l, f->own, epoch, i), sizeof(uint64_t), TERN_SIGNAL_SET,
                                   ll_arrived(epoch), 0);

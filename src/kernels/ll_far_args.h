@@ -7,20 +7,35 @@
  * are received like rows of near ranks. Out-boxes are in the lane, in two copies as its buffers:
  *
  *   entries_out[2][R][2 + L/2]  dispatch: entry words on their way to rank d
- *   rows_out[2]                 dispatch: [T] tokens' rows, each of which is the same to all ranks
- *                               combine: [slots] rows on their way home, the lane's home_stride apart */
+ *   rows_out[2]                 dispatch: rows for the first far rank, by their slots, then for the next one,
+ *                               no gaps between rows or ranks
+ *                               combine: [slots] rows on their way home, the lane's home_stride apart
+ *
+ * A dispatch's rows for a far rank leave, and arrive, in chunks of LL_CHUNK consecutive slots, fewer in the
+ * last one. In the far rank's buffer they begin where the source's places do, without gaps between rows
+ * either, so that a chunk is one piece of memory on both sides; the arrival word of its first row stands for
+ * all of it. In device memory a word counts the rows of each chunk that are in the out-box:
+ *
+ *   chunks[R][rank_chunks]      the epoch, LL_CHUNK_BITS further up, and rows in it */
 #ifndef TERN_LL_FAR_ARGS_H
 #define TERN_LL_FAR_ARGS_H
 
 #include "kernels/ll_args.h"
 #include "tern/tern_net.h"
 
+/* Rows. Each put and each signal costs a NIC the same, whatever it carries; so rows of some KiB had better
+ * share them, until a chunk takes about as long as the way. A chunk also waits for its last row, which on a
+ * device with a block for each token is cast beside the others. Both ends know it: a power of two. */
+enum { LL_CHUNK = 8, LL_CHUNK_BITS = 8 };
+
 struct ll_far {
     struct tern_net net;             /* its record is NULL: the object has one of its own */
     uint64_t entries_out, rows_out;  /* offsets in an EP heap */
     uint64_t entry_bytes, row_bytes; /* of one copy */
-    int32_t first, num_near;         /* ranks of this one's domain: first, ..., first + num_near - 1 */
-    uint32_t slots, recycles;        /* recycles: a combine may have more rows to send than there are slots */
+    uint64_t *chunks;                /* of the lane */
+    uint64_t rank_chunks;
+    int32_t first, num_near;  /* ranks of this one's domain: first, ..., first + num_near - 1 */
+    uint32_t slots, recycles; /* recycles: a combine may have more rows to send than there are slots */
 };
 
 struct ll_dispatch_inter_args {

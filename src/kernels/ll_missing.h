@@ -12,17 +12,28 @@
 enum { LL_PIECE_VECS = 4, LL_PIECE = LL_PIECE_VECS * 512 }; /* bytes that a warp copies at once */
 enum { LL_NOTES = 1 << 20 };                                /* the piece of what goes with a row */
 
-/* Row i of rank s, on this side of the wire. */
+/* Row i of rank s, on this side of the wire. A far rank's have no gaps between them. */
 TERN_DEVICE const char *ll_row_from(const struct ll_receiver *r, uint32_t s, uint32_t i)
 {
     const struct ll_lane *l = &r->p->lane;
+    if (ll_is_far(&r->p->f, (int)s)) {
+        return ll_buffer(l, r->p->f.own, r->epoch) + ll_place_of(l, s, 0) * l->row_stride +
+               (uint64_t)i * r->p->row_bytes;
+    }
     return ll_buffer(l, r->p->f.own, r->epoch) + ll_place_of(l, s, i) * l->row_stride;
+}
+
+/* Among arrival words and verdicts, the one of row i of rank s: its own, or if the rank is far that of the
+ * chunk's first row. So a row of a chunk is here, or missing, with all others. */
+TERN_DEVICE uint64_t ll_word_of(const struct ll_receiver *r, uint32_t s, uint32_t i)
+{
+    return ll_place_of(&r->p->lane, s, ll_is_far(&r->p->f, (int)s) ? i & ~(LL_CHUNK - 1u) : i);
 }
 
 /* One warp: the verdict on row i of rank s, which has arrived or whose sender is lost. */
 TERN_DEVICE int ll_is_row_here(const struct ll_receiver *r, uint32_t s, uint32_t i)
 {
-    uint64_t place = ll_place_of(&r->p->lane, s, i);
+    uint64_t place = ll_word_of(r, s, i);
     int here = ll_judge_row(&r->p->f, &r->p->lane, r->epoch, place,
                             ll_arrival(&r->p->lane, r->p->f.own, r->epoch, place));
     return warp_all(here);
@@ -67,7 +78,7 @@ TERN_DEVICE int32_t ll_slot_at(const struct ll_receiver *r, uint32_t s, uint32_t
 {
     const struct ll_dispatch_args *p = r->p;
     const int32_t *header = (const int32_t *)ll_row_from(r, s, i);
-    uint64_t place = ll_place_of(&p->lane, s, i);
+    uint64_t place = ll_word_of(r, s, i);
     if (!ll_judge_row(&p->f, &p->lane, r->epoch, place, ll_arrival(&p->lane, p->f.own, r->epoch, place))) {
         return -1;
     }

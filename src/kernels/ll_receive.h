@@ -202,7 +202,7 @@ TERN_DEVICE int ll_take_piece(const struct ll_receiver *r, uint32_t number, uint
     int end = LL_HERE, here = 1;
     if (lane() == 0) {
         end = ll_await(&p->f, &p->lane, r->epoch, r->begin, OP_AWAIT_DONE, (int)s,
-                       ll_arrival(&p->lane, p->f.own, r->epoch, ll_place_of(&p->lane, s, i)), &data);
+                       ll_arrival(&p->lane, p->f.own, r->epoch, ll_word_of(r, s, i)), &data);
     }
     if (TERN_RARE(!warp_all(end == LL_HERE))) {
         if (!ll_has_masks(&p->lane) || shfl_u32((uint32_t)end, 0) == LL_ABANDON) {

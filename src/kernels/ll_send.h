@@ -4,18 +4,18 @@
  * choices come; each other block has a run of consecutive tokens. It counts what comes before its run, which
  * makes slots, and takes token after token: all its warps read and cast the row into shared memory, the first
  * one writes the header, and one copy for each rank that the token goes to leaves from there; for ranks of
- * other domains, one into the out-box (ll_carry.h). With few tokens a block has one or none, so latency is
+ * other domains, into the out-box (ll_chunk.h). With few tokens a block has one or none, so latency is
  * all: what needs neither the epoch nor the counts, the first row and its ids, is read before either is
  * known.
  *
- * Shared memory: | counters [E + R] | slots [LL_STAGES][R] | stages |. Stage i is written again two barriers
- * after its copies were started; between the two their word was sent, hence they had ended. */
+ * Shared memory: | counters [E + R] | slots [LL_STAGES][R] | across domains [R + 1] | stages |. Stage i is
+ * written again two barriers after its copies were started; between the two their word was sent, hence they
+ * had ended. */
 #ifndef TERN_LL_SEND_H
 #define TERN_LL_SEND_H
 
 #include "kernels/cast.h"
-#include "kernels/ll_carry.h"
-#include "kernels/ll_sender.h"
+#include "kernels/ll_chunk.h"
 
 /* A program that is wrong on purpose, for test/tsan_awake.sh, is without it. */
 #ifdef TERN_TEST_NO_LL_DISPATCH_PROXY
@@ -260,37 +260,6 @@ TERN_DEVICE void ll_start(const struct ll_sender *s, uint32_t stage, const int b
     }
 }
 
-/* One warp: whether the staged token goes to a far rank. */
-TERN_DEVICE int ll_goes_far(const struct ll_sender *s, const int32_t *slots)
-{
-    int goes = 0;
-    for (int d = lane(); d < s->p->f.num_ranks; d += 32) {
-        goes |= slots[d] >= 0 && ll_is_far(&s->p->f, d);
-    }
-    return warp_any(goes);
-}
-
-/* All threads, after the stage is whole: the row into the out-box, and from there, a warp a rank, to each far
- * rank that it is for. */
-TERN_DEVICE void ll_start_far(const struct ll_sender *s, uint32_t t, uint32_t stage)
-{
-    const struct ll_dispatch_args *p = s->p;
-    const int32_t *slots = s->slots + stage * (uint32_t)p->f.num_ranks;
-    char *out = ll_rows_out(&p->f, s->epoch) + (uint64_t)t * p->lane.row_stride;
-    if (!ll_goes_far(s, slots)) { /* the same in all warps */
-        return;
-    }
-    ll_store_row(out, s->stages + stage * p->row_bytes, p->row_bytes);
-    sync_block();
-    for (int d = warp(); d < p->f.num_ranks; d += nwarps()) {
-        if (slots[d] >= 0 && ll_is_far(&p->f, d)) {
-            uint64_t i = ll_place_of(&p->lane, (uint32_t)p->f.rank, (uint32_t)slots[d]);
-            ll_put_row(&p->f, &p->lane, s->epoch, d, t + (uint32_t)d, ll_row_at(s, p->f.own, slots[d]), out,
-                       p->row_bytes, i);
-        }
-    }
-}
-
 /* The threads that started copies from this stage, these having ended; for the plain variant, any threads
  * after a barrier: tells each rank that its row is there. */
 TERN_DEVICE void ll_tell(const struct ll_sender *s, uint32_t stage)
@@ -325,6 +294,9 @@ TERN_DEVICE void ll_prepare(struct ll_sender *s, const int bulk)
     int64_t id = ll_first_tally_id(s);
     s->token = ll_load_token(s, s->begin);
     ll_clear_counters(s);
+    if (LL_WITH_FAR) {
+        ll_clear_begins(s);
+    }
     if (s->begin < s->end) {
         ll_write_row(s, s->begin, 0);
         if (warp() == 0) {
@@ -340,6 +312,9 @@ TERN_DEVICE void ll_send_tokens(struct ll_sender *s, const int bulk)
 {
     uint32_t stage = 0, before = LL_STAGES - 1;
     int started = 0;
+    if (LL_WITH_FAR && warp() == nwarps() - 1) { /* a barrier before the first row is put into the out-box */
+        ll_scan(ll_far_begins(s), (uint32_t)s->p->f.num_ranks);
+    }
     for (uint32_t t = s->begin; t < s->end; t++) {
         int evicted = ll_is_evicted(&s->p->f, &s->p->lane); /* on its way while the row is read */
         if (TERN_RARE(t > s->begin)) {                      /* not with few tokens, when time counts most */
@@ -363,7 +338,8 @@ TERN_DEVICE void ll_send_tokens(struct ll_sender *s, const int bulk)
             ll_start(s, stage, 1);
         }
         if (LL_WITH_FAR) {
-            ll_start_far(s, t, stage);
+            ll_start_far(s, s->slots + stage * (uint32_t)s->p->f.num_ranks,
+                         s->stages + stage * s->p->row_bytes);
         }
         if (bulk) {
             bulk_wait(1);

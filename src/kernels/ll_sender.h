@@ -98,9 +98,28 @@ TERN_DEVICE void ll_clear_counters(const struct ll_sender *s)
     }
 }
 
-/* Tokens that this block counts: the first so many. */
+/* Across domains, [R + 1]: at first how many rows there are for each far rank, one place further on; then
+ * where those rows begin in the out-box (ll_chunk.h). */
+TERN_DEVICE uint32_t *ll_far_begins(const struct ll_sender *s)
+{
+    return (uint32_t *)s->slots + LL_STAGES * (uint32_t)s->p->f.num_ranks;
+}
+
+/* All threads, as ll_clear_counters. */
+TERN_DEVICE void ll_clear_begins(const struct ll_sender *s)
+{
+    for (int d = tid(); d <= s->p->f.num_ranks; d += nthr()) {
+        ll_far_begins(s)[d] = 0;
+    }
+}
+
+/* Tokens that this block counts: the first so many. Across domains a block that sends counts all, since rows
+ * for a far rank lie behind all those for the far ranks before it. */
 TERN_DEVICE uint32_t ll_tallied(const struct ll_sender *s)
 {
+    if (LL_WITH_FAR && s->begin < s->end) {
+        return s->p->num_tokens;
+    }
     return s->announces ? s->p->num_tokens : s->begin < s->end ? s->begin : 0;
 }
 
@@ -141,11 +160,15 @@ TERN_DEVICE void ll_tally_round(const struct ll_sender *s, uint32_t t0, int64_t 
     int32_t id = ll_valid_id(p, raw);
     uint32_t rank = id >= 0 ? (uint32_t)id / p->experts_a_rank : 0;
     struct ll_firsts first = ll_firsts_of(p, id, rank, (uint32_t)lane() % p->topk);
-    if (id >= 0 && first.of_expert) {
+    int counts = !LL_WITH_FAR || s->announces || t0 + (uint32_t)lane() / p->topk < s->begin;
+    if (id >= 0 && first.of_expert && counts) {
         atom_add_cta_u32(&s->counters[id], 1);
     }
-    if (id >= 0 && first.of_rank) {
+    if (id >= 0 && first.of_rank && counts) {
         atom_add_cta_u32(&s->counters[p->num_experts + rank], 1);
+    }
+    if (LL_WITH_FAR && id >= 0 && first.of_rank && ll_is_far(&p->f, (int)rank)) {
+        atom_add_cta_u32(&ll_far_begins(s)[rank + 1], 1);
     }
     if (s->announces) {
         ll_report_id(s, (uint64_t)t0 * p->topk + (uint32_t)lane(), raw);

@@ -55,8 +55,8 @@ TERN_DEVICE void ll_ship(const struct ll_combine_args *p, uint64_t epoch, int32_
 {
     struct ll_parcel there = {rank, index, p->f.own}; /* by this rank's own address of the same place */
     if (!ll_is_warp_out(p)) {
-        ll_put_row(&p->f, &p->lane, epoch, rank, ll_warp_number(), ll_home_at(p, epoch, &there), slot,
-                   p->sent_bytes, (uint64_t)(uint32_t)index);
+        ll_put_rows(&p->f, &p->lane, epoch, rank, ll_warp_number(), ll_home_at(p, epoch, &there), slot,
+                    p->sent_bytes, (uint64_t)(uint32_t)index);
     }
 }
 

@@ -135,6 +135,12 @@ TERN_DEVICE uint32_t atom_add_acqrel_gpu_u32(uint32_t *p, uint32_t v)
     return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
 }
 
+TERN_DEVICE uint64_t atom_add_acqrel_gpu_u64(uint64_t *p, uint64_t v)
+{
+    simt_point();
+    return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
+}
+
 TERN_DEVICE uint32_t atom_cas_acqrel_gpu_u32(uint32_t *p, uint32_t expected, uint32_t desired)
 {
     simt_point();
@@ -167,8 +173,7 @@ TERN_DEVICE uint32_t atom_add_acqrel_sys_u32(uint32_t *p, uint32_t v)
 
 TERN_DEVICE uint64_t atom_add_acqrel_sys_u64(uint64_t *p, uint64_t v)
 {
-    simt_point();
-    return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
+    return atom_add_acqrel_gpu_u64(p, v);
 }
 
 TERN_DEVICE void red_max_release_gpu_u64(uint64_t *p, uint64_t v)
@@ -177,6 +182,15 @@ TERN_DEVICE void red_max_release_gpu_u64(uint64_t *p, uint64_t v)
     simt_point();
     seen = __atomic_load_n(p, __ATOMIC_RELAXED);
     while (seen < v && !__atomic_compare_exchange_n(p, &seen, v, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+    }
+}
+
+TERN_DEVICE void red_max_relaxed_gpu_u64(uint64_t *p, uint64_t v)
+{
+    uint64_t seen;
+    simt_point();
+    seen = __atomic_load_n(p, __ATOMIC_RELAXED);
+    while (seen < v && !__atomic_compare_exchange_n(p, &seen, v, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
 }
 

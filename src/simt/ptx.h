@@ -93,6 +93,13 @@ TERN_DEVICE uint32_t atom_add_acqrel_gpu_u32(uint32_t *p, uint32_t v)
     return old;
 }
 
+TERN_DEVICE uint64_t atom_add_acqrel_gpu_u64(uint64_t *p, uint64_t v)
+{
+    uint64_t old;
+    asm volatile("atom.add.acq_rel.gpu.global.u64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(v) : "memory");
+    return old;
+}
+
 TERN_DEVICE uint32_t atom_cas_acqrel_gpu_u32(uint32_t *p, uint32_t expected, uint32_t desired)
 {
     uint32_t old;
@@ -150,6 +157,11 @@ TERN_DEVICE uint64_t atom_add_acqrel_sys_u64(uint64_t *p, uint64_t v)
 TERN_DEVICE void red_max_release_gpu_u64(uint64_t *p, uint64_t v)
 {
     asm volatile("red.release.gpu.global.max.u64 [%0], %1;" : : "l"(p), "l"(v) : "memory");
+}
+
+TERN_DEVICE void red_max_relaxed_gpu_u64(uint64_t *p, uint64_t v)
+{
+    asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" : : "l"(p), "l"(v) : "memory");
 }
 
 TERN_DEVICE void atom_max_cta_u64(uint64_t *p, uint64_t v)
