@@ -288,9 +288,8 @@ static int slow_once(const struct test *t, int operation, int (*how)(struct tria
     return result;
 }
 
-/* What drags on does so for longer than the deadline, and comes before it message by message. On a machine with
- * other things to do a rank may not come to speak, or a sound operation not end, within so short times: that
- * may happen once, but not again and again. */
+/* On a machine with other things to do a rank may not come to speak, or a sound operation not end, within so
+ * short times: that may happen once, but not again and again. */
 static int slow_in(struct test *t, int operation, int (*how)(struct trial *t))
 {
     int result = 1, tries = how == drag_on ? 4 : 1;

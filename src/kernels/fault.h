@@ -40,7 +40,7 @@ enum { OP_STATUS_INVALID = -1, OP_STATUS_MISMATCH = -10, OP_STATUS_TIMEOUT = -11
 #ifndef OP_EXCUSES
 #define OP_EXCUSES(f, note, said) 0
 #endif
-/* Beside a rank's abort word: whom it waits for, in the same form, and when it last said so (inter_fault.h). */
+/* Beside a rank's abort word: whom it waits for, likewise, and when it last said so (inter_fault.h). */
 enum { OP_WAITS_WORD = 1, OP_SAID_WORD = 2 };
 
 TERN_DEVICE uint64_t *op_word(const struct op_frame *f, int rank, uint64_t offset, int i)

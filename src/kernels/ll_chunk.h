@@ -55,6 +55,7 @@ TERN_DEVICE void ll_add_to_chunk(const struct ll_sender *s, int d, uint32_t slot
         before = LL_COUNT_ROW(count, 1);
     }
     if (shfl_u32((uint32_t)before & ((1u << LL_CHUNK_BITS) - 1u), 0) + 1 == rows) {
+        sync_warp(); /* what one has seen through the count is there for all */
         uint64_t place = ll_place_of(&p->lane, (uint32_t)p->f.rank, 0);
         char *to = ll_buffer(&p->lane, p->f.own, s->epoch) + place * p->lane.row_stride;
         ll_put_rows(&p->f, &p->lane, s->epoch, d, slot / LL_CHUNK + (uint32_t)d,
