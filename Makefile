@@ -359,8 +359,8 @@ endif
 
 # Per cent of the cases and shapes, and seconds a program may take.
 SCALE_release := 100
-SCALE_asan := 50
-SCALE_tsan := 20
+SCALE_asan := 30
+SCALE_tsan := 10
 TEST_TIMEOUT ?= 540
 # Programs at once; tests that measure deadlines expect a processor of their own.
 TEST_JOBS ?= $(shell nproc 2>/dev/null || echo 1)
