@@ -12,7 +12,8 @@
 uint64_t *ll_words_arrivals(const struct tern_ep *ep, uint32_t lane, uint64_t epoch);
 /* Likewise the entry words of rank `from`. */
 uint64_t *ll_words_entry(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int from);
-/* Where rank `from` puts row `slot` of a dispatch in the window of rank `to`, as this rank reaches it. */
+/* Where rank `from` puts row `slot` of a dispatch in the window of rank `to`, as this rank reaches it. If
+ * `from` is far from `to`, of rows of the object's largest size alone. */
 char *ll_words_place(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int to, int from,
                      uint32_t slot);
 /* Rows of a dispatch for a far rank that have one arrival word, that of the first. */

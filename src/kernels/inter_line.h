@@ -22,9 +22,10 @@ TERN_DEVICE int inter_awaits_on(const struct op_frame *f, int of, uint64_t elaps
         return elapsed_ns <= 2 * f->timeout_ns;
     }
     if (*said == 0) {
-        /* Relaxed: see inter_says. 1 is no time of a clock: that rank has never said it. */
+        /* Relaxed: see inter_says. 1 is before all times of a clock: that rank has never said it, or this one
+         * looks so late that whatever was said in this operation has to do. */
         *said = ld_relaxed_sys_u64(op_word(f, of, f->abort_offset, OP_SAID_WORD));
-        *said += *said == 0;
+        *said = *said == 0 || elapsed_ns > f->timeout_ns + f->timeout_ns / 8 ? 1 : *said;
     }
     return elapsed_ns <= f->timeout_ns + f->timeout_ns / 4;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Low-latency dispatch, sending. The last block counts all tokens and tells every peer how many rows and
- * choices come; each other block has a run of consecutive tokens. It counts what comes before its run, which
- * makes slots, and takes token after token: all its warps read and cast the row into shared memory, the first
- * one writes the header, and one copy for each rank that the token goes to leaves from there; for ranks of
- * other domains, into the out-box (ll_chunk.h). With few tokens a block has one or none, so latency is
- * all: what needs neither the epoch nor the counts, the first row and its ids, is read before either is
- * known.
+ * choices come; each other block has a run of consecutive tokens. It counts what comes before its run
+ * (across domains, all tokens), which makes slots, and takes token after token: all its warps read and cast
+ * the row into shared memory, the first one writes the header, and one copy for each rank that the token goes
+ * to leaves from there; for ranks of other domains, into the out-box (ll_chunk.h). With few tokens a block
+ * has one or none, so latency is all: what needs neither the epoch nor the counts, the first row and its ids,
+ * is read before either is known.
  *
  * Shared memory: | counters [E + R] | slots [LL_STAGES][R] | across domains [R + 1] | stages |. Stage i is
  * written again two barriers after its copies were started; between the two their word was sent, hence they
