@@ -506,6 +506,67 @@ static int tells_of_contradiction(struct test *t)
     return 0;
 }
 
+/* Counts blocks of routes; before and after a reset they have equal epochs, but not in one file. */
+static int count_routes(const char *folder, const char *name, int *num_routes, uint32_t *written)
+{
+    char path[2 * MAX_PATH];
+    struct trace_header h;
+    struct stamp_event e;
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    FILE *file = fopen(path, "rb");
+    CHECK(file && fread(&h, sizeof(h), 1, file) == 1, "cannot read %s", path);
+    *num_routes = 0;
+    while (fread(&e, sizeof(e), 1, file) == 1) {
+        *num_routes += e.what == STAMP_BLOCK && e.operation == TERN_OP_ROUTE && e.block == 0;
+    }
+    fclose(file);
+    *written = h.written;
+    return 0;
+}
+
+static int parts_at_resets(struct test *t)
+{
+    static char text[1 << 16];
+    char folder[MAX_PATH];
+    struct rank ranks[RANKS];
+    struct tern_ep *eps[RANKS];
+    int num_files[2] = {0, 0};
+    struct dirent *d;
+    (void)t;
+    PASS(take_folder(folder));
+    PASS(open_ranks(ranks, 60000));
+    PASS(round_trip(ranks, 0));
+    PASS(round_trip(ranks, 0));
+    for (int r = 0; r < RANKS; r++) {
+        tern_route_close(ranks[r].route);
+        ranks[r].route = NULL;
+        eps[r] = ranks[r].ep;
+    }
+    OK(tern_ep_reset_all(RANKS, eps));
+    PASS(round_trip(ranks, 0));
+    close_ranks(ranks);
+    DIR *dir = opendir(folder);
+    while (dir && (d = readdir(dir)) != NULL) {
+        int is_after = strstr(d->d_name, "-1.trace") != NULL, num_routes;
+        uint32_t written;
+        if (d->d_name[0] == '.') {
+            continue;
+        }
+        PASS(count_routes(folder, d->d_name, &num_routes, &written));
+        CHECK(num_routes == (is_after ? 1 : 2), "%d routes in %s", num_routes, d->d_name);
+        CHECK(written == (is_after ? TRACE_AT_CLOSE : TRACE_AT_RESET), "%s was written at %u", d->d_name,
+              written);
+        num_files[is_after]++;
+    }
+    closedir(dir);
+    CHECK(num_files[0] == RANKS && num_files[1] == RANKS, "%d and %d files", num_files[0], num_files[1]);
+    CHECK(ask("--summary", folder, text, sizeof(text)) == 0, "tern-trace fails: %s", text);
+    CHECK(strstr(text, "rank 3, object 0: ") && strstr(text, "rank 3, object 1: "), "it says: %s", text);
+    drop_folder(folder);
+    unsetenv("TERN_TRACE");
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -520,6 +581,7 @@ int main(int argc, char **argv)
     test_run(&t, "clocks of two hosts are shifted until waits fit", aligns_clocks);
     test_run(&t, "a first block that the ring dropped misleads no clock", aligns_without_first_blocks);
     test_run(&t, "clocks that contradict each other are told of", tells_of_contradiction);
+    test_run(&t, "what comes after a reset goes to a file of its own", parts_at_resets);
     test_run(&t, "a fault leaves its trace before the object is closed", tells_of_faults);
     return test_end(&t);
 }
