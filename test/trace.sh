@@ -97,6 +97,7 @@ mkdir "$scratch/empty"
 refuses 2 "unknown option --sumary" --sumary "$scratch/trace"
 refuses 2 "no file or folder"
 refuses 1 "$scratch/nothing: No such file" "$scratch/nothing"
+refuses 1 "$scratch/missing.trace: No such file" "$scratch"/trace/tern.0.*.trace "$scratch/missing.trace"
 refuses 1 "$scratch/empty: a folder without files" "$scratch/empty"
 "$tool" "$scratch/trace" 2> "$scratch/err" > /dev/full
 grep -q 'standard output: No space left' "$scratch/err" && ok "a full disk is told of" || not_ok "a full disk is told of"

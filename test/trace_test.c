@@ -11,6 +11,7 @@
 
 #include <dirent.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -264,7 +265,8 @@ static int damage(const char *path, long at, const void *with, size_t bytes)
 static int refuses_files(struct test *t)
 {
     static const uint32_t version = 7;
-    static const uint64_t late = UINT64_MAX;
+    static const uint64_t late = UINT64_MAX, unlikely = UINT64_C(1) << 62;
+    static const int32_t many = 32768;
     char folder[MAX_PATH], path[MAX_PATH];
     struct stat s;
     (void)t;
@@ -275,6 +277,8 @@ static int refuses_files(struct test *t)
     PASS(damage(path, (long)s.st_size, "x", 1));
     PASS(refuses(folder, path, "too long"));
     CHECK(truncate(path, s.st_size) == 0, "cannot truncate");
+    PASS(damage(path, s.st_size - 24, &unlikely, sizeof(unlikely)));
+    PASS(refuses(folder, path, "to 4611686018427387904"));
     PASS(damage(path, s.st_size - 32, &late, sizeof(late)));
     PASS(refuses(folder, path, "makes no sense: from 18446744073709551615"));
     CHECK(truncate(path, s.st_size - 1) == 0, "cannot truncate");
@@ -282,6 +286,8 @@ static int refuses_files(struct test *t)
     CHECK(truncate(path, 100) == 0, "cannot truncate");
     PASS(refuses(folder, path, "truncated: 100 bytes"));
     PASS(find_file(folder, 2, path));
+    PASS(damage(path, offsetof(struct trace_header, num_ranks), &many, sizeof(many)));
+    PASS(refuses(path, path, "rank 2 of 32768"));
     PASS(damage(path, 8, &version, sizeof(version)));
     PASS(refuses(path, path, "version 7"));
     PASS(damage(path, 0, "FOREIGN!", 8));
@@ -379,16 +385,41 @@ static int tells_of_faults(struct test *t)
     return 0;
 }
 
-/* A made file of rank 0 or 1, each on a host of its own, whose clock is `ahead` of true time. In even
- * operations rank 1 begins 20 us late, in odd ones rank 0; the other waits for it until 2 us after. */
-static int make_file(const char *folder, int rank, uint64_t ahead)
+/* A made file of a rank that is on a host of its own. */
+static int make_file(const char *folder, int rank, int num_ranks, uint64_t num_dropped,
+                     const struct stamp_event *events, uint64_t num)
+{
+    struct trace_header h;
+    char path[MAX_PATH + 32];
+    memset(&h, 0, sizeof(h));
+    memcpy(h.magic, TRACE_MAGIC, sizeof(h.magic));
+    h.version = TRACE_VERSION;
+    h.header_bytes = sizeof(h);
+    h.event_bytes = sizeof(events[0]);
+    h.rank = rank;
+    h.num_ranks = num_ranks;
+    h.host = (uint64_t)rank + 1;
+    h.num_events = num;
+    h.num_dropped = num_dropped;
+    h.written = TRACE_AT_CLOSE;
+    snprintf(h.host_name, sizeof(h.host_name), "host%d", rank);
+    snprintf(h.device_name, sizeof(h.device_name), "a\n\x7f\xc3\"b");
+    snprintf(path, sizeof(path), "%s/tern.%d.trace", folder, rank);
+    FILE *file = fopen(path, "wb");
+    CHECK(file && fwrite(&h, sizeof(h), 1, file) == 1 && fwrite(events, sizeof(events[0]), num, file) == num,
+          "cannot write %s", path);
+    CHECK(fclose(file) == 0, "cannot write %s", path);
+    return 0;
+}
+
+/* Rank 0 or 1, whose clock is `ahead` of true time. In even operations rank 1 begins 20 us late, in odd ones
+ * rank 0; the other waits for it until 2 us after. has_lost: the file has lost the oldest operation's first
+ * block, and there is a later one. */
+static int make_pair(const char *folder, int rank, uint64_t ahead, int has_lost)
 {
     enum { EPOCHS = 6 };
     struct stamp_event events[2 * EPOCHS];
-    struct trace_header h;
-    char path[MAX_PATH + 32];
     uint64_t num = 0;
-    memset(&h, 0, sizeof(h));
     memset(events, 0, sizeof(events));
     for (uint32_t i = 0; i < EPOCHS; i++) {
         int is_late = rank == (i % 2 == 0);
@@ -410,25 +441,14 @@ static int make_file(const char *folder, int rank, uint64_t ahead)
             events[num++] = wait;
         }
     }
-    memcpy(h.magic, TRACE_MAGIC, sizeof(h.magic));
-    h.version = TRACE_VERSION;
-    h.header_bytes = sizeof(h);
-    h.event_bytes = sizeof(events[0]);
-    h.rank = rank;
-    h.num_ranks = 2;
-    h.host = (uint64_t)rank + 1;
-    h.num_events = num;
-    h.written = TRACE_AT_CLOSE;
-    snprintf(h.host_name, sizeof(h.host_name), "host%d", rank);
-    snprintf(path, sizeof(path), "%s/tern.%d.trace", folder, rank);
-    FILE *file = fopen(path, "wb");
-    CHECK(file && fwrite(&h, sizeof(h), 1, file) == 1 && fwrite(events, sizeof(events[0]), num, file) == num,
-          "cannot write %s", path);
-    CHECK(fclose(file) == 0, "cannot write %s", path);
-    return 0;
+    if (has_lost) {
+        events[0].begin += 500000;
+        events[0].end += 500000;
+    }
+    return make_file(folder, rank, 2, (uint64_t)has_lost, events, num);
 }
 
-static int aligns_clocks(struct test *t)
+static int aligns_pair(struct test *t, int has_lost)
 {
     static const char form[] = "clock of rank 1 (host1) shifted by %lf ms against that of rank 0, which "
                                "waits bound to %lf ms either way";
@@ -436,15 +456,112 @@ static int aligns_clocks(struct test *t)
     char folder[MAX_PATH];
     double by = 0, half = 0;
     PASS(take_folder(folder));
-    PASS(make_file(folder, 0, 0));
-    PASS(make_file(folder, 1, 5000000000u));
+    PASS(make_pair(folder, 0, 0, 0));
+    PASS(make_pair(folder, 1, 5000000000u, has_lost));
     CHECK(ask("--summary", folder, text, sizeof(text)) == 0, "tern-trace fails: %s", text);
     CHECK(sscanf(text, form, &by, &half) == 2, "no shift: %s", text);
     CHECK(by > -5000.0021 && by < -4999.9979 && half > 0.0019 && half < 0.0021, "by %f +- %f ms", by, half);
     /* Each waited three times 21 us. */
     CHECK(strstr(text, "rank 0 waited 0.063 ms for rank 1, most in dispatch: 0.063 ms for its entry"),
           "other sums: %s", text);
+    CHECK(ask("", folder, text, sizeof(text)) == 0, "tern-trace fails: %s", text);
+    CHECK(strstr(text, "rank 1 on host1, a____b"), "names as they are in the file: %.300s", text);
     test_detail(t, "%.3f ms, to %.3f ms", by, half);
+    drop_folder(folder);
+    unsetenv("TERN_TRACE");
+    return 0;
+}
+
+static int aligns_clocks(struct test *t) { return aligns_pair(t, 0); }
+
+static int aligns_without_first_blocks(struct test *t) { return aligns_pair(t, 1); }
+
+/* Of three ranks, each has waited for the one before it, in an operation of these two, until 1 ms before that
+ * one began. No two of them contradict each other; all three do. */
+static int tells_of_contradiction(struct test *t)
+{
+    enum { MS = 1000000, CLOCKS = 3 };
+    static char text[1 << 16];
+    char folder[MAX_PATH];
+    (void)t;
+    PASS(take_folder(folder));
+    for (int r = 0; r < CLOCKS; r++) {
+        int before = (r + CLOCKS - 1) % CLOCKS, after = (r + 1) % CLOCKS;
+        struct stamp_event events[] = {
+            {5 * MS, 20 * MS, 1, (uint32_t)r, -1, 0, 2, STAMP_BLOCK, 0, 0},
+            {6 * MS, 9 * MS, 2, (uint32_t)r, (int16_t)before, 0, 2, TERN_AWAIT_READY, STAMP_CAME, 0},
+            {10 * MS, 20 * MS, 3, (uint32_t)after, -1, 1, 2, STAMP_BLOCK, 0, 0},
+        };
+        PASS(make_file(folder, r, CLOCKS, 0, events, sizeof(events) / sizeof(events[0])));
+    }
+    CHECK(ask("--summary", folder, text, sizeof(text)) == 0, "tern-trace fails: %s", text);
+    CHECK(strstr(text, "warning: waits contradict each other by 3.000000 ms"), "no warning: %s", text);
+    CHECK(
+        strstr(text, "clock of rank 1 (host1) shifted by 1.000 ms against that of rank 0: waits contradict"),
+        "another shift: %s", text);
+    CHECK(strstr(text, "clock of rank 2 (host2) shifted by -1.000 ms"), "another shift: %s", text);
+    CHECK(!strstr(text, "bound"), "bounds that are none: %s", text);
+    drop_folder(folder);
+    unsetenv("TERN_TRACE");
+    return 0;
+}
+
+/* Counts blocks of routes; before and after a reset they have equal epochs, but not in one file. */
+static int count_routes(const char *folder, const char *name, int *num_routes, uint32_t *written)
+{
+    char path[2 * MAX_PATH];
+    struct trace_header h;
+    struct stamp_event e;
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    FILE *file = fopen(path, "rb");
+    CHECK(file && fread(&h, sizeof(h), 1, file) == 1, "cannot read %s", path);
+    *num_routes = 0;
+    while (fread(&e, sizeof(e), 1, file) == 1) {
+        *num_routes += e.what == STAMP_BLOCK && e.operation == TERN_OP_ROUTE && e.block == 0;
+    }
+    fclose(file);
+    *written = h.written;
+    return 0;
+}
+
+static int parts_at_resets(struct test *t)
+{
+    static char text[1 << 16];
+    char folder[MAX_PATH];
+    struct rank ranks[RANKS];
+    struct tern_ep *eps[RANKS];
+    int num_files[2] = {0, 0};
+    struct dirent *d;
+    (void)t;
+    PASS(take_folder(folder));
+    PASS(open_ranks(ranks, 60000));
+    PASS(round_trip(ranks, 0));
+    PASS(round_trip(ranks, 0));
+    for (int r = 0; r < RANKS; r++) {
+        tern_route_close(ranks[r].route);
+        ranks[r].route = NULL;
+        eps[r] = ranks[r].ep;
+    }
+    OK(tern_ep_reset_all(RANKS, eps));
+    PASS(round_trip(ranks, 0));
+    close_ranks(ranks);
+    DIR *dir = opendir(folder);
+    while (dir && (d = readdir(dir)) != NULL) {
+        int is_after = strstr(d->d_name, "-1.trace") != NULL, num_routes;
+        uint32_t written;
+        if (d->d_name[0] == '.') {
+            continue;
+        }
+        PASS(count_routes(folder, d->d_name, &num_routes, &written));
+        CHECK(num_routes == (is_after ? 1 : 2), "%d routes in %s", num_routes, d->d_name);
+        CHECK(written == (is_after ? TRACE_AT_CLOSE : TRACE_AT_RESET), "%s was written at %u", d->d_name,
+              written);
+        num_files[is_after]++;
+    }
+    closedir(dir);
+    CHECK(num_files[0] == RANKS && num_files[1] == RANKS, "%d and %d files", num_files[0], num_files[1]);
+    CHECK(ask("--summary", folder, text, sizeof(text)) == 0, "tern-trace fails: %s", text);
+    CHECK(strstr(text, "rank 3, object 0: ") && strstr(text, "rank 3, object 1: "), "it says: %s", text);
     drop_folder(folder);
     unsetenv("TERN_TRACE");
     return 0;
@@ -462,6 +579,9 @@ int main(int argc, char **argv)
     test_run(&t, "a small ring keeps the latest events and counts the others", drops_oldest);
     test_run(&t, "no folder, no room: the operations go on", goes_on_without);
     test_run(&t, "clocks of two hosts are shifted until waits fit", aligns_clocks);
+    test_run(&t, "a first block that the ring dropped misleads no clock", aligns_without_first_blocks);
+    test_run(&t, "clocks that contradict each other are told of", tells_of_contradiction);
+    test_run(&t, "what comes after a reset goes to a file of its own", parts_at_resets);
     test_run(&t, "a fault leaves its trace before the object is closed", tells_of_faults);
     return test_end(&t);
 }

@@ -168,7 +168,8 @@ enum tern_status terni_ep_wait_end(struct tern_ep *ep)
     return ep->is_recorded ? terni_ep_wait(ep) : TERN_OK;
 }
 
-/* The host hears of a fault: its trace is written, for a program that ends without closing the object. */
+/* For a program that ends without closing the object. Not where an operation is refused for the fault: there
+ * the host may be capturing, and must not wait. */
 static void trace_fault(struct tern_ep *ep)
 {
     if (ep->stamps && !ep->trace_has_fault && terni_ep_has_failed(ep) && terni_ep_wait_end(ep) == TERN_OK) {

@@ -2,8 +2,9 @@
  *
  * From a rank's ring of stamps to its file. The file is there from the start, with no events in it: so a
  * folder that cannot be written is told of at once, and a rank that dies leaves a sign. Events are written
- * when the object is closed, and when the host first hears of its fault, for programs that end without
- * closing. A file is replaced as a whole, never written over. */
+ * when the object is closed, and when tern_ep_synchronize first returns its fault, for programs that end
+ * without closing. A reset, after which epochs begin again, writes what there is and begins another file. A
+ * file is replaced as a whole, never written over. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -17,6 +18,7 @@
 #include "ep/trace_file.h"
 
 enum { MIN_EVENTS = 64, MAX_EVENTS = 1 << 24, PATH_BYTES = 4096 };
+enum { AFTER_RESET = 1 << 20 }; /* each reset adds it to the object's number */
 
 static atomic_flag has_told_of_kernels = ATOMIC_FLAG_INIT;
 
@@ -48,8 +50,13 @@ static struct trace_header header_of(const struct tern_ep *ep, uint32_t written)
 static void name_file(const struct tern_ep *ep, const char *suffix, char path[PATH_BYTES])
 {
     const unsigned char *c = ep->comm->cookie;
-    snprintf(path, PATH_BYTES, "%s/tern.%d.%02x%02x%02x%02x.%u.trace%s", terni_env(TERN_ENV_TRACE),
-             ep->comm->rank, c[0], c[1], c[2], c[3], ep->trace_number, suffix);
+    uint32_t resets = ep->trace_number / AFTER_RESET;
+    char after[16] = "";
+    if (resets) {
+        snprintf(after, sizeof(after), "-%u", resets);
+    }
+    snprintf(path, PATH_BYTES, "%s/tern.%d.%02x%02x%02x%02x.%u%s.trace%s", terni_env(TERN_ENV_TRACE),
+             ep->comm->rank, c[0], c[1], c[2], c[3], ep->trace_number % AFTER_RESET, after, suffix);
 }
 
 /* 0, or the errno of what failed. */
@@ -97,32 +104,48 @@ static enum tern_status copy(const struct tern_ep *ep, void *to, const void *fro
     return ops->stream_synchronize(ep->machine, stream);
 }
 
-void terni_ep_trace_arm(struct tern_ep *ep)
+static size_t ring_bytes(const struct tern_ep *ep)
 {
-    struct stamp_ring *ring = ep->stamps;
-    char *at = ep->device_memory + ep->layout.state + offsetof(struct ep_state, stamps);
-    if (ring && copy(ep, at, &ring, sizeof(ring)) != TERN_OK) {
-        TERN_LOG(TERN_LOG_WARN, "rank %d has no trace from here on: %s", ep->comm->rank, tern_last_error());
-    }
+    return sizeof(struct stamp_ring) + ep->trace_events * sizeof(struct stamp_event);
 }
 
-/* A ring without events, that kernels know of. */
-static enum tern_status open_ring(struct tern_ep *ep)
+static enum tern_status empty_ring(const struct tern_ep *ep)
 {
     const struct machine_ops *ops = ep->machine->ops;
-    struct stamp_ring head = {0, MIN_EVENTS, {0, 0}};
+    struct stamp_ring head = {0, ep->trace_events, {0, 0}};
+    TERN_TRY(ops->fill(ep->machine, ep->stamps, 0, ring_bytes(ep), ops->own_stream(ep->machine)));
+    return copy(ep, ep->stamps, &head, sizeof(head));
+}
+
+static enum tern_status open_ring(struct tern_ep *ep)
+{
     uint64_t events;
     void *ring;
     TERN_TRY(terni_env_uint(TERN_ENV_TRACE_EVENTS, MAX_EVENTS, &events));
-    while (head.capacity < events) {
-        head.capacity *= 2;
+    ep->trace_events = MIN_EVENTS;
+    while (ep->trace_events < events) {
+        ep->trace_events *= 2;
     }
-    size_t bytes = sizeof(head) + head.capacity * sizeof(struct stamp_event);
-    TERN_TRY(ops->alloc(ep->machine, bytes, &ring));
+    TERN_TRY(ep->machine->ops->alloc(ep->machine, ring_bytes(ep), &ring));
     ep->stamps = (struct stamp_ring *)ring;
-    ep->trace_events = head.capacity;
-    TERN_TRY(ops->fill(ep->machine, ring, 0, bytes, ops->own_stream(ep->machine)));
-    return copy(ep, ring, &head, sizeof(head));
+    return empty_ring(ep);
+}
+
+/* An empty ring (`status`) gets a file without events, and kernels find it. */
+static void begin_file(struct tern_ep *ep, enum tern_status status)
+{
+    struct trace_header h = header_of(ep, TRACE_OPENED);
+    char *at = ep->device_memory + ep->layout.state + offsetof(struct ep_state, stamps);
+    int is_written = status == TERN_OK && write_file(ep, &h, NULL);
+    if (is_written) {
+        status = copy(ep, at, &ep->stamps, sizeof(ep->stamps));
+    }
+    if (status != TERN_OK) {
+        TERN_LOG(TERN_LOG_WARN, "rank %d has no trace: %s", ep->comm->rank, tern_last_error());
+    }
+    if (!is_written && ep->stamps) {
+        give_back(ep);
+    }
 }
 
 void terni_ep_trace_open(struct tern_ep *ep)
@@ -142,19 +165,7 @@ void terni_ep_trace_open(struct tern_ep *ep)
     }
     (void)mkdir(folder, 0777); /* if it is not there then, the file says so */
     ep->trace_number = ep->comm->num_trades;
-    if (open_ring(ep) != TERN_OK) {
-        TERN_LOG(TERN_LOG_WARN, "rank %d has no trace: %s", ep->comm->rank, tern_last_error());
-        if (ep->stamps) {
-            give_back(ep);
-        }
-        return;
-    }
-    struct trace_header h = header_of(ep, TRACE_OPENED);
-    if (write_file(ep, &h, NULL)) {
-        terni_ep_trace_arm(ep);
-    } else {
-        give_back(ep);
-    }
+    begin_file(ep, open_ring(ep));
 }
 
 /* Puts the whole events in order, oldest first, and makes lanes count from 0. Returns how many there are. */
@@ -180,8 +191,7 @@ void terni_ep_trace_write(struct tern_ep *ep, uint32_t written)
     if (!ep->stamps) {
         return;
     }
-    size_t event_bytes = ep->trace_events * sizeof(struct stamp_event);
-    size_t bytes = sizeof(struct stamp_ring) + event_bytes;
+    size_t event_bytes = ep->trace_events * sizeof(struct stamp_event), bytes = ring_bytes(ep);
     struct stamp_ring *ring = (struct stamp_ring *)malloc(bytes);
     struct stamp_event *events = (struct stamp_event *)malloc(event_bytes);
     struct trace_header h = header_of(ep, written);
@@ -196,6 +206,15 @@ void terni_ep_trace_write(struct tern_ep *ep, uint32_t written)
     }
     free(ring);
     free(events);
+}
+
+void terni_ep_trace_arm(struct tern_ep *ep)
+{
+    if (ep->stamps) {
+        terni_ep_trace_write(ep, TRACE_AT_RESET);
+        ep->trace_number += AFTER_RESET;
+        begin_file(ep, empty_ring(ep));
+    }
 }
 
 void terni_ep_trace_close(struct tern_ep *ep)

@@ -10,9 +10,10 @@
 
 /* Once the object's device memory is there and zeroed. */
 void terni_ep_trace_open(struct tern_ep *ep);
-/* After the state has been zeroed: kernels find the ring again. */
+/* A reset has zeroed the state, and no operation runs: the trace until here is written, and kernels find an
+ * empty ring again, which goes to another file. */
 void terni_ep_trace_arm(struct tern_ep *ep);
-/* No operation of the object runs. `written`: TRACE_AT_FAULT or TRACE_AT_CLOSE. */
+/* No operation of the object runs. `written`: TRACE_AT_FAULT, _RESET or _CLOSE. */
 void terni_ep_trace_write(struct tern_ep *ep, uint32_t written);
 /* Before device memory is given back. */
 void terni_ep_trace_close(struct tern_ep *ep);

@@ -10,14 +10,15 @@
 #define TRACE_MAGIC "TERNTRC" /* eight bytes with the zero */
 
 enum { TRACE_VERSION = 1 };
-enum { TRACE_OPENED = 0, TRACE_AT_FAULT = 1, TRACE_AT_CLOSE = 2 }; /* when the file was written */
-enum { TRACE_CLOCK_HOST = 0, TRACE_CLOCK_GPU = 1 };                /* CLOCK_MONOTONIC; globaltimer */
+/* When the file was written. */
+enum { TRACE_OPENED = 0, TRACE_AT_FAULT = 1, TRACE_AT_CLOSE = 2, TRACE_AT_RESET = 3 };
+enum { TRACE_CLOCK_HOST = 0, TRACE_CLOCK_GPU = 1 }; /* CLOCK_MONOTONIC; globaltimer */
 
 struct trace_header {
     char magic[8];
     uint32_t version, header_bytes, event_bytes;
     int32_t rank, num_ranks;
-    uint32_t object;          /* on its communicator; equal on all ranks */
+    uint32_t object;          /* on its communicator; equal on all ranks; another one after a reset */
     unsigned char cookie[16]; /* of the communicator, which no other has */
     uint64_t host;            /* equal for ranks of one host */
     unsigned char device[16]; /* the GPU's uuid */

@@ -6,15 +6,15 @@
 
 #include <stdio.h>
 
-/* Host and device names come from elsewhere. */
+/* A clean name, between quotes. */
 static void put_text(const char *text)
 {
     for (; *text; text++) {
-        putchar(*text == '"' || *text == '\\' || (unsigned char)*text < 32 ? '_' : *text);
+        putchar(*text == '"' || *text == '\\' ? '_' : *text);
     }
 }
 
-static int pid_of(const struct file *f) { return f->comm * MAX_RANKS + f->h.rank; }
+static int pid_of(const struct file *f) { return f->comm * TERN_MAX_RANKS + f->h.rank; }
 
 /* Of the first object's blocks, the block's number. */
 static int tid_of(const struct file *f, const struct slice *s)

@@ -4,6 +4,7 @@
  * what ranks have seen: nobody has received before it was sent. */
 #include "trace_parts.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,10 +30,10 @@ static void number_clocks(struct traces *t)
     }
 }
 
-static const int64_t far_away = INT64_MAX / 4;
+static const int64_t none = INT64_MAX;
 
 /* bounds[s * n + d]: a wait on clock d was over so long after what it was for had begun on clock s, at
- * least: what s is to be shifted by may exceed that of d by no more. */
+ * least: what s is to be shifted by may exceed that of d by no more. Within MAX_TIME either way, or none. */
 static void bound_by_waits(const struct traces *t, int64_t *bounds)
 {
     for (size_t i = 0; i < t->num_files; i++) {
@@ -51,10 +52,10 @@ static void bound_by_waits(const struct traces *t, int64_t *bounds)
                     w->e.what == TERN_AWAIT_CREDIT) {
                     continue;
                 }
-                /* The first block to begin, as it may be any that this one waited for. */
+                /* The first block to begin, as it may be any that this one waited for: if it is there. */
                 size_t b = trace_find_operation(peer, &w->e);
                 if (b < peer->num_blocks && trace_compare_operation(&peer->in_order[b]->e, &w->e) == 0 &&
-                    w->end - peer->in_order[b]->begin < *bound) {
+                    !trace_may_lack_blocks(peer, b) && w->end - peer->in_order[b]->begin < *bound) {
                     *bound = w->end - peer->in_order[b]->begin;
                 }
             }
@@ -62,30 +63,49 @@ static void bound_by_waits(const struct traces *t, int64_t *bounds)
     }
 }
 
+/* Bounds by way of clock k. Returns the least of a clock against itself, which is 0 unless they contradict
+ * each other: they would shrink without end then. */
+static int64_t tighten(int64_t *bounds, int n, int k)
+{
+    int64_t least = 0;
+    for (int i = 0; i < n * n; i++) {
+        int64_t to_k = bounds[i / n * n + k], from_k = bounds[k * n + i % n];
+        if (to_k != none && from_k != none && to_k + from_k < bounds[i] && to_k + from_k <= MAX_TIME) {
+            bounds[i] = to_k + from_k > -MAX_TIME ? to_k + from_k : -MAX_TIME;
+        }
+        least = i / n == i % n && bounds[i] < least ? bounds[i] : least;
+    }
+    return least;
+}
+
 /* Nothing may be over before it began, on whatever clocks. Between the bounds that this sets, clocks are
- * shifted to the middle; on one host they are left alone if they keep them. */
+ * shifted to the middle; if all are of one host, they are left alone where they keep them. Clocks that drift
+ * may contradict each other: each is then shifted to the middle of what it and clock 0 say. */
 static void choose_offsets(struct traces *t)
 {
     int n = t->num_clocks, keeps = 1;
-    int64_t *bounds = (int64_t *)trace_make((size_t)n * (size_t)n, sizeof(*bounds));
+    size_t num = (size_t)n * (size_t)n;
+    int64_t *direct = (int64_t *)trace_make(num, sizeof(*direct));
+    int64_t *bounds = (int64_t *)trace_make(num, sizeof(*bounds));
     for (int i = 0; i < n * n; i++) {
-        bounds[i] = i / n == i % n ? 0 : far_away;
+        direct[i] = i / n == i % n ? 0 : none;
     }
-    bound_by_waits(t, bounds);
+    bound_by_waits(t, direct);
+    memcpy(bounds, direct, num * sizeof(*bounds));
     for (int i = 0; i < n * n; i++) {
         keeps &= bounds[i] >= 0 && t->clocks[i / n].host == t->clocks[0].host;
     }
-    for (int k = 0; k < n; k++) {
-        for (int i = 0; i < n * n; i++) {
-            int64_t by_k = bounds[i / n * n + k] + bounds[k * n + i % n];
-            bounds[i] = by_k < bounds[i] ? by_k : bounds[i];
-        }
+    for (int k = 0; k < n && !t->contradiction; k++) {
+        t->contradiction = -tighten(bounds, n, k);
+    }
+    if (t->contradiction) {
+        memcpy(bounds, direct, num * sizeof(*bounds));
     }
     for (int c = 1; c < n; c++) {
-        int64_t most = bounds[c * n], least = -bounds[c]; /* of clock c's shift against clock 0 */
-        int has_most = most<far_away / 2, has_least = least> - far_away / 2;
+        int has_most = bounds[c * n] != none, has_least = bounds[c] != none;
+        int64_t most = bounds[c * n], least = has_least ? -bounds[c] : 0; /* of its shift against clock 0 */
         struct clock *k = &t->clocks[c];
-        k->half = has_most && has_least ? (most - least) / 2 : -1;
+        k->half = has_most && has_least && !t->contradiction ? (most - least) / 2 : -1;
         k->offset = keeps                   ? 0
                     : has_most && has_least ? least + (most - least) / 2
                     : has_most              ? most
@@ -95,6 +115,7 @@ static void choose_offsets(struct traces *t)
             k->offset = t->files[0].blocks[0].begin - t->files[k->first].blocks[0].begin;
         }
     }
+    free(direct);
     free(bounds);
 }
 
@@ -110,6 +131,12 @@ void trace_align(struct traces *t)
 {
     number_clocks(t);
     choose_offsets(t);
+    if (t->contradiction) {
+        fprintf(stderr,
+                "tern-trace: warning: waits contradict each other by %.6f ms, as if clocks drifted: times of "
+                "different clocks are no better than that\n",
+                (double)t->contradiction / 1e6);
+    }
     for (size_t i = 0; i < t->num_files; i++) {
         struct file *f = &t->files[i];
         shift(f->blocks, f->num_blocks, t->clocks[f->clock].offset);

@@ -13,7 +13,9 @@
 
 /* Operations and waits, as kernels number them. */
 enum { NUM_OPERATIONS = TERN_OP_LL_COMBINE + 1, NUM_WHATS = TERN_AWAIT_TRANSPORT + 1 };
-enum { MAX_LEVELS = 1024, MAX_RANKS = 32768 };
+enum { MAX_LEVELS = 1024 };
+/* No stamp is later, so that differences of times, and shifted ones, fit. */
+#define MAX_TIME (INT64_MAX / 4)
 
 /* A block of a kernel, or a wait of some of its threads. */
 struct slice {
@@ -47,6 +49,7 @@ struct traces {
     size_t num_files;
     struct clock *clocks;
     int num_clocks, num_comms;
+    int64_t contradiction; /* waits cannot be aligned: around some clocks so much is missing; else 0 */
 };
 
 /* Zeroed memory; the program ends if there is none. */
@@ -65,6 +68,9 @@ int trace_compare_times(int64_t a, int64_t b);
 int trace_compare_operation(const struct stamp_event *a, const struct stamp_event *b);
 /* The first of the file's blocks, in order, that are of the operation of `e` or a later one. */
 size_t trace_find_operation(const struct file *f, const struct stamp_event *e);
+/* Whether older events that the ring had no room for may be of the operation of `e`. `first`: the first of
+ * its blocks that the file has, in order. */
+int trace_may_lack_blocks(const struct file *f, size_t first);
 /* The latest block of the file in the operation of `e` that has begun by `time`; block: this one, or -1 for
  * any. */
 struct slice *trace_find_block(const struct file *f, const struct stamp_event *e, int64_t time, int block);

@@ -26,8 +26,8 @@ void *trace_make(size_t num, size_t size)
 static int refuse_event(const char *path, const struct trace_header *h, const struct stamp_event *e,
                         uint64_t i)
 {
-    if (e->begin > e->end || e->operation >= NUM_OPERATIONS || e->what >= NUM_WHATS || e->peer < -1 ||
-        e->peer >= h->num_ranks || (e->what != STAMP_BLOCK && e->peer < 0)) {
+    if (e->begin > e->end || e->end > MAX_TIME || e->operation >= NUM_OPERATIONS || e->what >= NUM_WHATS ||
+        e->peer < -1 || e->peer >= h->num_ranks || (e->what != STAMP_BLOCK && e->peer < 0)) {
         fprintf(
             stderr,
             "tern-trace: %s: event %llu makes no sense: from %llu to %llu, operation %u, wait %u, peer %d\n",
@@ -51,12 +51,22 @@ static int refuse_header(const char *path, const struct trace_header *h, size_t 
                 "version %d with %zu and %zu\n",
                 path, h->version, h->header_bytes, h->event_bytes, TRACE_VERSION, sizeof(*h),
                 sizeof(struct stamp_event));
-    } else if (h->num_ranks < 1 || h->num_ranks > MAX_RANKS || h->rank < 0 || h->rank >= h->num_ranks) {
-        fprintf(stderr, "tern-trace: %s: rank %d of %d makes no sense\n", path, h->rank, h->num_ranks);
+    } else if (h->num_ranks < 1 || h->num_ranks > TERN_MAX_RANKS || h->rank < 0 || h->rank >= h->num_ranks) {
+        fprintf(stderr, "tern-trace: %s: rank %d of %d makes no sense; there are %d at most\n", path, h->rank,
+                h->num_ranks, TERN_MAX_RANKS);
     } else {
         return 0;
     }
     return 1;
+}
+
+/* Names of hosts and devices come from elsewhere. */
+static void clean_name(char *name, size_t bytes)
+{
+    name[bytes - 1] = '\0';
+    for (; *name; name++) {
+        *name = *name < 32 || *name > 126 ? '_' : *name; /* signed or not */
+    }
 }
 
 static int read_all(struct file *f, FILE *in)
@@ -66,7 +76,8 @@ static int read_all(struct file *f, FILE *in)
     if (refuse_header(f->path, &f->h, got)) {
         return 1;
     }
-    f->h.host_name[sizeof(f->h.host_name) - 1] = f->h.device_name[sizeof(f->h.device_name) - 1] = '\0';
+    clean_name(f->h.host_name, sizeof(f->h.host_name));
+    clean_name(f->h.device_name, sizeof(f->h.device_name));
     uint64_t bytes = fstat(fileno(in), &s) == 0 ? (uint64_t)s.st_size : 0;
     uint64_t held = (bytes - sizeof(f->h)) / sizeof(struct stamp_event);
     if (bytes < sizeof(f->h) || held != f->h.num_events ||
@@ -97,16 +108,23 @@ static int read_all(struct file *f, FILE *in)
 
 static int read_file(struct traces *t, const char *path)
 {
-    t->files = (struct file *)realloc(t->files, (t->num_files + 1) * sizeof(*t->files));
-    struct file *f = t->files ? &t->files[t->num_files++] : NULL;
     FILE *in = fopen(path, "rb");
-    if (!f || !in) {
+    size_t bytes = (t->num_files + 1) * sizeof(*t->files);
+    struct file *files = in ? (struct file *)realloc(t->files, bytes) : NULL;
+    if (!files) {
         fprintf(stderr, "tern-trace: %s: %s\n", path, strerror(errno));
+        if (in) {
+            fclose(in);
+        }
         return 1;
     }
+    t->files = files;
+    struct file *f = &files[t->num_files];
     memset(f, 0, sizeof(*f));
-    f->path = strdup(path);
-    int refused = !f->path || read_all(f, in);
+    t->num_files++;
+    f->path = (char *)trace_make(strlen(path) + 1, 1);
+    memcpy(f->path, path, strlen(path));
+    int refused = read_all(f, in);
     fclose(in);
     return refused;
 }

@@ -77,6 +77,13 @@ size_t trace_find_operation(const struct file *f, const struct stamp_event *e)
     return low;
 }
 
+int trace_may_lack_blocks(const struct file *f, size_t first)
+{
+    const struct stamp_event *e = &f->in_order[first]->e, *before = first ? &f->in_order[first - 1]->e : NULL;
+    /* A lane's operations go one after the other: what was dropped is of none after the first left. */
+    return f->h.num_dropped && (!before || before->operation != e->operation || before->lane != e->lane);
+}
+
 /* The latest block of the file in the operation of `e` that has begun by `time`; block: this one, or -1
  * for any. */
 struct slice *trace_find_block(const struct file *f, const struct stamp_event *e, int64_t time, int block)
@@ -103,10 +110,10 @@ static struct slice *block_around(const struct file *f, const struct slice *w)
         return found;
     }
     found = NULL;
-    for (size_t i = trace_find_operation(f, &w->e); i < f->num_blocks; i++) {
+    for (size_t first = trace_find_operation(f, &w->e), i = first; i < f->num_blocks; i++) {
         struct slice *b = f->in_order[i];
-        if (trace_compare_operation(&b->e, &w->e) != 0) {
-            break;
+        if (trace_compare_operation(&b->e, &w->e) != 0 || trace_may_lack_blocks(f, first)) {
+            break; /* the wait's block may be gone, and this one of another kernel */
         }
         if (b->e.block == w->e.block && b->begin > w->end && (!found || b->begin < found->begin)) {
             found = b;

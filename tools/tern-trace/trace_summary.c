@@ -61,6 +61,9 @@ static void add_wait(struct total *t, const struct slice *w)
     }
 }
 
+/* Neither is negative. Made files may have more than fits. */
+static int64_t plus(int64_t a, int64_t b) { return a < INT64_MAX - b ? a + b : INT64_MAX; }
+
 /* totals: [n], then [n][NUM_KINDS]; waits are in order of their begin. */
 static void add_file(const struct file *f, int n, struct total *totals, struct pair *pairs)
 {
@@ -77,7 +80,8 @@ static void add_file(const struct file *f, int n, struct total *totals, struct p
         }
     }
     for (int peer = 0; peer < n; peer++) {
-        pairs[f->h.rank * n + peer].ns += totals[peer].ns;
+        struct pair *p = &pairs[f->h.rank * n + peer];
+        p->ns = plus(p->ns, totals[peer].ns);
     }
 }
 
@@ -138,7 +142,7 @@ static void print_culprit(const struct pair *pairs, int n)
     for (int peer = 0; peer < n; peer++) {
         int64_t sum = 0;
         for (int waiter = 0; waiter < n; waiter++) {
-            sum += waiter == peer ? 0 : pairs[waiter * n + peer].ns;
+            sum = waiter == peer ? sum : plus(sum, pairs[waiter * n + peer].ns);
         }
         culprit = sum > most ? peer : culprit;
         most = sum > most ? sum : most;
@@ -155,7 +159,9 @@ static void print_clocks(const struct traces *t)
         const struct trace_header *h = &t->files[k->first].h;
         printf("clock of rank %d (%s) shifted by %.3f ms against that of rank %d", h->rank, h->host_name,
                milliseconds(k->offset), t->files[0].h.rank);
-        if (k->half >= 0) {
+        if (t->contradiction) {
+            printf(": waits contradict each other by %.3f ms\n", milliseconds(t->contradiction));
+        } else if (k->half >= 0) {
             printf(", which waits bound to %.3f ms either way\n", milliseconds(k->half));
         } else {
             printf(": waits do not bound it on both sides\n");
