@@ -20,6 +20,7 @@ for try in ${PYTHON:-python3 /usr/bin/python3}; do
         break
     fi
 done
+case $python in */*) python=$(cd "$(dirname "$python")" && pwd)/$(basename "$python") ;; esac # also from other folders
 if [ -z "$python" ] || [ ! -e "$build/libtern.so" ]; then
     skip "the Python package: there is no Python with torch, setuptools and headers, or no $build/libtern.so"
     finish

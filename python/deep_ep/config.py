@@ -6,6 +6,7 @@ channels the matrices of a handle have; the sizes are DeepEP's figures, and Tern
 or takes more by itself.
 """
 
+from functools import lru_cache
 from typing import Dict, Tuple
 
 NODE_RANKS = 8  # of DeepEP's nodes, which the internode forms speak of
@@ -72,7 +73,9 @@ _CHUNKS: Dict[int, Tuple[Tuple[int, ...], Tuple[int, ...]]] = {
 }
 
 
+@lru_cache(maxsize=None)
 def recommended(num_sms: int, num_ranks: int, combine: bool) -> Config:
+    """The same one each time: calls without a Config ask for it."""
     known = max([ranks for ranks in _CHUNKS if ranks <= num_ranks], default=2)
     return Config(num_sms, *_CHUNKS[known][combine])
 

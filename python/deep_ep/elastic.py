@@ -221,7 +221,7 @@ class ElasticBuffer:
         with self._streams.operation(previous_event, async_with_compute_stream) as operation:
             if previous_event_before_epilogue is not None:
                 previous_event_before_epilogue.current_stream_wait()
-            operation.reads(x, topk_idx, topk_weights)
+            operation.reads(x, topk_idx, topk_weights, cumulative_local_expert_recv_stats)
             first = handle is None
             if handle is None:
                 assert topk_idx is not None and num_experts is not None, (
@@ -274,16 +274,18 @@ class ElasticBuffer:
                     behind if do_expand else got,
                     by_rank if do_expand else None,
                 )
-                operation.makes(told, ids, handle.source, handle.local_ids)
+                received = handle.num_unaligned_recv_tokens_per_expert
+                operation.makes(told, ids, handle.source, handle.local_ids, received)
+                if do_expand:
+                    operation.makes(handle.expanded_rows)
                 if cumulative_local_expert_recv_stats is not None:
-                    stats = cumulative_local_expert_recv_stats
-                    stats += handle.num_unaligned_recv_tokens_per_expert
+                    cumulative_local_expert_recv_stats += received
             rows = list(got.x)
             if use_tma_aligned_col_major_sf and len(rows) > 1:
                 rows[1] = _column_major(rows[1])
             operation.makes(rows, got.topk_idx, got.topk_weights)
-        received = tuple(rows) if isinstance(x, (tuple, list)) else rows[0]
-        return received, got.topk_idx, got.topk_weights, handle, operation.overlap()
+        made = tuple(rows) if isinstance(x, (tuple, list)) else rows[0]
+        return made, got.topk_idx, got.topk_weights, handle, operation.overlap()
 
     def _plan(
         self, ids: torch.Tensor, num_experts: int, most: int, by_expert: bool, alignment: int
@@ -347,8 +349,9 @@ class ElasticBuffer:
     ) -> Tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]:
         """COLLECTIVE. (sums, sums of weights, event). In FP32, rounded once: biases, then rows by
         rank. Expanded ones likewise by choice, or, with allow_multiple_reduction, on their rank
-        first."""
+        first. num_sms: default that of the handle."""
         comm = self._comm()
+        sms = num_sms or handle.num_sms or None
         biases = (bias,) if isinstance(bias, torch.Tensor) else tuple(bias or ())
         with (
             self._streams.operation(previous_event, async_with_compute_stream) as operation,
@@ -360,20 +363,22 @@ class ElasticBuffer:
             plan = handle.plan
             if handle.by_rank is not None and self.allow_multiple_reduction:
                 plan = handle.by_rank
+                handle.check(x, topk_weights)
+                operation.reads(handle.expanded_rows)
                 x, topk_weights = handle.fold(x, topk_weights)
                 operation.makes(x, topk_weights)
             self._reserve(plan, [x])
             route = self._routes.route(plan)
             given = tuple(bias for bias in biases if bias is not None)
             try:
-                sums = route.plain_combine(x, topk_weights, given, None, num_sms or None)
+                sums = route.plain_combine(x, topk_weights, given, None, sms)
             except tern.NoSpace:  # more rows by expert than staging takes
                 x = comm.empty(x.shape, x.dtype).copy_(x)
                 if topk_weights is not None:
                     topk_weights = comm.empty(topk_weights.shape, topk_weights.dtype).copy_(
                         topk_weights
                     )
-                sums = route.plain_combine(x, topk_weights, given, None, num_sms or None)
+                sums = route.plain_combine(x, topk_weights, given, None, sms)
                 operation.makes(x, topk_weights)
             operation.makes(sums.x, sums.weights)
         return sums.x, sums.weights, operation.overlap()

@@ -14,7 +14,8 @@ from .routes import Plan
 
 
 class EPHandle:
-    """Counts and sums are int32 tensors on the device, made when they are looked at.
+    """Counts and sums are int32 tensors on the device. Those that operations need are made by the
+    dispatch, the others when they are looked at, on the stream that is current then.
 
     num_recv_tokens, num_expanded_tokens: rows of a dispatch by rank and by expert; without a word
     to the host, what there was room for. num_recv_tokens_per_expert_list: aligned, [] without a
@@ -98,11 +99,11 @@ class EPHandle:
         meta[:, 0] = (rank * self.num_max_tokens_per_rank + token).masked_fill(~there, -1)
         meta[:, 1] = (rank * topk + choice).masked_fill(~there, -1)
         if self.do_expand:
-            meta[:, 2:] = self._expanded_rows
+            meta[:, 2:] = self.expanded_rows
         return meta
 
     @cached_property
-    def _expanded_rows(self) -> torch.Tensor:
+    def expanded_rows(self) -> torch.Tensor:
         """[tokens, topk]: where the rows of their choices lie, or -1. Those of an expert are in
         order of tokens, behind those of all experts before, each at its alignment."""
         share = self.num_experts // len(self._told)
@@ -117,12 +118,25 @@ class EPHandle:
         rows = (place + padding[ids]).masked_fill(ids == share, -1)
         return rows.view(self.local_ids.shape)
 
+    def check(self, x: torch.Tensor, weights: Optional[torch.Tensor]) -> None:
+        """Expanded rows, before kernels look for them at their places. More than there are is
+        well."""
+        assert x.dtype == torch.bfloat16 and x.dim() == 2, (
+            f"x is {x.dtype} {list(x.shape)}: it must be BF16 [rows, hidden]"
+        )
+        assert len(x) >= self.num_expanded_tokens, (
+            f"x has {len(x)} rows: the handle has {self.num_expanded_tokens}"
+        )
+        assert weights is None or weights.shape == x.shape[:1], (
+            f"topk_weights has shape {list(weights.shape)}: x has {len(x)} rows"
+        )
+
     def fold(
         self, x: torch.Tensor, weights: Optional[torch.Tensor]
     ) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
         """Expanded rows, and weights, as those of their tokens: rows added in FP32, in the order of
         choices, and rounded; a weight for each choice."""
-        rows = self._expanded_rows
+        rows = self.expanded_rows
         there = rows >= 0
         if weights is not None:
             weights = weights[rows.clamp(min=0)].masked_fill(~there, 0)

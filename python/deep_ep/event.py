@@ -2,10 +2,17 @@
 """Events: what a stream has to wait for. On a machine without GPUs all has happened when a call
 returns, and an event is a word for that."""
 
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Callable, Optional, Sequence, Type
 
 import torch
+
+
+@lru_cache(maxsize=None)
+def has_gpus() -> bool:
+    """As torch says, which asks the driver each time."""
+    return torch.cuda.is_available()
 
 
 class EventHandle:
@@ -13,7 +20,7 @@ class EventHandle:
 
     def __init__(self) -> None:
         self.event: Optional[torch.cuda.Event] = None
-        if torch.cuda.is_available():
+        if has_gpus():
             self.event = torch.cuda.Event()
             self.event.record(torch.cuda.current_stream())
 

@@ -8,12 +8,17 @@ had been updated, and what is absent among outputs is a tensor without elements.
 holds no route: the program keeps it until the backward pass is over.
 
 Ranks must issue the same operations in the same order, also where one has another graph than the
-others, for sizes of its own. So dispatch and combine have an effect, where torch knows such (2.10
-on): they stay in the order of the program, and stay there if nobody looks at what they bring. How
-many rows come is an operator of its own, without an effect, as inductor wants to know all sizes of
-what has one.
+others, for sizes of its own. So dispatch and combine have an effect, where torch knows such: they
+stay in the order of the program, and stay there if nobody looks at what they bring. How many rows
+come is an operator of its own, without an effect, as inductor wants to know all sizes of what has
+one.
+
+CUDA graphs have no place for them: what dispatch gives is window memory, which is others' once its
+tensors are gone, whatever a graph still writes there. A tag says so, where torch has one; as it may
+not look behind an effect (2.15 does not), an operator that finds itself captured refuses, too.
 """
 
+import inspect
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -26,6 +31,11 @@ from .route import ROUTES, Route, Rows, Sums
 _Tensors = Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 _Pair = Tuple[torch.Tensor, torch.Tensor]
 _DEFAULT = 0  # num_sms: the object's
+
+# Whether operators have an order here.
+HAS_EFFECTS = hasattr(torch.library, "EffectType") and hasattr(
+    getattr(torch.library, "CustomOpDef", None), "register_effect"
+)
 
 
 class Operators(NamedTuple):
@@ -43,7 +53,16 @@ def _route(number: int, run: int) -> Route:
             f"the route was updated {route.run - run} times since the forward pass: "
             "its gradients go along the route that it took"
         )
+    if _capturing(route):
+        raise Unsupported(
+            "a CUDA graph is being captured, which would not keep the outputs of what is compiled: "
+            "compile without CUDA graphs (mode='reduce-overhead'), or capture without compiling"
+        )
     return route
+
+
+def _capturing(route: Route) -> bool:
+    return route.ep.comm.machine == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _num_rows(x: torch.Tensor, route: int, run: int) -> int:
@@ -174,7 +193,11 @@ def _back_combine(ctx: Any, sums: torch.Tensor, *unused: Any) -> Any:
 
 
 def _operator(name: str, function: Any, shapes: Any) -> Any:
-    operator = torch.library.custom_op(f"tern::{name}", function, mutates_args=())
+    options: Dict[str, Any] = {}
+    if hasattr(torch, "Tag") and hasattr(torch.Tag, "cudagraph_unsafe"):
+        if "tags" in inspect.signature(torch.library.custom_op).parameters:
+            options["tags"] = (torch.Tag.cudagraph_unsafe,)
+    operator = torch.library.custom_op(f"tern::{name}", function, mutates_args=(), **options)
     operator.register_fake(shapes)
     return operator
 
@@ -183,7 +206,7 @@ def _collective(name: str, function: Any, shapes: Any, keep: Any, back: Any) -> 
     """One that all ranks issue, and that has a backward pass."""
     operator = _operator(name, function, shapes)
     operator.register_autograd(back, setup_context=keep)
-    if hasattr(operator, "register_effect") and hasattr(torch.library, "EffectType"):
+    if HAS_EFFECTS:
         operator.register_effect(torch.library.EffectType.ORDERED)
     return operator
 
@@ -200,9 +223,11 @@ def register() -> Operators:
 OPERATORS: Any = register() if hasattr(torch.library, "custom_op") else None
 
 
-def dispatch(route: Route, x: Any, weights: Any, given: Dict[str, Any]) -> Rows:
+def dispatch(route: Route, x: Any, weights: Any, given: Dict[str, Any], has_grad: bool) -> Rows:
     if given["cast"] is not None or isinstance(x, (tuple, list)):
         raise Unsupported("what is compiled dispatches one tensor without a cast")
+    if has_grad and x.dtype != torch.bfloat16:
+        raise Unsupported(f"a dispatch of {x.dtype} has no gradient: one BF16 tensor has")
     by_expert = route.layout == "expert"
     if weights is not None and weights.requires_grad and not (by_expert or given["topk_idx"]):
         raise Unsupported("topk_idx is False: the gradient of topk_weights needs it")

@@ -167,7 +167,7 @@ class Route:
         if compiling:
             from .compiled import dispatch
 
-            return dispatch(self, x, topk_weights, given)
+            return dispatch(self, x, topk_weights, given, wanted)
         return _autograd().dispatch(self, x, topk_weights, given)
 
     def plain_dispatch(

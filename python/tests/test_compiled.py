@@ -42,6 +42,9 @@ class Operator:
     def register_autograd(self, backward, *, setup_context):
         self.backward, self.setup = backward, setup_context
 
+    def register_effect(self, kind):
+        assert hasattr(self, "backward")
+
     def __call__(self, *args):
         assert len(args) == len(self.parameters)
         self.calls += 1
@@ -178,6 +181,29 @@ class Compiled(RankTest):
             del route
             with self.assertRaisesRegex(tern.BadState, "the route is gone"):
                 rows.x.sum().backward()
+
+    def test_gradient_of_other_types(self):
+        """Refused in the forward pass, as by what is not compiled."""
+        route = self.ep.route(self.ids)
+        x, weights = self.x.half(), self.weights.clone().requires_grad_()
+        with self.compiling():
+            self.assertEqual(route.dispatch(x).x.dtype, torch.float16)
+            for given in ((x.clone().requires_grad_(),), (x, weights)):
+                with self.assertRaisesRegex(tern.Unsupported, "float16 has no gradient"):
+                    route.dispatch(*given)
+
+    def test_no_cuda_graph_of_what_is_compiled(self):
+        route = self.ep.route(self.ids)
+        with mock.patch.object(compiled, "_capturing", return_value=True):
+            rows = route.dispatch(self.x)
+            with self.compiling():
+                for call in (
+                    lambda: route.dispatch(self.x),
+                    lambda: route.dispatch(self.x, num_rows=4),
+                    lambda: route.combine(rows),
+                ):
+                    with self.assertRaisesRegex(tern.Unsupported, "is being captured"):
+                        call()
 
     def test_this_torch(self):
         """Without operators, or while nothing is compiled, calls are plain."""

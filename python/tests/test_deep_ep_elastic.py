@@ -2,6 +2,7 @@
 """deep_ep.ElasticBuffer, every bit against the reference."""
 
 import unittest
+from unittest import mock
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ import deep_ep
 import reference as ref
 import tern
 from deep_ep.utils.math import per_token_cast_to_fp8
+from tern.route import Route
 from world import batch, values
 
 EXPERTS, TOPK, TOKENS, HIDDEN = 8, 3, 30, 256
@@ -54,20 +56,31 @@ class Elastic(unittest.TestCase):
         experts = range(self.rank * self.share, (self.rank + 1) * self.share)
         return [sum(int((ids == e).sum()) for ids in self.all_ids) for e in experts]
 
-    def check_sums(self, handle, recv, weights, by_choice):
-        """Of all rows times a factor of their rank, with two biases."""
+    def check_sums(self, handle, recv, weights, rows_of):
+        """With two biases. rows_of: of a token and its ids, what is added."""
         biases = torch.ones_like(self.x), self.x * 0.5
-        sums, home, event = self.buffer.combine(
-            recv * (1 + self.rank / 8), handle, weights, bias=biases
-        )
+        sums, home, event = self.buffer.combine(recv, handle, weights, bias=biases)
         self.assertIsNone(event.event)
         for t, (row, ids) in enumerate(zip(values(self.x), self.all_ids[self.rank])):
-            ranks = [int(e) // self.share for e in ids if e >= 0]
-            ranks = ranks if by_choice else sorted(set(ranks))
-            rows = [ref.bf16(row * np.float32(1 + r / 8)) for r in ranks]
-            wanted = ref.total(rows, HIDDEN, [values(bias)[t] for bias in biases])
+            added = rows_of(row, [int(e) for e in ids if e >= 0])
+            wanted = ref.total(added, HIDDEN, [values(bias)[t] for bias in biases])
             self.assertEqual(values(sums)[t].tolist(), wanted.tolist())
         self.equal(home, self.weights.masked_fill(self.ids < 0, 0))
+        return sums
+
+    # What experts and ranks make of rows: times a factor of their own.
+
+    def of_ranks(self, row, ids):
+        ranks = sorted({e // self.share for e in ids})
+        return [ref.bf16(row * np.float32(1 + r / 8)) for r in ranks]
+
+    def of_choices(self, row, ids):
+        return [ref.bf16(row * np.float32(1 + e / 8)) for e in ids]
+
+    def of_choices_on_ranks(self, row, ids):
+        ranks = sorted({e // self.share for e in ids})
+        on = [[e for e in ids if e // self.share == r] for r in ranks]
+        return [ref.total(self.of_choices(row, mine), HIDDEN) for mine in on]
 
     def test_rows_by_rank(self):
         wanted = ref.rank_rows(self.all_ids, self.rank, self.share)
@@ -99,7 +112,7 @@ class Elastic(unittest.TestCase):
             for (s, t), home in zip(wanted, meta[:num, 1].tolist()):
                 self.assertEqual(home // TOPK, s)
                 self.assertEqual(int(self.all_ids[s][t][home % TOPK]) // self.share, self.rank)
-            self.check_sums(handle, recv, weights, by_choice=False)
+            self.check_sums(handle, recv * (1 + self.rank / 8), weights, self.of_ranks)
             again = self.buffer.dispatch(self.x, topk_weights=self.weights, handle=handle)
             self.equal(again[0][:num], rows)
             self.equal(again[2][:num], weights[:num])
@@ -132,13 +145,52 @@ class Elastic(unittest.TestCase):
                 handle.num_unaligned_recv_tokens_per_expert,
                 torch.tensor(self.counts(), dtype=torch.int32),
             )
-            self.check_sums(handle, recv, weights, by_choice=True)
+            self.assertIn("expanded_rows", vars(handle))  # made by the dispatch, on its stream
+            gains = torch.ones(num, 1).bfloat16()
+            for i in range(self.share):
+                gains[offsets[i] : offsets[i + 1]] = 1 + (self.rank * self.share + i) / 8
+            y = recv * gains
+            twice = self.check_sums(handle, y, weights, self.of_choices_on_ranks)
+            more = torch.cat([y, torch.full((3, HIDDEN), float("nan")).bfloat16()])
+            sums, _, _ = self.buffer.combine(more, handle)
+            self.equal(sums, self.buffer.combine(y, handle)[0])
+            self.buffer.allow_multiple_reduction = False
+            once = self.check_sums(handle, y, weights, self.of_choices)
+            self.buffer.allow_multiple_reduction = True
+            self.assertFalse(torch.equal(once, twice))  # some token was rounded on its way
             again = self.buffer.dispatch(
                 self.x, handle=handle, do_expand=True, do_zero_padding=True
             )
             self.equal(again[0][: len(wanted)], recv[: len(wanted)])
             with self.assertRaises(AssertionError):
                 self.buffer.dispatch(self.x, handle=handle, do_expand=True, expert_alignment=1)
+
+    def test_rows_that_are_not_those_of_the_handle(self):
+        recv, _, weights, handle, _ = self.dispatch(do_expand=True)
+        for given, sentence in (
+            ((recv[:-1], handle), f"x has {len(recv) - 1} rows: the handle has {len(recv)}"),
+            ((recv.float(), handle), "must be BF16"),
+            ((recv[0], handle), "must be BF16"),
+            ((recv, handle, weights[:-1]), "topk_weights has shape"),
+            ((recv, handle, weights[:, None]), "topk_weights has shape"),
+        ):
+            with self.assertRaisesRegex(AssertionError, sentence):
+                self.buffer.combine(*given)
+
+    def test_processors_of_the_handle(self):
+        recv, _, _, handle, _ = self.dispatch(num_sms=2)
+        plain, seen = Route.plain_combine, []
+
+        def watch(route, x, weights, biases, out, num_sms):
+            seen.append(num_sms)
+            return plain(route, x, weights, biases, out, num_sms)
+
+        with mock.patch.object(Route, "plain_combine", watch):
+            self.buffer.combine(recv, handle)
+            self.buffer.combine(recv, handle, num_sms=4)
+            recv, _, _, handle, _ = self.dispatch()
+            self.buffer.combine(recv, handle)
+        self.assertEqual(seen, [2, 4, None])
 
     def test_scales_by_column(self):
         x = per_token_cast_to_fp8(self.x)
@@ -153,9 +205,14 @@ class Elastic(unittest.TestCase):
     def test_events_and_numbers(self):
         before = self.buffer.capture()
         self.assertIsInstance(before, deep_ep.EventHandle)
+        stats = torch.zeros(self.share, dtype=torch.int32)
         recv, _, _, handle, event = self.dispatch(
-            previous_event=before, async_with_compute_stream=True, allocate_on_comm_stream=True
+            previous_event=before,
+            async_with_compute_stream=True,
+            allocate_on_comm_stream=True,
+            cumulative_local_expert_recv_stats=stats,
         )
+        self.assertTrue(any(tensor is stats for tensor in event.extra_tensors))
         event.current_stream_wait()
         _, none, event = self.buffer.combine(recv, handle, async_with_compute_stream=True)
         self.assertIsNone(none)

@@ -2,6 +2,7 @@
 """Dispatch and combine under torch.compile itself, forward and backward, where torch has it and
 operators (2.4)."""
 
+import gc
 import shutil
 import unittest
 from unittest import mock
@@ -15,7 +16,7 @@ from world import RankTest, batch
 
 EXPERTS, TOPK, TOKENS, HIDDEN = 8, 2, 24, 64
 HAS_OPERATORS = compiled.OPERATORS is not None
-HAS_EFFECTS = HAS_OPERATORS and hasattr(compiled.OPERATORS.dispatch, "register_effect")
+HAS_EFFECTS = compiled.HAS_EFFECTS
 
 EXACT = unittest.skipUnless(HAS_EFFECTS, "old torch, which guards on sizes that it does not know")
 
@@ -25,6 +26,13 @@ def layer(route, x, weights, bias, num_rows):
     scale = rows.topk_weights if rows.topk_weights.dim() == 1 else rows.topk_weights.sum(1)
     sums = route.combine(torch.relu(rows.x) * scale[:, None].bfloat16(), bias=bias)
     return sums.x
+
+
+class Layer(torch.nn.Module):
+    """One that holds its route."""
+
+    def forward(self, *given):
+        return layer(self.route, *given)
 
 
 @unittest.skipUnless(HAS_OPERATORS, "torch has no operators of one's own")
@@ -90,6 +98,24 @@ class Compile(RankTest):
     def test_by_expert_in_static_shapes(self):
         self.same_as_eager("expert", self.size * TOKENS * TOPK)
 
+    @EXACT
+    def test_route_of_a_module(self):
+        """A graph for each, as torch takes numbers of modules for constants, unless it is told not
+        to."""
+        x, ids, weights = batch(self.rank, TOKENS, HIDDEN, EXPERTS, TOPK)
+        given = (x, weights, x * 2, self.size * TOKENS)
+        for is_general in (False, True):
+            torch._dynamo.reset()
+            self.graphs = 0
+            module = Layer()
+            function = self.compile(module)
+            with torch._dynamo.config.patch(allow_unspec_int_on_nn_module=is_general):
+                for _ in range(4):
+                    module.route = self.ep.route(ids)
+                    self.assertTrue(torch.equal(function(*given), layer(module.route, *given)))
+                    module.route.close()
+            self.assertEqual(self.graphs, 2 if is_general else 4)
+
     @unittest.skipUnless(shutil.which("c++") or shutil.which("g++"), "there is no C++ compiler")
     def test_inductor(self):
         for num_rows in (None, self.size * TOKENS) if HAS_EFFECTS else (self.size * TOKENS,):
@@ -117,6 +143,12 @@ class Compile(RankTest):
             test_utils=tests,
         )
 
+    @unittest.skipUnless(hasattr(getattr(torch, "Tag", 0), "cudagraph_unsafe"), "no such tag")
+    def test_operators_stay_out_of_cuda_graphs(self):
+        for name in compiled.Operators._fields:
+            tags = getattr(torch.ops.tern, name).default.tags
+            self.assertIn(torch.Tag.cudagraph_unsafe, tags, name)
+
     @unittest.skipUnless(HAS_EFFECTS, "operators have no effects in this torch")
     def test_nothing_is_left_out_or_goes_first(self):
         """Of operations that nobody looks at, along two routes."""
@@ -142,9 +174,14 @@ class Compile(RankTest):
 
     def test_what_is_gone_or_updated(self):
         x, ids, weights = batch(self.rank, TOKENS, HIDDEN, EXPERTS, TOPK)
+        x, function = x.requires_grad_(), self.compile(layer)
         route = self.ep.route(ids)
-        x = x.requires_grad_()
-        sums = self.compile(layer)(route, x, weights, None, self.size * TOKENS)
+        sums = function(route, x, weights, None, self.size * TOKENS)
         route.update(ids)
         with self.assertRaisesRegex(tern.BadState, "updated 1 times"):
+            sums.sum().backward()
+        sums = function(route, x, weights, None, self.size * TOKENS)
+        del route
+        gc.collect()
+        with self.assertRaisesRegex(tern.BadState, "the route is gone"):
             sums.sum().backward()
