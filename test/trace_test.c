@@ -3,7 +3,7 @@
  * Traces. Four ranks route, dispatch and combine, and do so with low latency; one of them comes late to
  * every operation, and that is whom tern-trace names. Then what goes wrong: files that are not whole, a
  * ring that is too small, folders and disks that take nothing. The kernels here have time stamps, unlike
- * the library's.
+ * the library's. One file, because what goes wrong is shown on traces that the first cases' scene leaves.
  *
  * test/trace.sh looks closer at the trace that the first case leaves where TERN_TRACE says. */
 #include "ep/trace_file.h"

@@ -7,8 +7,9 @@ from typing import Any, Optional, Sequence
 import torch
 
 import tern
+from tern.tensors import capturing
 
-from .streams import Streams, capturing
+from .streams import Streams
 
 _MOST_IDS = 64  # of a token
 

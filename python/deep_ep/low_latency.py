@@ -11,10 +11,11 @@ from typing import Any, Callable, Dict, Optional, Tuple
 import torch
 
 import tern
+from tern.tensors import capturing
 
 from . import config
 from .event import EventOverlap
-from .streams import Streams, capturing
+from .streams import Streams
 
 LANES = 2
 _TOPK = 16  # that an EP object has room for, unless more are asked for

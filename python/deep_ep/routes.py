@@ -18,8 +18,7 @@ from typing import Any, Dict, List, Optional
 import torch
 
 import tern
-
-from .streams import capturing
+from tern.tensors import capturing
 
 MAX_ROUTES = 16
 _serials = count()

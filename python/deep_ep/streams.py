@@ -12,13 +12,9 @@ from typing import Any, Iterator, List, Optional, Sequence, Tuple
 import torch
 
 import tern
+from tern.tensors import capturing
 
 from .event import EventHandle, EventOverlap, handle_of
-
-
-def capturing(comm: tern.Communicator) -> bool:
-    """Whether what is issued now goes into a CUDA graph."""
-    return comm.machine == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 class Streams:

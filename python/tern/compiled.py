@@ -53,16 +53,12 @@ def _route(number: int, run: int) -> Route:
             f"the route was updated {route.run - run} times since the forward pass: "
             "its gradients go along the route that it took"
         )
-    if _capturing(route):
+    if tensors.capturing(route.ep.comm):
         raise Unsupported(
             "a CUDA graph is being captured, which would not keep the outputs of what is compiled: "
             "compile without CUDA graphs (mode='reduce-overhead'), or capture without compiling"
         )
     return route
-
-
-def _capturing(route: Route) -> bool:
-    return route.ep.comm.machine == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _num_rows(x: torch.Tensor, route: int, run: int) -> int:

@@ -52,6 +52,15 @@ def refuse(sentence: str) -> NoReturn:
     raise InvalidArgument(sentence)
 
 
+def capturing(comm: "Communicator") -> bool:
+    """Whether what is issued now goes into a CUDA graph."""
+    if comm.machine != "cuda":
+        return False
+    import torch
+
+    return torch.cuda.is_current_stream_capturing()
+
+
 def number(name: str, value: Any, low: int, high: int) -> int:
     """An integer from low to high."""
     if (

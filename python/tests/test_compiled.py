@@ -194,7 +194,7 @@ class Compiled(RankTest):
 
     def test_no_cuda_graph_of_what_is_compiled(self):
         route = self.ep.route(self.ids)
-        with mock.patch.object(compiled, "_capturing", return_value=True):
+        with mock.patch.object(compiled.tensors, "capturing", return_value=True):
             rows = route.dispatch(self.x)
             with self.compiling():
                 for call in (
