@@ -8,33 +8,32 @@
 
 enum { FEWEST_BLOCKS = 2 };
 
-enum tern_status terni_inter_combine_prepare(struct tern_route *route, uint32_t num_sms,
-                                             const struct combine_args *c, struct inter_combine *x)
+/* A block is a line of warps. */
+static enum tern_status prepare_line(const struct tern_ep *ep, struct inter_combine *x)
 {
-    struct tern_ep *ep = route->ep;
-    int bulk = ep->shape.transfer == TERN_TRANSFER_BULK;
-    struct inter_message message = terni_inter_message(c->row_bytes, c->topk);
     struct combine_inter_args *k = &x->k;
     struct geometry *g = &x->geometry;
-    int narrow = c->topk <= 32 && ep->shape.domain_ranks <= 32 && ep->shape.num_domains <= 32;
-    uint32_t chunks = (c->row_bytes + c->chunk_bytes - 1) / c->chunk_bytes;
-    memset(x, 0, sizeof(*x));
-    k->c = *c;
-    k->weights_offset = message.weights_offset;
-    k->trailer_offset = message.trailer_offset;
-    terni_inter_rail(ep, message.stride, &k->rail);
-    uint32_t most_threads = TERN_THREADS_combine_inter_plain;
-    x->kernel = TERN_KERNEL_combine_inter_plain;
-    if (bulk && narrow) {
-        x->kernel = TERN_KERNEL_combine_inter_bulk;
-        most_threads = TERN_THREADS_combine_inter_bulk;
-    } else if (bulk) {
-        x->kernel = TERN_KERNEL_combine_inter_wide_bulk;
-        most_threads = TERN_THREADS_combine_inter_wide_bulk;
-    }
-    x->num_blocks = terni_inter_blocks(ep, num_sms, FEWEST_BLOCKS);
+    x->kernel = TERN_KERNEL_combine_inter_bulk;
+    TERN_TRY(terni_tuning_combine_line(&ep->machine->info, k->c.row_bytes, k->c.chunk_bytes,
+                                       terni_place_table(&ep->shape, COMBINE_COLUMNS), g));
+    k->c.num_stages = g->num_stages;
+    k->c.table_bytes = g->table_bytes;
+    k->c.num_pullers = (uint32_t)g->num_threads / 32 - 2;
+    k->bars_offset = g->table_bytes + g->num_stages * k->c.num_pullers * k->c.chunk_bytes;
+    k->roles = terni_tuning_line_roles(terni_inter_streams(ep), x->num_blocks);
+    return terni_inter_check_warps(ep, k->roles.forwarders);
+}
+
+/* Every warp is one by itself; with few tokens each takes parts of them. */
+static enum tern_status prepare_warps(const struct tern_ep *ep, struct inter_combine *x, int bulk,
+                                      uint32_t chunks)
+{
+    struct combine_inter_args *k = &x->k;
+    struct geometry *g = &x->geometry;
+    uint32_t most_threads = bulk ? TERN_THREADS_combine_inter_wide_bulk : TERN_THREADS_combine_inter_plain;
+    x->kernel = bulk ? TERN_KERNEL_combine_inter_wide_bulk : TERN_KERNEL_combine_inter_plain;
     TERN_TRY(terni_tuning_combine_inter(&ep->machine->info, bulk, most_threads / 32,
-                                        c->batch_rows * c->chunk_bytes,
+                                        k->c.batch_rows * k->c.chunk_bytes,
                                         terni_place_table(&ep->shape, COMBINE_COLUMNS), g));
     k->c.num_stages = g->num_stages;
     k->c.table_bytes = g->table_bytes;
@@ -42,10 +41,34 @@ enum tern_status terni_inter_combine_prepare(struct tern_route *route, uint32_t 
     k->notes_offset =
         g->shared_bytes - k->c.num_pullers * k->c.num_stages * (uint32_t)sizeof(struct stage_note);
     k->roles = terni_tuning_roles(terni_inter_streams(ep), k->c.num_pullers, x->num_blocks, 0);
-    TERN_TRY(terni_inter_check_warps(ep, k->roles.forwarders * k->c.num_pullers));
-    k->c.f.message.num_blocks = x->num_blocks;
     k->c.parts =
-        terni_tuning_parts(c->num_tokens, chunks, k->roles.own * k->c.num_pullers, &k->c.part_chunks);
+        terni_tuning_parts(k->c.num_tokens, chunks, k->roles.own * k->c.num_pullers, &k->c.part_chunks);
+    return terni_inter_check_warps(ep, k->roles.forwarders * k->c.num_pullers);
+}
+
+enum tern_status terni_inter_combine_prepare(struct tern_route *route, uint32_t num_sms,
+                                             const struct combine_args *c, struct inter_combine *x)
+{
+    struct tern_ep *ep = route->ep;
+    int bulk = ep->shape.transfer == TERN_TRANSFER_BULK;
+    struct inter_message message = terni_inter_message(c->row_bytes, c->topk);
+    struct combine_inter_args *k = &x->k;
+    int narrow = c->topk <= 32 && ep->shape.domain_ranks <= 32 && ep->shape.num_domains <= 32;
+    uint32_t chunks = (c->row_bytes + c->chunk_bytes - 1) / c->chunk_bytes;
+    memset(x, 0, sizeof(*x));
+    k->c = *c;
+    k->weights_offset = message.weights_offset;
+    k->trailer_offset = message.trailer_offset;
+    terni_inter_rail(ep, message.stride, &k->rail);
+    x->num_blocks = terni_inter_blocks(ep, num_sms, FEWEST_BLOCKS);
+    k->c.parts = 1;
+    k->c.part_chunks = chunks;
+    if (bulk && narrow) {
+        TERN_TRY(prepare_line(ep, x));
+    } else {
+        TERN_TRY(prepare_warps(ep, x, bulk, chunks));
+    }
+    k->c.f.message.num_blocks = x->num_blocks;
     terni_route_far(route, &k->far);
     return TERN_OK;
 }

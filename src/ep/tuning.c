@@ -13,7 +13,8 @@ enum {
     DISPATCH_STAGE = 8,  /* bytes beside a stage: its mbarrier */
     COMBINE_STAGE = 16,  /* its mbarrier and its note */
     INTER_WARPS = 7,     /* of a block of dispatch across domains, beside one for ids */
-    MIX_WARPS = 8,       /* of combine */
+    MIX_WARPS = 8,       /* of combine, where warps are by themselves */
+    LINE_ADDERS = 14,    /* at most, of a line, whose threads are 512 with the two beside them */
     MOST_STREAMS = 64,   /* unless there are more queues */
     DISPATCH_LIST = 128, /* bytes a block: tokens of the warp that sends ids, weights and sources */
     USUAL_ROW = 14336,   /* bytes; what a device that is not in the table is computed for */
@@ -29,7 +30,8 @@ struct tuned {
     uint32_t cast_stages;     /* the same with a cast, which waits on arithmetic: more warps, less deep */
     uint32_t combine_stages;  /* adding waits on latency: likewise */
     uint32_t inter_stages;    /* of dispatch across domains: more warps, less deep */
-    uint32_t mix_warps, mix_stages;       /* of combine across domains */
+    uint32_t mix_warps, mix_stages;       /* of combine across domains, warps by themselves */
+    uint32_t line_slots;                  /* of a line: rows on their way, if there is room */
     uint32_t route_fewest, route_warps;   /* of a block of route */
     uint32_t route_tokens, route_workers; /* a warp, in one step; at most */
 };
@@ -42,8 +44,8 @@ struct tuned {
  *   mix              as many warps as registers allow, stages for the shared memory that they leave
  *   route            16 warps, 8 workers: 20   1 block of 32 warps: 50 */
 static const struct tuned tuned_devices[] = {
-    {TERN_MACHINE_CPU, 0, 2, 4, 2, 3, 4, 2, 3, 1, 2, 4, 3},
-    {TERN_MACHINE_CUDA, 90, 16, 4, 2, 3, 2, MIX_WARPS, 13, 16, 16, 32, ROUTE_MAX_WORKERS},
+    {TERN_MACHINE_CPU, 0, 2, 4, 2, 3, 4, 2, 3, 3, 1, 2, 4, 3},
+    {TERN_MACHINE_CUDA, 90, 16, 4, 2, 3, 2, MIX_WARPS, 13, 32, 16, 16, 32, ROUTE_MAX_WORKERS},
 };
 
 static uint32_t clamp(uint32_t value, uint32_t low, uint32_t high)
@@ -54,7 +56,7 @@ static uint32_t clamp(uint32_t value, uint32_t low, uint32_t high)
 /* A device that nobody measured: as deep as three warps of dispatch, or 16 of combine, can be. */
 static struct tuned computed(const struct machine_info *info)
 {
-    struct tuned t = {info->kind, info->compute_capability, 16, 0, 2, 0, 2, MIX_WARPS, 13, 16, 16,
+    struct tuned t = {info->kind, info->compute_capability, 16, 0, 2, 0, 2, MIX_WARPS, 13, 32, 16, 16,
                       32,         ROUTE_MAX_WORKERS};
     t.dispatch_stages = clamp(info->max_shared_bytes / (3 * USUAL_ROW), 2, 4);
     t.combine_stages = clamp(info->max_shared_bytes / (16 * USUAL_BATCH), 2, 4);
@@ -228,6 +230,25 @@ enum tern_status terni_tuning_combine_inter(const struct machine_info *info, int
     return fit(info, &a, warps, g);
 }
 
+enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint32_t row_bytes,
+                                           uint32_t chunk_bytes, uint32_t table_bytes, struct geometry *g)
+{
+    uint32_t pieces = (row_bytes + chunk_bytes - 1) / chunk_bytes;
+    uint32_t chunks = (pieces + LINE_ADDERS - 1) / LINE_ADDERS, adders = (pieces + chunks - 1) / chunks;
+    uint32_t slot = adders * chunk_bytes + LINE_SLOT_BYTES, beside = table_bytes + LINE_BYTES;
+    uint32_t room = info->max_shared_bytes > beside ? info->max_shared_bytes - beside : 0;
+    g->num_stages = clamp(room / slot, 0, tuned_of(info).line_slots);
+    g->num_threads = (int)(adders + 2) * 32;
+    g->table_bytes = table_bytes;
+    g->shared_bytes = beside + g->num_stages * slot;
+    if (g->num_stages < 2) {
+        return TERN_FAIL(TERN_UNSUPPORTED,
+                         "combine across domains needs %u bytes of shared memory a block; %s has %u",
+                         beside + 2 * slot, info->name, info->max_shared_bytes);
+    }
+    return TERN_OK;
+}
+
 /* One for each warp of combine's forwarders, so that dispatch's, which are fewer and have less to do, look
  * after one or two; with many blocks one for each of dispatch's. Two warps can look after all, where an
  * operation has few blocks. */
@@ -241,6 +262,14 @@ uint32_t terni_tuning_streams(uint32_t num_blocks, uint32_t num_domains)
 /* A rail moves a message within this rank's memory; a forwarder moves it to, or adds, some rows of its
  * domain, as own senders and home do with this rank's tokens. Warps beyond the streams would find nothing to
  * do. `warps`: of a block. */
+struct inter_roles terni_tuning_line_roles(uint32_t num_streams, uint32_t num_blocks)
+{
+    struct inter_roles r = {0, 0, 0};
+    r.forwarders = clamp(num_blocks * 2 / 5, 1, num_streams);
+    r.own = num_blocks - r.forwarders;
+    return r;
+}
+
 struct inter_roles terni_tuning_roles(uint32_t num_streams, uint32_t warps, uint32_t num_blocks,
                                       int has_rails)
 {

@@ -38,6 +38,12 @@ enum tern_status terni_tuning_dispatch_inter(const struct machine_info *info, in
                                              struct inter_geometry *g);
 enum tern_status terni_tuning_combine_inter(const struct machine_info *info, int bulk, uint32_t most_warps,
                                             uint32_t stage_bytes, uint32_t table_bytes, struct geometry *g);
+/* Combine's blocks as lines (combine_line.h), with an adder for each chunk_bytes of a row, or of as equal parts
+ * of it as there have to be. num_stages: slots. */
+enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint32_t row_bytes,
+                                           uint32_t chunk_bytes, uint32_t table_bytes, struct geometry *g);
+/* A home block has more rows to a token than one that forwards. */
+struct inter_roles terni_tuning_line_roles(uint32_t num_streams, uint32_t num_blocks);
 /* How many streams to each rail peer keep the warps of so many blocks busy. */
 uint32_t terni_tuning_streams(uint32_t num_blocks, uint32_t num_domains);
 /* How an operation shares its blocks, of `warps` each, out; has_rails: of dispatch. */

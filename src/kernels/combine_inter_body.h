@@ -4,25 +4,51 @@
  * adds the sums of all domains, its own among them, in their order onto the biases, and rounds again. So the
  * bits do not depend on where home is. Blocks have roles:
  *
- *   forwarders  for each message of another domain, a warp adds the token's rows of this domain, and the sum
- *               goes home by the stream that the message came from (combine_mix.h)
- *   home        a warp adds the rows of this domain for this rank's own tokens, waits for the messages that
- *               bring the other domains' sums, and adds those (combine_home.h)
+ *   forwarders  for each message of another domain, the token's rows of this domain are added, and the sum
+ *               goes home by the stream that the message came from
+ *   home        the rows of this domain are added for this rank's own tokens, and the messages that bring the
+ *               other domains' sums
  *
- * Home may wait because it has nothing then that others wait for: rows of this domain lie still, and the
+ * By bulk copies, and with up to 32 targets and domains, a block is a line of warps (combine_line.h,
+ * line_forward.h, line_home.h). Elsewhere every warp is one by itself (combine_mix.h, combine_home.h). There
+ * home may wait because it has nothing then that others wait for: rows of this domain lie still, and the
  * messages of the tokens before are given back (rail_home.h says why that ends). A forwarder that has rows in
  * its stages only looks for the next piece. All blocks run at once.
  *
- * A message is a row, weights[topk] and a trailer. Shared memory is as inside a domain; behind it, a note for
- * each stage of a forwarder. */
+ * A message is a row, weights[topk] and a trailer. Shared memory, where warps are by themselves, is as inside
+ * a domain; behind it, a note for each stage of a forwarder. */
 #ifndef TERN_COMBINE_INTER_BODY_H
 #define TERN_COMBINE_INTER_BODY_H
 
 #include "kernels/combine_home.h"
+#include "kernels/line_forward.h"
+#include "kernels/line_home.h"
 
-/* groups: of 32 targets, or domains, that a warp looks after. */
-TERN_DEVICE void combine_inter_body(const struct combine_inter_args *p, const int bulk, const int groups)
+enum combine_way { COMBINE_PLAIN, COMBINE_BULK, COMBINE_LINE };
+
+/* All threads of a block. 0: the operation is to be abandoned. */
+TERN_DEVICE int combine_line(const struct combine_inter_args *p, const struct op_table *table, uint64_t epoch,
+                             int forwards)
 {
+    struct line l = line_of(p, table, epoch);
+    if ((uint32_t)warp() < l.adders) {
+        if (forwards) {
+            line_add(&l, 0);
+        } else {
+            line_add(&l, 1);
+        }
+        return 1;
+    }
+    if ((uint32_t)warp() == l.adders) {
+        return forwards ? forward_loads(&l) : home_loads(&l);
+    }
+    return forwards ? forward_closes(&l) : home_closes(&l);
+}
+
+/* groups: of 32 targets, or domains, that a warp looks after; one in a line. */
+TERN_DEVICE void combine_inter_body(const struct combine_inter_args *p, const int way, const int groups)
+{
+    const int bulk = way != COMBINE_PLAIN;
     const struct op_frame *f = &p->c.f;
     uint64_t begin = stamp_now(), epoch = op_epoch(f);
     struct op_table table = op_table_at(shared_memory(), COMBINE_COLUMNS, f->num_ranks);
@@ -37,8 +63,12 @@ TERN_DEVICE void combine_inter_body(const struct combine_inter_args *p, const in
             /* The peers' rows, seen through their ready signals, come before asynchronous reads. */
             fence_proxy_async_global();
         }
-        struct mixer m = mixer_of(p, &table, epoch, bulk);
-        ok = forwards ? mix_forward(&m, bulk, groups) : mix_home(&m, bulk, groups);
+        if (way == COMBINE_LINE) {
+            ok = combine_line(p, &table, epoch, forwards);
+        } else {
+            struct mixer m = mixer_of(p, &table, epoch, bulk);
+            ok = forwards ? mix_forward(&m, bulk, groups) : mix_home(&m, bulk, groups);
+        }
     }
     inter_leave(&rail, &table, p->far.num_in, p->far.num_out, ok, begin);
 }

@@ -8,6 +8,6 @@
 TERN_KERNEL(combine_inter_bulk, struct combine_inter_args, p)
 {
     if (TERN_HAS_BULK) { /* elsewhere it is never launched, and need not be compiled */
-        combine_inter_body(p, 1, 1);
+        combine_inter_body(p, COMBINE_LINE, 1);
     }
 }

@@ -4,4 +4,7 @@
 #include "kernels/kernels.h"
 #include "kernels/combine_inter_body.h"
 
-TERN_KERNEL(combine_inter_plain, struct combine_inter_args, p) { combine_inter_body(p, 0, PULL_MAX_GROUPS); }
+TERN_KERNEL(combine_inter_plain, struct combine_inter_args, p)
+{
+    combine_inter_body(p, COMBINE_PLAIN, PULL_MAX_GROUPS);
+}

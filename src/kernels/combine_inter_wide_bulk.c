@@ -8,6 +8,6 @@
 TERN_KERNEL(combine_inter_wide_bulk, struct combine_inter_args, p)
 {
     if (TERN_HAS_BULK) {
-        combine_inter_body(p, 1, PULL_MAX_GROUPS);
+        combine_inter_body(p, COMBINE_BULK, PULL_MAX_GROUPS);
     }
 }

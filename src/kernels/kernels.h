@@ -16,7 +16,7 @@
     X(combine_plain, struct combine_args, 544)                                                               \
     X(dispatch_inter_bulk, struct dispatch_inter_args, 256)                                                  \
     X(dispatch_inter_plain, struct dispatch_inter_args, 256)                                                 \
-    X(combine_inter_bulk, struct combine_inter_args, 256)                                                    \
+    X(combine_inter_bulk, struct combine_inter_args, 512)                                                    \
     X(combine_inter_wide_bulk, struct combine_inter_args, 256)                                               \
     X(combine_inter_plain, struct combine_inter_args, 256)                                                   \
     X(ll_dispatch_bulk, struct ll_dispatch_args, 512)                                                        \

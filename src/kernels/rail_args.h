@@ -85,7 +85,29 @@ struct combine_inter_args {
     const uint64_t *block_tails;             /* [D] */
     uint32_t weights_offset, trailer_offset; /* in a message */
     uint32_t notes_offset;                   /* in shared memory: forwarders' */
-    uint32_t reserved;
+    uint32_t bars_offset;                    /* likewise, of a line: what is behind its slots */
+};
+
+/* What a block of combine that is a line (combine_line.h) has on its way: items, and rows in slots. */
+enum { LINE_ITEMS = 16, LINE_LETTERS = 32 };
+
+/* An item. Of a forwarder, a message; at home a token, of which the note says no more. */
+struct line_item {
+    struct stage_note n;
+    uint32_t over, reserved;          /* no item: no more come */
+    const char *letter[LINE_LETTERS]; /* home: of each domain, in the ring; NULL: none */
+    int32_t message[LINE_LETTERS];    /* its number, or -1 */
+};
+
+/* What the row in a slot is. */
+struct line_step {
+    uint32_t place, chunk, flags, reserved; /* place: the item's; flags: enum of combine_line.h */
+};
+
+/* Barriers and flags, steps and items: behind the slots. */
+enum {
+    LINE_SLOT_BYTES = 2 * sizeof(uint64_t) + sizeof(struct line_step), /* a slot */
+    LINE_BYTES = (3 * LINE_ITEMS + 1) * sizeof(uint64_t) + LINE_ITEMS * sizeof(struct line_item)
 };
 
 #endif

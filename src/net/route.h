@@ -214,30 +214,81 @@ TERN_DEVICE int route_get(const struct tern_net *net, struct net_group g, int pe
     return t.status;
 }
 
+/* What one thread asks of one word. */
+enum route_word_kind { ROUTE_WORD_PUT, ROUTE_WORD_SIGNAL, ROUTE_WORD_ATOMIC };
+
+/* How it ended, and of an atomic the word as it was. */
+struct route_word_end {
+    int status;
+    uint64_t old;
+};
+
+/* A word whose base is not in the view, or one that is to be refused. op: an enum tern_signal or tern_amo. */
+TERN_DEVICE struct route_word_end route_word(const struct tern_net *net, int kind, int peer, uint32_t queue,
+                                             void *word, uint32_t width, uint32_t op, uint64_t value,
+                                             uint64_t compare, int asks)
+{
+    uint32_t num_ops = kind == ROUTE_WORD_PUT      ? 1
+                       : kind == ROUTE_WORD_SIGNAL ? (uint32_t)NET_NUM_SIGNALS
+                                                   : (uint32_t)NET_NUM_AMOS;
+    int adds = (kind == ROUTE_WORD_SIGNAL && op == TERN_SIGNAL_ADD) ||
+               (kind == ROUTE_WORD_ATOMIC && op != TERN_AMO_FETCH);
+    struct net_target t =
+        net_find_word(net, group_of(GROUP_THREAD), peer, queue, word, width, op, num_ops, adds);
+    struct route_word_end end = {t.status, 0};
+    if (t.status != TERN_OK) {
+        return end;
+    }
+    switch (t.route * 3 + (uint32_t)kind) {
+    case NET_ROUTE_P2P * 3 + ROUTE_WORD_PUT:
+        p2p_put_inline(t.address, value, width);
+        break;
+    case NET_ROUTE_P2P * 3 + ROUTE_WORD_SIGNAL:
+        p2p_signal(t.address, value, width, op == TERN_SIGNAL_SET);
+        break;
+    case NET_ROUTE_P2P * 3 + ROUTE_WORD_ATOMIC:
+        end.old = p2p_atomic(t.address, op, width, value, compare);
+        break;
+    case NET_ROUTE_RING * 3 + ROUTE_WORD_PUT:
+        end.status = ring_put_inline_to(net, &t, value, width);
+        break;
+    case NET_ROUTE_RING * 3 + ROUTE_WORD_SIGNAL:
+        end.status = ring_signal_to(net, &t, width, op, value);
+        break;
+    case NET_ROUTE_RING * 3 + ROUTE_WORD_ATOMIC:
+        end.status = ring_atomic_at(net, &t, width, op, value, compare, asks, &end.old);
+        break;
+    case NET_ROUTE_QUEUE * 3 + ROUTE_WORD_PUT:
+        end.status = queue_put_inline_to(net, &t, value, width);
+        break;
+    case NET_ROUTE_QUEUE * 3 + ROUTE_WORD_SIGNAL:
+        end.status = queue_signal_to(net, &t, width, op, value);
+        break;
+    case NET_ROUTE_QUEUE * 3 + ROUTE_WORD_ATOMIC:
+        end.status = queue_atomic_at(net, &t, width, op, value, compare, asks, &end.old);
+        break;
+    }
+    return end;
+}
+
+/* The same, and nobody asks. Apart from its callers: a kernel that raises words of ranks nearby is short, and
+ * does not wait for its own instructions to come from memory. */
+TERN_APART int route_word_far(const struct tern_net *net, int kind, int peer, uint32_t queue, void *word,
+                              uint32_t width, uint32_t op, uint64_t value, uint64_t compare)
+{
+    return route_word(net, kind, peer, queue, word, width, op, value, compare, 0).status;
+}
+
 /* One thread, as the following. */
 TERN_DEVICE int route_put_inline(const struct tern_net *net, int peer, uint32_t queue, void *dst,
                                  uint64_t value, uint32_t width)
 {
     char *near = net_near_word(net, peer, queue, dst, width, 0, 1);
-    if (!TERN_RARE(near == 0)) {
-        p2p_put_inline(near, value, width);
-        return TERN_OK;
+    if (TERN_RARE(near == 0)) {
+        return route_word_far(net, ROUTE_WORD_PUT, peer, queue, dst, width, 0, value, 0);
     }
-    struct net_target t = net_find_word(net, group_of(GROUP_THREAD), peer, queue, dst, width, 0, 1, 0);
-    if (t.status == TERN_OK) {
-        switch (t.route) {
-        case NET_ROUTE_P2P:
-            p2p_put_inline(t.address, value, width);
-            break;
-        case NET_ROUTE_RING:
-            t.status = ring_put_inline_to(net, &t, value, width);
-            break;
-        case NET_ROUTE_QUEUE:
-            t.status = queue_put_inline_to(net, &t, value, width);
-            break;
-        }
-    }
-    return t.status;
+    p2p_put_inline(near, value, width);
+    return TERN_OK;
 }
 
 /* After this thread's earlier puts to this peer by this queue. */
@@ -245,26 +296,11 @@ TERN_DEVICE int route_signal(const struct tern_net *net, int peer, uint32_t queu
                              uint32_t signal, uint64_t value)
 {
     char *near = net_near_word(net, peer, queue, word, width, signal, NET_NUM_SIGNALS);
-    if (!TERN_RARE(near == 0)) {
-        p2p_signal(near, value, width, signal == TERN_SIGNAL_SET);
-        return TERN_OK;
+    if (TERN_RARE(near == 0)) {
+        return route_word_far(net, ROUTE_WORD_SIGNAL, peer, queue, word, width, signal, value, 0);
     }
-    struct net_target t = net_find_word(net, group_of(GROUP_THREAD), peer, queue, word, width, signal,
-                                        NET_NUM_SIGNALS, signal == TERN_SIGNAL_ADD);
-    if (t.status == TERN_OK) {
-        switch (t.route) {
-        case NET_ROUTE_P2P:
-            p2p_signal(t.address, value, width, signal == TERN_SIGNAL_SET);
-            break;
-        case NET_ROUTE_RING:
-            t.status = ring_signal_to(net, &t, width, signal, value);
-            break;
-        case NET_ROUTE_QUEUE:
-            t.status = queue_signal_to(net, &t, width, signal, value);
-            break;
-        }
-    }
-    return t.status;
+    p2p_signal(near, value, width, signal == TERN_SIGNAL_SET);
+    return TERN_OK;
 }
 
 /* asks: *old is the word as it was, else 0. */
@@ -272,31 +308,18 @@ TERN_DEVICE int route_atomic(const struct tern_net *net, int peer, uint32_t queu
                              uint32_t amo, uint64_t value, uint64_t compare, int asks, uint64_t *old)
 {
     char *near = net_near_word(net, peer, queue, word, width, amo, NET_NUM_AMOS);
+    struct route_word_end end = {TERN_OK, 0};
     if (!TERN_RARE(near == 0)) {
-        uint64_t was = p2p_atomic(near, amo, width, value, compare);
-        *old = asks ? was : 0;
-        return TERN_OK;
+        end.old = p2p_atomic(near, amo, width, value, compare);
+    } else if (!asks) {
+        end.status = route_word_far(net, ROUTE_WORD_ATOMIC, peer, queue, word, width, amo, value, compare);
+    } else {
+        end = route_word(net, ROUTE_WORD_ATOMIC, peer, queue, word, width, amo, value, compare, 1);
     }
-    struct net_target t = net_find_word(net, group_of(GROUP_THREAD), peer, queue, word, width, amo,
-                                        NET_NUM_AMOS, amo != TERN_AMO_FETCH);
-    uint64_t seen = 0;
-    if (t.status == TERN_OK) {
-        switch (t.route) {
-        case NET_ROUTE_P2P:
-            seen = p2p_atomic(t.address, amo, width, value, compare);
-            break;
-        case NET_ROUTE_RING:
-            t.status = ring_atomic_at(net, &t, width, amo, value, compare, asks, &seen);
-            break;
-        case NET_ROUTE_QUEUE:
-            t.status = queue_atomic_at(net, &t, width, amo, value, compare, asks, &seen);
-            break;
-        }
+    if (end.status == TERN_OK) {
+        *old = asks ? end.old : 0;
     }
-    if (t.status == TERN_OK) {
-        *old = asks ? seen : 0;
-    }
-    return t.status;
+    return end.status;
 }
 
 /* All threads of the group; the signal comes after the puts of all of them. Refused, it signals

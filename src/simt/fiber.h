@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define TERN_DEVICE static inline __attribute__((always_inline, unused))
+#define TERN_APART  static __attribute__((noinline, unused))
 #define TERN_UNROLL
 #define TERN_ROLLED
 #define TERN_POPC(x)  __builtin_popcount(x)

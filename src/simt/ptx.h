@@ -10,6 +10,7 @@
 #include <cuda_fp8.h>
 
 #define TERN_DEVICE   static __device__ __forceinline__
+#define TERN_APART    static __device__ __noinline__ __attribute__((unused))
 #define TERN_UNROLL   _Pragma("unroll")
 #define TERN_ROLLED   _Pragma("unroll 1")
 #define TERN_POPC(x)  __popc(x)

@@ -61,8 +61,8 @@
  *   struct vec16 ld_stream_vec16(p)                   the same, read once: does not linger in L1
  *   void     st_stream_vec16(p, v)                    the same, not soon read: leaves L2 first
  *
- * Qualifiers: TERN_DEVICE (inline function), TERN_KERNEL(name, struct args, p) { body }, TERN_UNROLL and
- * TERN_ROLLED (of the loop that follows: all of it, none of it).
+ * Qualifiers: TERN_DEVICE (inline function), TERN_APART (one that is called, not copied), TERN_KERNEL(name,
+ * struct args, p) { body }, TERN_UNROLL and TERN_ROLLED (of the loop that follows: all of it, none of it).
  * Bits of a uint32_t: TERN_POPC(x) TERN_FFS(x) TERN_BSWAP(x).
  * TERN_RARE(x): the condition x, whose code is to be out of the way. A kernel of a few microseconds runs most
  * of its instructions once, and waits for each line of them that is not the next one. */

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Combine across domains: a block as a line of warps that have one thing to do each.
+ *
+ *   loader   one warp: posts items, the sums that the block makes one after the other, and starts a bulk copy
+ *            for each row of an item, whole, or a chunk of it after the other if it is long
+ *   adders   each has a KiB of a chunk's columns and adds it of every row, in order; what it has at the end of
+ *            an item it writes
+ *   closer   one warp: weights, as many items' at once as its lanes can take, and what follows an item
+ *
+ * What an item is, the two kinds of block say: line_forward.h, line_home.h. A row goes through a slot,
+ * an item through a place; both are rings in shared memory with a barrier for each way round:
+ *
+ *   full[slot]     the loader, and the bytes        ->  adders
+ *   empty[slot]    every adder has read it          ->  loader
+ *   posted[place]  the loader: the item is written  ->  closer
+ *   done[place]    every adder has written its part ->  closer
+ *   closed[place]                                   ->  loader
+ *
+ * So a block has as many rows on their way as it has slots, whoever they belong to, and nobody waits for what
+ * it does not need: not for the next piece of a stream, not for weights. Only the loader and the closer wait
+ * for other ranks, and the loader's waits end with the operation. Behind the last item, or when the operation
+ * is abandoned, come a step and an item that say so.
+ *
+ * Shared memory: | place table | slots | full, empty, posted, done, closed, failed | steps | items |. */
+#ifndef TERN_COMBINE_LINE_H
+#define TERN_COMBINE_LINE_H
+
+#include "kernels/combine_mix.h"
+
+/* What a step is, in bits. */
+enum {
+    LINE_FIRST = 1,   /* of its item's chunk */
+    LINE_OWN = 2,     /* a row of this domain */
+    LINE_FOLD = 4,    /* then the sum of this domain's rows is added to that of all domains */
+    LINE_LETTER = 8,  /* then the sum of another domain */
+    LINE_BEHIND = 16, /* then that of this domain, if it is the last one */
+    LINE_LAST = 32,
+    LINE_OVER = 64 /* no more items */
+};
+
+/* A block's line, as a thread sees it. */
+struct line {
+    struct mixer m;
+    char *slots;
+    uint64_t *full, *empty, *posted, *done, *closed;
+    uint32_t *failed; /* an operation of the closer has: there will be no more items */
+    struct line_step *steps;
+    struct line_item *items;
+    uint32_t slots_bytes; /* a slot's */
+    uint32_t chunks;      /* of an item, of slots_bytes */
+    uint32_t adders;
+    uint32_t slot, slot_lap;   /* the next one; how often all have been */
+    uint32_t place, place_lap; /* likewise */
+};
+
+/* All threads of the block call. */
+TERN_DEVICE struct line line_of(const struct combine_inter_args *p, const struct op_table *table,
+                                uint64_t epoch)
+{
+    struct line l;
+    uint32_t slots = p->c.num_stages;
+    l.m = mixer_of(p, table, epoch, 1);
+    l.adders = p->c.num_pullers;
+    l.m.s.run = mix_run(p, l.m.s.blocks);
+    l.slots_bytes = l.adders * p->c.chunk_bytes;
+    l.chunks = (p->c.row_bytes + l.slots_bytes - 1) / l.slots_bytes;
+    l.slots = shared_memory() + p->c.table_bytes;
+    l.full = (uint64_t *)(void *)(shared_memory() + p->bars_offset);
+    l.empty = l.full + slots;
+    l.posted = l.empty + slots;
+    l.done = l.posted + LINE_ITEMS;
+    l.closed = l.done + LINE_ITEMS;
+    l.failed = (uint32_t *)(void *)(l.closed + LINE_ITEMS);
+    l.steps = (struct line_step *)(void *)(l.failed + 2);
+    l.items = (struct line_item *)(void *)(l.steps + slots);
+    l.slot = l.slot_lap = l.place = l.place_lap = 0;
+    if (tid() == 0) {
+        for (uint32_t i = 0; i < slots; i++) {
+            mbar_init(l.full + i, 1);
+            mbar_init(l.empty + i, l.adders);
+        }
+        for (uint32_t i = 0; i < LINE_ITEMS; i++) {
+            mbar_init(l.posted + i, 1);
+            mbar_init(l.done + i, l.adders);
+            mbar_init(l.closed + i, 1);
+        }
+        *l.failed = 0;
+        fence_mbar_init();
+    }
+    sync_block();
+    return l;
+}
+
+TERN_DEVICE void line_await(uint64_t *bar, uint32_t lap)
+{
+    while (!mbar_test(bar, lap & 1)) {
+        spin();
+    }
+}
+
+/* One thread, with what its warp has done synchronised. */
+TERN_DEVICE void line_arrive(uint64_t *bar) { mbar_expect(bar, 0); }
+
+TERN_DEVICE void line_next_place(struct line *l)
+{
+    l->place = l->place + 1 == LINE_ITEMS ? 0 : l->place + 1;
+    l->place_lap += l->place == 0;
+}
+
+TERN_DEVICE void line_pass(struct line *l, uint32_t num)
+{
+    l->slot += num;
+    l->slot_lap += l->slot >= l->m.p->c.num_stages;
+    l->slot -= l->slot >= l->m.p->c.num_stages ? l->m.p->c.num_stages : 0;
+}
+
+/* ---- The loader ---- */
+
+/* Until the next place is free. All lanes. */
+TERN_DEVICE struct line_item *line_begin_item(struct line *l)
+{
+    if (l->place_lap > 0) {
+        line_await(l->closed + l->place, l->place_lap - 1);
+    }
+    sync_warp();
+    return l->items + l->place;
+}
+
+/* The item that the lanes have written is there for the closer. All lanes. */
+TERN_DEVICE void line_post(struct line *l)
+{
+    sync_warp();
+    if (lane() == 0) {
+        line_arrive(l->posted + l->place);
+    }
+    line_next_place(l);
+}
+
+/* Lanes that have a step take the next slots, in order, and start their copies: `bytes` from `from`, or no
+ * copy. All lanes. */
+TERN_DEVICE void line_load(struct line *l, int has, const char *from, uint32_t bytes, uint32_t chunk,
+                           uint32_t flags)
+{
+    uint32_t which = warp_ballot(has), num = (uint32_t)TERN_POPC(which), slots = l->m.p->c.num_stages;
+    uint32_t mine = (uint32_t)popc_before(which, lane());
+    for (uint32_t first = 0; first < num; first += slots) {
+        if (has && mine - first < slots) {
+            uint32_t slot = l->slot + mine - first, lap = l->slot_lap;
+            lap += slot >= slots;
+            slot -= slot >= slots ? slots : 0;
+            if (lap > 0) {
+                line_await(l->empty + slot, lap - 1);
+            }
+            struct line_step step = {l->place, chunk, flags, 0};
+            l->steps[slot] = step;
+            mbar_expect(l->full + slot, bytes);
+            if (bytes != 0) {
+                bulk_load(l->slots + slot * l->slots_bytes, from, bytes, l->full + slot);
+            }
+        }
+        sync_warp();
+        line_pass(l, num - first < slots ? num - first : slots);
+    }
+}
+
+/* Bytes of a chunk of a row. */
+TERN_DEVICE uint32_t line_bytes(const struct line *l, uint32_t chunk)
+{
+    uint32_t left = l->m.p->c.row_bytes - chunk * l->slots_bytes;
+    return left < l->slots_bytes ? left : l->slots_bytes;
+}
+
+/* Nothing more comes. All lanes. */
+TERN_DEVICE void line_end(struct line *l)
+{
+    struct line_item *item = line_begin_item(l);
+    line_load(l, lane() == 0, 0, 0, 0, LINE_OVER);
+    if (lane() == 0) {
+        item->over = 1;
+    }
+    line_post(l);
+}
+
+/* Whether the closer has failed: there is no use in more. All lanes. */
+TERN_DEVICE int line_has_failed(const struct line *l)
+{
+    return warp_any(lane() == 0 && atom_add_cta_u32(l->failed, 0) != 0);
+}
+
+/* ---- Adders ---- */
+
+/* This warp's part of the row in a slot. All lanes. */
+TERN_DEVICE void line_add_row(const struct line *l, struct accumulator *a, uint32_t bytes)
+{
+    const char *from = l->slots + l->slot * l->slots_bytes + (uint32_t)warp() * l->m.p->c.chunk_bytes;
+    TERN_UNROLL
+    for (int q = 0; q < COMBINE_VECS; q++) {
+        uint32_t i = (uint32_t)(q * 512 + lane() * 16);
+        if (i < bytes) {
+            sum_add(a->sum[q], ld_vec16(from + i));
+        }
+    }
+}
+
+TERN_DEVICE void line_fold(struct accumulator *all, const struct accumulator *own)
+{
+    TERN_UNROLL
+    for (int q = 0; q < COMBINE_VECS; q++) {
+        sum_add(all->sum[q], sum_round(own->sum[q]));
+    }
+}
+
+/* This warp's part of an item's sum. `chunk`: of chunk_bytes. All lanes. */
+TERN_DEVICE void line_write(const struct line *l, const struct accumulator *a, const struct line_item *item,
+                            uint32_t chunk, const int home)
+{
+    if (home) {
+        end_sum(&l->m.s, a, item->n.token, chunk);
+        return;
+    }
+    TERN_UNROLL
+    for (int q = 0; q < COMBINE_VECS; q++) {
+        uint32_t i = (uint32_t)(q * 512 + lane() * 16);
+        if (i < chunk_size(&l->m.s, chunk)) {
+            st_vec16(item->n.at + (size_t)chunk * l->m.p->c.chunk_bytes + i, sum_round(a->sum[q]));
+        }
+    }
+}
+
+/* All lanes of an adder, to the end. */
+TERN_DEVICE void line_add(struct line *l, const int home)
+{
+    struct accumulator own, all;
+    mix_begin(&own);
+    mix_begin(&all);
+    for (;;) {
+        line_await(l->full + l->slot, l->slot_lap);
+        sync_warp();
+        struct line_step step = l->steps[l->slot];
+        if ((step.flags & LINE_OVER) != 0) {
+            return;
+        }
+        const struct line_item *item = l->items + step.place;
+        uint32_t chunk = step.chunk * l->adders + (uint32_t)warp();
+        uint32_t bytes = chunk < l->m.s.chunks ? chunk_size(&l->m.s, chunk) : 0;
+        if ((step.flags & LINE_FIRST) != 0) {
+            mix_begin(&own);
+            if (home && bytes != 0) {
+                begin_sum(&l->m.s, &all, item->n.token, chunk);
+            }
+        }
+        if ((step.flags & LINE_OWN) != 0) {
+            line_add_row(l, &own, bytes);
+        }
+        if (home && (step.flags & LINE_FOLD) != 0) {
+            line_fold(&all, &own);
+        }
+        if (home && (step.flags & LINE_LETTER) != 0) {
+            line_add_row(l, &all, bytes);
+        }
+        if (home && (step.flags & LINE_BEHIND) != 0) {
+            line_fold(&all, &own);
+        }
+        /* These reads of the slot and its step come before what is put there next. */
+        fence_proxy_async_shared();
+        sync_warp();
+        if (lane() == 0) {
+            line_arrive(l->empty + l->slot);
+        }
+        if ((step.flags & LINE_LAST) != 0) {
+            if (bytes != 0) {
+                line_write(l, home ? &all : &own, item, chunk, home);
+            }
+            sync_warp();
+            if (lane() == 0 && step.chunk + 1 == l->chunks) {
+                line_arrive(l->done + step.place);
+            }
+        }
+        line_pass(l, 1);
+    }
+}
+
+/* ---- The closer ---- */
+
+/* How many items are posted one behind the other, up to `most`; waits for the first, before which it may have
+ * to do something: 0 then, if `waits` is 0. All lanes. */
+TERN_DEVICE uint32_t line_take(const struct line *l, uint32_t most, int waits)
+{
+    uint32_t num = 0, place = l->place, lap = l->place_lap;
+    while (num < most && place < LINE_ITEMS) { /* those behind the ring's end are for the next time */
+        int is = (num != 0 && l->items[place - 1].over) ? 0 : mbar_test(l->posted + place, lap & 1);
+        if (!warp_any(!is)) {
+            num++;
+            place++;
+        } else if (num == 0 && waits) {
+            spin();
+        } else {
+            break;
+        }
+    }
+    sync_warp(); /* what a lane has seen posted, all may read */
+    return num;
+}
+
+/* Until the item is done. All lanes. */
+TERN_DEVICE struct line_item *line_await_done(const struct line *l)
+{
+    line_await(l->done + l->place, l->place_lap);
+    sync_warp();
+    return l->items + l->place;
+}
+
+/* The item's place is free. ok: what followed it went well. All lanes. */
+TERN_DEVICE void line_close(struct line *l, int ok)
+{
+    sync_warp(); /* all lanes have read it */
+    if (lane() == 0) {
+        if (!ok) {
+            atom_add_cta_u32(l->failed, 1);
+        }
+        line_arrive(l->closed + l->place);
+    }
+    line_next_place(l);
+}
+
+#endif

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Combine across domains, blocks at home: an item is one of this rank's own tokens, in ascending order. Its
+ * rows are those of this domain, which are added apart and rounded, and its letters, the messages that bring
+ * the sums of other domains; all sums are added in the order of domains. What follows are its weights, a lane
+ * a choice, and that its letters have been read. The loader starts the rows of its domain before it waits for
+ * letters. */
+#ifndef TERN_LINE_HOME_H
+#define TERN_LINE_HOME_H
+
+#include "kernels/combine_line.h"
+
+/* A lane's domain, as the loader knows it: the stream of its last letter, and how far that is known to have
+ * come. */
+struct home_domain {
+    struct rail_letter letter;
+    uint64_t seen;
+    int knows; /* the two are of a stream */
+};
+
+/* The letter that brings message i of this lane's domain; what it has in common with the last is kept. */
+TERN_DEVICE void home_letter(const struct line *l, struct home_domain *d, uint32_t i)
+{
+    const struct combine_inter_args *p = l->m.p;
+    uint32_t c = rail_channel(&p->rail, i);
+    if (d->knows && d->letter.stream % p->rail.num_channels == c) {
+        d->letter.j = rail_place_in_channel(&p->rail, i);
+    } else {
+        uint32_t e = (uint32_t)lane();
+        d->letter = rail_letter_of(&p->rail, rail_index(&p->rail, e), i, (uint32_t)p->far.num_out[e]);
+        d->seen = 0;
+        d->knows = 1;
+    }
+}
+
+/* Until it is here; where it lies, 0: the operation is to be abandoned. */
+TERN_DEVICE const char *home_await(const struct line *l, struct home_domain *d)
+{
+    const struct rail_args *p = &l->m.p->rail;
+    uint64_t end = rail_end(p, &d->letter.s, d->letter.j + 1);
+    if (d->seen < end) {
+        d->seen = RAIL_LOAD(p->tails + d->letter.stream);
+        if (d->seen < end && !rail_await(&l->m.rail, &d->letter)) {
+            return 0;
+        }
+        RAIL_PROXY_FENCE();
+    }
+    return rail_letter_at(p, &d->letter);
+}
+
+/* A token's rows, in lanes, and how many there are. */
+struct home_rows {
+    const char *own, *letter;
+    uint32_t num_own, own_before, letters; /* letters: which lanes have one */
+    int domain;
+};
+
+/* Steps of one chunk: of rows of this domain, or of letters. All lanes. */
+TERN_DEVICE void home_load_own(struct line *l, const struct home_rows *r, uint32_t chunk)
+{
+    uint32_t last = r->letters == 0 && r->own_before + 1 == r->num_own ? LINE_FOLD | LINE_LAST : 0;
+    const char *from = r->own ? r->own + (uint64_t)chunk * l->slots_bytes : 0;
+    if (r->num_own != 0) {
+        line_load(l, r->own != 0, from, line_bytes(l, chunk), chunk,
+                  LINE_OWN | (r->own_before == 0 ? LINE_FIRST : 0) | last);
+    } else if (r->letters == 0) {
+        line_load(l, lane() == 0, 0, 0, chunk, LINE_FIRST | LINE_LAST);
+    }
+}
+
+TERN_DEVICE void home_load_letters(struct line *l, const struct home_rows *r, uint32_t chunk)
+{
+    uint32_t below = r->letters & ((1u << lane()) - 1), above = r->letters >> lane() >> 1;
+    uint32_t others = below >> r->domain; /* letters of domains above this one, before the lane's */
+    uint32_t flags = LINE_LETTER | (below == 0 && r->num_own == 0 ? LINE_FIRST : 0);
+    const char *from = r->letter ? r->letter + (uint64_t)chunk * l->slots_bytes : 0;
+    if (r->letters == 0) {
+        return;
+    }
+    flags |= lane() > r->domain && others == 0 ? LINE_FOLD : 0;
+    flags |= above == 0 ? LINE_LAST : 0;
+    flags |= above == 0 && lane() < r->domain ? LINE_BEHIND : 0;
+    line_load(l, r->letter != 0, from, line_bytes(l, chunk), chunk, flags);
+}
+
+/* One token. 0: abandoned. All lanes of the loader. */
+TERN_DEVICE int home_token(struct line *l, struct home_domain *d, uint32_t t)
+{
+    const struct combine_inter_args *p = l->m.p;
+    uint32_t domains = (uint32_t)p->rail.world.num_domains;
+    int32_t message =
+        (uint32_t)lane() < domains ? p->far.message_of[(uint64_t)t * domains + (uint32_t)lane()] : -1;
+    struct target g = target_of(&l->m.s.map, t, (uint32_t)lane());
+    struct home_rows r;
+    r.own = g.rank >= 0 ? row_address(&l->m.s, g) : 0;
+    r.letter = 0;
+    r.letters = warp_ballot(message >= 0);
+    r.domain = p->rail.world.domain;
+    uint32_t own = warp_ballot(r.own != 0);
+    r.num_own = (uint32_t)TERN_POPC(own);
+    r.own_before = (uint32_t)popc_before(own, lane());
+    struct line_item *item = line_begin_item(l);
+    if (lane() == 0) {
+        item->n.token = t;
+        item->over = 0;
+    }
+    item->message[lane()] = message;
+    sync_warp();
+    home_load_own(l, &r, 0);
+    int ok = 1;
+    if (message >= 0) {
+        home_letter(l, d, (uint32_t)message);
+        r.letter = home_await(l, d);
+        ok = r.letter != 0;
+    }
+    item->letter[lane()] = r.letter;
+    if (warp_any(!ok)) {
+        return 0;
+    }
+    home_load_letters(l, &r, 0);
+    for (uint32_t chunk = 1; chunk < l->chunks; chunk++) {
+        home_load_own(l, &r, chunk);
+        home_load_letters(l, &r, chunk);
+    }
+    line_post(l);
+    return 1;
+}
+
+/* 0: abandoned. All lanes of the loader. */
+TERN_DEVICE int home_loads(struct line *l)
+{
+    const struct puller *s = &l->m.s;
+    struct home_domain d = {{{0, 0, 0, 0, 0}, 0, 0}, 0, 0};
+    uint32_t t = s->block * s->run;
+    int ok = 1;
+    while (ok && t < l->m.p->c.num_tokens) {
+        ok = !line_has_failed(l) && home_token(l, &d, t);
+        t++;
+        t += t % s->run != 0 ? 0 : (s->blocks - 1) * s->run;
+    }
+    line_end(l);
+    return ok;
+}
+
+/* ---- The closer ---- */
+
+/* Whether the letters of `num` items are what they should be, a lane a letter. All lanes. */
+TERN_DEVICE int home_check(const struct line *l, uint32_t num)
+{
+    const struct combine_inter_args *p = l->m.p;
+    uint32_t domains = (uint32_t)p->rail.world.num_domains;
+    int ok = 1;
+    for (uint32_t x = (uint32_t)lane(); x < num * domains; x += 32) {
+        const struct line_item *item = l->items + l->place + x / domains;
+        const char *at = item->letter[x % domains];
+        ok &= at == 0 ||
+              inter_matches(&l->m.rail, (const struct rail_trailer *)(const void *)(at + p->trailer_offset),
+                            (int)(x % domains), (uint32_t)item->message[x % domains]);
+    }
+    return !warp_any(!ok);
+}
+
+/* Weights of `num` tokens. All lanes. */
+TERN_DEVICE void home_tails(const struct line *l, uint32_t num)
+{
+    const struct combine_inter_args *p = l->m.p;
+    uint32_t topk = p->c.topk, j = (uint32_t)lane() / topk, k = (uint32_t)lane() % topk;
+    if (j >= num) {
+        return;
+    }
+    const struct line_item *item = l->items + l->place + j;
+    uint32_t begin = p->c.layout == 0 ? 0 : k, end = p->c.layout == 0 ? l->m.s.map.num_targets : k + 1;
+    float own = 0.0f, sum = 0.0f;
+    for (uint32_t i = begin; i < end; i += WEIGHTS_AT_ONCE) {
+        own = add_weights(&l->m.s, item->n.token, k, i, end, own);
+    }
+    for (int e = 0; e < p->rail.world.num_domains; e++) {
+        const char *at = item->letter[e];
+        if (e == p->rail.world.domain) {
+            sum += own;
+        } else if (at) {
+            sum += ((const float *)(const void *)(at + p->weights_offset))[k];
+        }
+    }
+    p->c.out_weights[(uint64_t)item->n.token * topk + k] = sum;
+}
+
+/* What this lane has read of its domain and not said: letters of one chunk. Saying it costs a fence, so that
+ * several are said together. */
+struct home_unsaid {
+    uint32_t num, message; /* the last of them */
+};
+
+/* 0: the operation is to be abandoned. */
+TERN_DEVICE int home_say(const struct line *l, struct home_unsaid *read)
+{
+    const struct combine_inter_args *p = l->m.p;
+    uint32_t e = (uint32_t)lane(), num = read->num;
+    read->num = 0;
+    if (num == 0) {
+        return 1;
+    }
+    struct rail_letter letter =
+        rail_letter_of(&p->rail, rail_index(&p->rail, e), read->message, (uint32_t)p->far.num_out[e]);
+    return rail_finish(&l->m.rail, &letter, num, 1);
+}
+
+/* A token's letters have been read. 0: as above. All lanes. */
+TERN_DEVICE int home_has_read(const struct line *l, struct home_unsaid *read, int32_t message)
+{
+    uint32_t chunk = l->m.p->rail.chunk;
+    int ok = 1;
+    if (message >= 0) {
+        ok = read->num == 0 || read->message / chunk == (uint32_t)message / chunk || home_say(l, read);
+        read->num++;
+        read->message = (uint32_t)message;
+    }
+    return !warp_any(!ok);
+}
+
+/* 0: the operation is to be abandoned. All lanes of the closer. */
+TERN_DEVICE int home_closes(struct line *l)
+{
+    const struct combine_inter_args *p = l->m.p;
+    struct home_unsaid read = {0, 0};
+    int ok = 1;
+    for (;;) {
+        uint32_t num = line_take(l, 32 / p->c.topk, 0);
+        if (num == 0) { /* who waits has said what it has read (rail_home.h) */
+            ok &= !warp_any(!home_say(l, &read));
+            num = line_take(l, 32 / p->c.topk, 1);
+        }
+        int over = l->items[l->place + num - 1].over;
+        num -= (uint32_t)over;
+        ok = ok && home_check(l, num);
+        if (ok && p->c.out_weights) {
+            home_tails(l, num);
+        }
+        sync_warp();
+        for (; num != 0; num--) {
+            const struct line_item *item = line_await_done(l);
+            int32_t message = item->message[lane()];
+            ok = ok && home_has_read(l, &read, message);
+            line_close(l, ok);
+        }
+        if (over) {
+            ok = ok && !warp_any(!home_say(l, &read));
+            return ok;
+        }
+    }
+}
+
+#endif
