@@ -37,7 +37,7 @@ static PyObject *wrap(PyTypeObject *type, struct tern_comm *comm)
         return NULL;
     }
     self->comm = comm;
-    self->pid = getpid();
+    self->pid = terni_py_process();
     if (tern_comm_machine(comm) == TERN_MACHINE_CPU) {
         status = tern_stream_open(comm, &self->stream);
     }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keyword arguments become fields of the argument structures of tern.h, by tables of names and places. The
- * names are the structures' own, so the header is the reference for both languages. */
+ * Arguments become fields of the argument structures of tern.h, by tables of names and places. The names are
+ * the structures' own, so the header is the reference for both languages. What is called once has keywords;
+ * what is called again and again has values in the order of a table, half as costly. */
 #include "py_tern.h"
 
 #include <string.h>
@@ -91,6 +92,26 @@ int terni_py_fields(void *structure, struct py_field *fields, PyObject *keywords
     return 1;
 }
 
+int terni_py_values(void *structure, const struct py_field *fields, PyObject *args, Py_ssize_t from)
+{
+    Py_ssize_t num = PyTuple_Size(args);
+    const struct py_field *field = fields;
+    for (Py_ssize_t i = from; i < num && field->name != NULL; i++, field++) {
+        PyObject *value = PyTuple_GetItem(args, i);
+        if (value != Py_None && !put((char *)structure + field->offset, field->kind, value)) {
+            PyErr_Clear();
+            terni_py_refuse(TERN_INVALID_ARGUMENT, "%s is %R, which is no number of the range that it has",
+                            field->name, value);
+            return 0;
+        }
+    }
+    if (field->name != NULL || num - from != field - fields) {
+        PyErr_Format(PyExc_TypeError, "%zd values are not those of the table", num - from);
+        return 0;
+    }
+    return 1;
+}
+
 int terni_py_rows(PyObject *tuple, struct tern_rows *rows)
 {
     unsigned long long data;
@@ -102,6 +123,32 @@ int terni_py_rows(PyObject *tuple, struct tern_rows *rows)
     rows->data = (void *)(uintptr_t)data;
     rows->row_stride = row_stride;
     rows->elem_stride = elem_stride;
+    return 1;
+}
+
+int terni_py_begin(PyObject *args, void **stream, void *structure, size_t num_bytes)
+{
+    Py_ssize_t have = -1;
+    char *bytes = NULL;
+    if (PyTuple_Size(args) < 2) {
+        PyErr_SetString(PyExc_TypeError, "a call has a stream and what is prepared");
+        return 0;
+    }
+    if (!terni_py_pointer(PyTuple_GetItem(args, 0), stream)) {
+        return 0;
+    }
+    if (structure == NULL) {
+        return 1;
+    }
+    if (PyBytes_AsStringAndSize(PyTuple_GetItem(args, 1), &bytes, &have) != 0) {
+        return 0;
+    }
+    if (have != (Py_ssize_t)num_bytes) {
+        terni_py_refuse(TERN_INVALID_ARGUMENT, "arguments of %zd bytes: there are %zd", have,
+                        (Py_ssize_t)num_bytes);
+        return 0;
+    }
+    memcpy(structure, bytes, num_bytes);
     return 1;
 }
 

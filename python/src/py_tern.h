@@ -76,6 +76,8 @@ int terni_py_enter(const struct py_comm *comm, int *busy, const char *what);
 /* The same for the communicator itself; closes the EP objects that are gone, for which it may let go of the
  * GIL. */
 int terni_py_enter_comm(struct py_comm *comm);
+/* This process, as fork() leaves it. */
+pid_t terni_py_process(void);
 /* Whether this process opened the communicator. */
 int terni_py_is_here(const struct py_comm *comm);
 /* Frees an object of one of the module's types. */
@@ -95,7 +97,7 @@ uint64_t terni_py_clock(void);
 void terni_py_spend(uint64_t begin);
 int terni_py_is_left_out(void);
 
-/* ---- Keywords as fields (py_fields.c) ------------------------------------------------------------------ */
+/* ---- Arguments as fields (py_fields.c) ----------------------------------------------------------------- */
 
 enum py_field_kind { PY_U32, PY_I32, PY_U64, PY_I64, PY_POINTER };
 
@@ -118,6 +120,11 @@ struct py_field {
  * with the value, for an unknown name or a value out of the field's range. `keywords` may be NULL. Cheapest
  * where keywords come in the order of the table. The caller holds the GIL. */
 int terni_py_fields(void *structure, struct py_field *fields, PyObject *keywords);
+/* The same for the values of a tuple, from place `from` on, one for each field of the table in its order. */
+int terni_py_values(void *structure, const struct py_field *fields, PyObject *args, Py_ssize_t from);
+/* What a call begins with: a stream and, if `structure` is not NULL, the bytes of one of that size that was
+ * prepared; 0 and an exception if it does not. */
+int terni_py_begin(PyObject *args, void **stream, void *structure, size_t num_bytes);
 /* A tuple (data, row_bytes, elem_bytes, row_stride, elem_stride) as rows; 0 and an exception if it is
  * none. */
 int terni_py_rows(PyObject *tuple, struct tern_rows *rows);

@@ -294,9 +294,9 @@ class Route:
         if weights is not None:
             shape = (num_rows,) if self.layout == "expert" else (num_rows, self.topk)
             weights = tensors.check(comm, "weights", weights, FP32, shape)
-            sums_weights = weights.new_empty((self.num_tokens, self.topk))
+            sums_weights = tensors.matrix(comm, weights, self.num_tokens, self.topk)
         if out is None:
-            sums = rows.new_empty(sums_shape)
+            sums = tensors.matrix(comm, rows, *sums_shape)
         else:
             sums = tensors.target(comm, "out", out, BF16, sums_shape)
 

@@ -5,6 +5,7 @@ What comes in is a torch tensor, or whatever torch can look at without a copy (a
 DLPack). What is wrong with one is said in a sentence that has what it is beside what it must be.
 """
 
+from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -199,6 +200,56 @@ def pointer(tensor: Optional["torch.Tensor"]) -> Optional[int]:
     return None if tensor is None else tensor.data_ptr()
 
 
+def fast_empty(device: "torch.device") -> Optional[Callable[..., "torch.Tensor"]]:
+    """What the programs of torch's compiler make their tensors with, of a shape, strides and a
+    type, on the current device of a kind: half as costly as torch.empty. None: this torch (before
+    2.2) has none."""
+    import torch
+
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    return getattr(guards, f"_empty_strided_{device.type}", None)
+
+
+def dense(shape: Sequence[int]) -> Tuple[int, ...]:
+    """The strides of a tensor whose elements lie one after the other."""
+    strides, step = [], 1
+    for length in reversed(shape):
+        strides.append(step)
+        step *= max(length, 1)
+    return tuple(reversed(strides))
+
+
+def maker(
+    fast: Optional[Callable[..., "torch.Tensor"]],
+    device: "torch.device",
+    shape: Tuple[int, ...],
+    strides: Tuple[int, ...],
+    dtype: "torch.dtype",
+) -> Callable[[], "torch.Tensor"]:
+    """A function that makes tensors that are all alike, contents undefined."""
+    import torch
+
+    if fast is not None:
+        return partial(fast, shape, strides, dtype)
+    # Strides that only say in which order dimensions lie: torch makes it dense. Cheaper than a
+    # shape, strides and a type.
+    order = sorted(set(strides))
+    steps = [1 + order.index(step) for step in strides]
+    room = 1 + sum(max(length - 1, 0) * step for length, step in zip(shape, steps))
+    like = torch.empty(room, dtype=dtype, device=device).as_strided(shape, steps)
+    return partial(torch.empty_like, like)
+
+
+def matrix(
+    comm: "Communicator", like: "torch.Tensor", rows: int, columns: int
+) -> "torch.Tensor":
+    """A new one of torch's memory, on the communicator's device as `like` is, of its type."""
+    fast = comm.fast_empty()
+    if fast is not None:
+        return fast((rows, columns), (columns, 1), like.dtype)
+    return like.new_empty((rows, columns))
+
+
 def window(comm: "Communicator", shape: Sequence[int], dtype: "torch.dtype") -> "torch.Tensor":
     """A new tensor in window memory, which peers address. Contents undefined. It holds the
     communicator."""
@@ -209,7 +260,7 @@ def windows(comm: "Communicator") -> Callable[[Tuple[int, ...], "torch.dtype"], 
     """The same for several, on the stream that is current now."""
     alloc, stream = comm.raw.alloc, comm.stream()
     place, index = comm.place
-    take = _TAKERS[0] if _TAKERS else _taker()
+    take = taker()
 
     def make(shape: Tuple[int, ...], dtype: "torch.dtype") -> "torch.Tensor":
         code, bits, is_known = _KINDS.get(dtype) or _kind(dtype)
@@ -228,10 +279,11 @@ def _kind(dtype: "torch.dtype") -> Tuple[int, int, bool]:
     return _KINDS[dtype]
 
 
-def _taker() -> Callable[[Any], "torch.Tensor"]:
+def taker() -> Callable[[Any], "torch.Tensor"]:
     """torch's function that makes a DLPack capsule a tensor."""
-    import torch
-    from torch.utils.dlpack import from_dlpack  # looks at much more than capsules
+    if not _TAKERS:
+        import torch
+        from torch.utils.dlpack import from_dlpack  # looks at much more than capsules
 
-    _TAKERS.append(getattr(torch._C, "_from_dlpack", from_dlpack))
+        _TAKERS.append(getattr(torch._C, "_from_dlpack", from_dlpack))
     return _TAKERS[0]
