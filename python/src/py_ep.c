@@ -225,14 +225,15 @@ static PyObject *ll_dispatch(PyObject *object, PyObject *args)
     struct py_ep *self = (struct py_ep *)object;
     struct tern_ll_dispatch_args fields;
     enum tern_status status;
-    void *stream;
-    if (!terni_py_begin(args, &stream, &fields, sizeof(fields)) ||
-        !terni_py_values(&fields, dispatch_fields, args, 2) || !enter(self)) {
+    struct tern_stream *stream;
+    Py_ssize_t at;
+    if (!terni_py_stream(args, &stream) || !terni_py_prepared(args, &fields, sizeof(fields)) ||
+        (at = terni_py_values(&fields, dispatch_fields, args, 2)) < 0 || !terni_py_ends(args, at) ||
+        !enter(self)) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS uint64_t begin = terni_py_clock();
-    status =
-        terni_py_is_left_out() ? TERN_OK : tern_ll_dispatch(self->ep, &fields, (struct tern_stream *)stream);
+    status = terni_py_is_left_out() ? TERN_OK : tern_ll_dispatch(self->ep, &fields, stream);
     terni_py_spend(begin);
     Py_END_ALLOW_THREADS return leave(self, status);
 }
@@ -243,14 +244,14 @@ static PyObject *ll_combine(PyObject *object, PyObject *args)
     struct py_ep *self = (struct py_ep *)object;
     struct tern_ll_combine_args fields = TERN_LL_COMBINE_ARGS_INIT;
     enum tern_status status;
-    void *stream;
-    if (!terni_py_begin(args, &stream, NULL, 0) || !terni_py_values(&fields, combine_fields, args, 1) ||
-        !enter(self)) {
+    struct tern_stream *stream;
+    Py_ssize_t at;
+    if (!terni_py_stream(args, &stream) || (at = terni_py_values(&fields, combine_fields, args, 1)) < 0 ||
+        !terni_py_ends(args, at) || !enter(self)) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS uint64_t begin = terni_py_clock();
-    status =
-        terni_py_is_left_out() ? TERN_OK : tern_ll_combine(self->ep, &fields, (struct tern_stream *)stream);
+    status = terni_py_is_left_out() ? TERN_OK : tern_ll_combine(self->ep, &fields, stream);
     terni_py_spend(begin);
     Py_END_ALLOW_THREADS return leave(self, status);
 }

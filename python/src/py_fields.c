@@ -92,21 +92,25 @@ int terni_py_fields(void *structure, struct py_field *fields, PyObject *keywords
     return 1;
 }
 
-int terni_py_values(void *structure, const struct py_field *fields, PyObject *args, Py_ssize_t from)
+Py_ssize_t terni_py_values(void *structure, const struct py_field *fields, PyObject *args, Py_ssize_t from)
 {
-    Py_ssize_t num = PyTuple_Size(args);
-    const struct py_field *field = fields;
-    for (Py_ssize_t i = from; i < num && field->name != NULL; i++, field++) {
-        PyObject *value = PyTuple_GetItem(args, i);
+    Py_ssize_t at = from, num = PyTuple_Size(args);
+    for (const struct py_field *field = fields; field->name != NULL; field++, at++) {
+        PyObject *value = at < num ? PyTuple_GetItem(args, at) : Py_None;
         if (value != Py_None && !put((char *)structure + field->offset, field->kind, value)) {
             PyErr_Clear();
             terni_py_refuse(TERN_INVALID_ARGUMENT, "%s is %R, which is no number of the range that it has",
                             field->name, value);
-            return 0;
+            return -1;
         }
     }
-    if (field->name != NULL || num - from != field - fields) {
-        PyErr_Format(PyExc_TypeError, "%zd values are not those of the table", num - from);
+    return at;
+}
+
+int terni_py_ends(PyObject *args, Py_ssize_t at)
+{
+    if (PyTuple_Size(args) != at) {
+        PyErr_Format(PyExc_TypeError, "%zd values: the call has %zd", PyTuple_Size(args), at);
         return 0;
     }
     return 1;
@@ -126,32 +130,6 @@ int terni_py_rows(PyObject *tuple, struct tern_rows *rows)
     return 1;
 }
 
-int terni_py_begin(PyObject *args, void **stream, void *structure, size_t num_bytes)
-{
-    Py_ssize_t have = -1;
-    char *bytes = NULL;
-    if (PyTuple_Size(args) < 2) {
-        PyErr_SetString(PyExc_TypeError, "a call has a stream and what is prepared");
-        return 0;
-    }
-    if (!terni_py_pointer(PyTuple_GetItem(args, 0), stream)) {
-        return 0;
-    }
-    if (structure == NULL) {
-        return 1;
-    }
-    if (PyBytes_AsStringAndSize(PyTuple_GetItem(args, 1), &bytes, &have) != 0) {
-        return 0;
-    }
-    if (have != (Py_ssize_t)num_bytes) {
-        terni_py_refuse(TERN_INVALID_ARGUMENT, "arguments of %zd bytes: there are %zd", have,
-                        (Py_ssize_t)num_bytes);
-        return 0;
-    }
-    memcpy(structure, bytes, num_bytes);
-    return 1;
-}
-
 int terni_py_pointer(PyObject *number, void **pointer)
 {
     unsigned long long wide = PyLong_AsUnsignedLongLong(number);
@@ -159,5 +137,39 @@ int terni_py_pointer(PyObject *number, void **pointer)
         return 0;
     }
     *pointer = (void *)(uintptr_t)wide;
+    return 1;
+}
+
+int terni_py_stream(PyObject *args, struct tern_stream **stream)
+{
+    void *pointer;
+    if (PyTuple_Size(args) < 1) {
+        PyErr_SetString(PyExc_TypeError, "a call begins with a stream");
+        return 0;
+    }
+    if (!terni_py_pointer(PyTuple_GetItem(args, 0), &pointer)) {
+        return 0;
+    }
+    *stream = (struct tern_stream *)pointer;
+    return 1;
+}
+
+int terni_py_prepared(PyObject *args, void *structure, size_t num_bytes)
+{
+    Py_ssize_t have;
+    char *bytes;
+    if (PyTuple_Size(args) < 2) {
+        PyErr_SetString(PyExc_TypeError, "a call begins with a stream and what is prepared");
+        return 0;
+    }
+    if (PyBytes_AsStringAndSize(PyTuple_GetItem(args, 1), &bytes, &have) != 0) {
+        return 0;
+    }
+    if (have != (Py_ssize_t)num_bytes) {
+        terni_py_refuse(TERN_INVALID_ARGUMENT, "what is prepared has %zd bytes: it must have %zd", have,
+                        (Py_ssize_t)num_bytes);
+        return 0;
+    }
+    memcpy(structure, bytes, num_bytes);
     return 1;
 }

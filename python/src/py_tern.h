@@ -120,11 +120,14 @@ struct py_field {
  * with the value, for an unknown name or a value out of the field's range. `keywords` may be NULL. Cheapest
  * where keywords come in the order of the table. The caller holds the GIL. */
 int terni_py_fields(void *structure, struct py_field *fields, PyObject *keywords);
-/* The same for the values of a tuple, from place `from` on, one for each field of the table in its order. */
-int terni_py_values(void *structure, const struct py_field *fields, PyObject *args, Py_ssize_t from);
-/* What a call begins with: a stream and, if `structure` is not NULL, the bytes of one of that size that was
- * prepared; 0 and an exception if it does not. */
-int terni_py_begin(PyObject *args, void **stream, void *structure, size_t num_bytes);
+/* The same for the values of a tuple, from place `from` on, one for each field of the table in its order; the
+ * place after them, or -1 and an exception. Whether the tuple ends where its values do says terni_py_ends. */
+Py_ssize_t terni_py_values(void *structure, const struct py_field *fields, PyObject *args, Py_ssize_t from);
+int terni_py_ends(PyObject *args, Py_ssize_t at);
+/* What a call begins with: the stream, and after it the bytes of a structure that was prepared; 0 and an
+ * exception if it does not. */
+int terni_py_stream(PyObject *args, struct tern_stream **stream);
+int terni_py_prepared(PyObject *args, void *structure, size_t num_bytes);
 /* A tuple (data, row_bytes, elem_bytes, row_stride, elem_stride) as rows; 0 and an exception if it is
  * none. */
 int terni_py_rows(PyObject *tuple, struct tern_rows *rows);
@@ -136,6 +139,11 @@ int terni_py_pointer(PyObject *number, void **pointer);
 /* Method of a communicator: (kind, shape, type code, bits, device type, device, stream) -> a DLPack
  * capsule. */
 PyObject *terni_py_alloc(PyObject *self, PyObject *args);
+/* Methods of a communicator: outputs of so many rows, all of one call, (stream, rows, what shapes gave) -> a
+ * tuple of capsules of window memory; and (tuples of (columns of a row, type code, bits, device type, device))
+ * -> bytes. */
+PyObject *terni_py_alloc_rows(PyObject *self, PyObject *args);
+PyObject *terni_py_row_shapes(PyObject *self, PyObject *args);
 /* Gives back the memory whose tensors are gone. The caller holds the GIL, and nobody is in a call on
  * `comm`. */
 void terni_py_sweep(struct py_comm *comm);

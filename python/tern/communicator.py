@@ -83,7 +83,8 @@ class Communicator(Closing):
         # As DLPack says it: type and ordinal.
         self.place = (1, 0) if self.machine == "cpu" else (2, self.device.index)
         self._stream: Optional[int] = self.raw.stream if self.machine == "cpu" else None
-        # Short cuts, where this torch has them: each is asked for at every operation.
+        # What every operation asks for: the module, and short cuts, where this torch has them.
+        self.torch: Any = torch
         self._fast_empty = tensors.fast_empty(self.device)
         self._current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)

@@ -61,9 +61,6 @@ class Plan(NamedTuple):
     topk_weights: Optional[Make]
 
 
-_MOST_PLANS = 256  # of an EP object; then it begins anew
-
-
 def dispatch(
     ep: "EP",
     x: Tensor,
@@ -79,10 +76,8 @@ def dispatch(
     wait_ns: Optional[Tensor],
     num_sms: Optional[int],
 ) -> Batch:
-    import torch
-
-    comm, plain = ep.comm, torch.Tensor
-    device = comm.device
+    comm = ep.comm
+    device, plain = comm.device, comm.torch.Tensor
     tokens = x if type(x) is plain else tensors.look("x", x)
     ids = topk_idx if type(topk_idx) is plain else tensors.look("topk_idx", topk_idx)
     if topk_weights is not None:
@@ -104,9 +99,7 @@ def dispatch(
         or not (topk_weights is None or tensors.lies_well(topk_weights, device))
     ):
         plan = _plan(ep, tokens, ids, topk_weights, max_tokens, cast, layout, weights, fast)
-        if len(ep.plans) >= _MOST_PLANS:
-            ep.plans.clear()
-        ep.plans[key] = plan
+        ep.keep_plan(key, plan)
     if tokens.requires_grad:
         _no_gradient("x", tokens)
     if lane != 0:
