@@ -15,8 +15,8 @@ static struct py_field route_fields[] = {
     PY_FIELDS_END,
 };
 
-/* Of dispatch: what is the same in every call of a shape, and what is not, in the order in which dispatch takes
- * it. */
+/* Of dispatch: what is the same in every call of a shape, and what is not, in the order in which dispatch
+ * takes it. */
 static struct py_field shape_fields[] = {
     PY_FIELD(PY_U32, tern_dispatch_args, cast),
     PY_FIELD(PY_U32, tern_dispatch_args, zero_padding),

@@ -139,11 +139,10 @@ int terni_py_pointer(PyObject *number, void **pointer);
 /* Method of a communicator: (kind, shape, type code, bits, device type, device, stream) -> a DLPack
  * capsule. */
 PyObject *terni_py_alloc(PyObject *self, PyObject *args);
-/* Methods of a communicator: outputs of so many rows, all of one call, (stream, rows, what shapes gave) -> a
- * tuple of capsules of window memory; and (tuples of (columns of a row, type code, bits, device type, device))
- * -> bytes. */
-PyObject *terni_py_alloc_rows(PyObject *self, PyObject *args);
+/* Likewise, for the outputs of a call: (a tuple (columns of a row, type code, bits, device type, device)
+ * each) -> bytes; and (stream, rows, these bytes) -> a tuple of capsules of window memory. */
 PyObject *terni_py_row_shapes(PyObject *self, PyObject *args);
+PyObject *terni_py_alloc_rows(PyObject *self, PyObject *args);
 /* Gives back the memory whose tensors are gone. The caller holds the GIL, and nobody is in a call on
  * `comm`. */
 void terni_py_sweep(struct py_comm *comm);

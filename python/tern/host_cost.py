@@ -222,7 +222,7 @@ def main(args: Sequence[str]) -> int:
     }
     report.show(notes, UNITS, rows)
     if given.parts:
-        report.show({"parts": host_parts.__doc__.split("\n\n")[1]}, host_parts.UNITS, parts(machine))
+        report.show(host_parts.NOTES, host_parts.UNITS, parts(machine))
     if given.json:
         report.write(given.json, "host", notes, UNITS, rows)
     over = [row["op"] for row in rows if row["limit"] and row["p50"] > row["limit"]]

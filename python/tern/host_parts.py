@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .ep import EP
 
 UNITS = {"op": "", "best": "ns", "median": "ns"}
+NOTES = {"parts": "of such calls, beside what torch has for the same; best and median round"}
 _ROUNDS, _CALLS = 15, 300
 
 
@@ -51,6 +52,12 @@ def _steps(ep: "EP", route: Any, x: Any, ids: Any, weights: Any) -> Dict[str, Ca
     )
     steps["window memory: as a tensor"] = lambda: taker(
         raw.alloc(0, shape, 4, 16, place, index, stream)
+    )
+    outputs = [((x.shape[1],), kind), ((2,), torch.int64), ((2,), torch.float32)]
+    shapes, views = tensors.row_shapes(comm, outputs)
+    steps["three outputs in window memory: taken"] = lambda: raw.alloc_rows(stream, 8, shapes)
+    steps["three outputs in window memory: as tensors"] = lambda: tensors.windows(
+        comm, 8, shapes, views
     )
     steps["check: of a tensor, in words"] = lambda: tensors.check(
         comm, "x", x, ("bfloat16",), ("tokens", "hidden")

@@ -85,7 +85,8 @@ def dispatch(
     if max_tokens is not None:
         max_tokens = tensors.number("max_tokens", max_tokens, 1, ep.ll_tokens)
     fast = comm.fast_empty()
-    key = (tokens.shape, tokens.dtype, ids.shape, ids.dtype, max_tokens, cast, layout, weights, fast)
+    words = (max_tokens, cast, layout, weights, fast)
+    key: Tuple[Any, ...] = (tokens.shape, tokens.dtype, ids.shape, ids.dtype, words)
     if topk_weights is not None:
         key += (topk_weights.shape, topk_weights.dtype)
     try:

@@ -171,7 +171,8 @@ class Arguments(RankTest):
         for _ in range(2):  # rows with a stride, and a second payload whose elements have one
             self.assertTrue(torch.equal(call(wide[:, 64:]).x, other + 1))
             for second in (wide[:, ::8], wide[:, 64:80]):
-                self.assertTrue(torch.equal(call((other[:, :48].contiguous(), second)).x[1], second))
+                rows = call((other[:, :48].contiguous(), second))
+                self.assertTrue(torch.equal(rows.x[1], second))
         self.assertTrue(torch.equal(call(other).x, other))
         route.update(self.ids[:3])
         self.refused(r"x is bfloat16 \[4, 64\] .*\[3, columns\]", call, self.x, self.weights)
