@@ -37,7 +37,7 @@ static PyObject *wrap(PyTypeObject *type, struct tern_comm *comm)
         return NULL;
     }
     self->comm = comm;
-    self->pid = getpid();
+    self->pid = terni_py_process();
     if (tern_comm_machine(comm) == TERN_MACHINE_CPU) {
         status = tern_stream_open(comm, &self->stream);
     }
@@ -296,6 +296,8 @@ static PyMethodDef methods[] = {
     {"shrink", (PyCFunction)(void (*)(void))shrink, METH_VARARGS | METH_KEYWORDS,
      "Collective over the ranks that are left -> (Comm or None, old ranks)."},
     {"alloc", terni_py_alloc, METH_VARARGS, "Memory as a DLPack capsule."},
+    {"row_shapes", terni_py_row_shapes, METH_VARARGS | METH_STATIC, "Shapes and types of outputs -> bytes."},
+    {"alloc_rows", terni_py_alloc_rows, METH_VARARGS, "Outputs of so many rows as DLPack capsules."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,40 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tern._tern.EP: an EP object, with the low-latency operations, which have no object of their own.
- * Operations take the fields of their argument structures as keywords. */
+ * tern._tern.EP: an EP object, with the low-latency operations, which have no object of their own. */
 #include "py_tern.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static struct py_field config_fields[] = {
-    PY_FIELD(PY_U32, tern_ep_config, num_experts),
-    PY_FIELD(PY_U32, tern_ep_config, max_topk),
-    PY_FIELD(PY_U32, tern_ep_config, max_tokens),
-    PY_FIELD(PY_U32, tern_ep_config, max_row_bytes),
-    PY_FIELD(PY_U32, tern_ep_config, max_routes),
-    PY_FIELD(PY_U32, tern_ep_config, num_sms),
-    PY_FIELD(PY_U32, tern_ep_config, timeout_ms),
-    PY_FIELD(PY_U32, tern_ep_config, transfer),
-    PY_FIELD(PY_U64, tern_ep_config, staging_bytes),
-    PY_FIELD(PY_U32, tern_ep_config, ll_tokens),
-    PY_FIELD(PY_U32, tern_ep_config, ll_hidden),
-    PY_FIELD(PY_U32, tern_ep_config, ll_lanes),
-    PY_FIELD(PY_U32, tern_ep_config, ll_mask),
-    PY_FIELD(PY_U32, tern_ep_config, domain_ranks),
-    PY_FIELD(PY_U32, tern_ep_config, transport),
-    PY_FIELD(PY_U32, tern_ep_config, net_queues),
-    PY_FIELD(PY_U64, tern_ep_config, net_ring_bytes),
-    PY_FIELDS_END,
+    PY_FIELD(PY_U32, tern_ep_config, num_experts),    PY_FIELD(PY_U32, tern_ep_config, max_topk),
+    PY_FIELD(PY_U32, tern_ep_config, max_tokens),     PY_FIELD(PY_U32, tern_ep_config, max_row_bytes),
+    PY_FIELD(PY_U32, tern_ep_config, max_routes),     PY_FIELD(PY_U32, tern_ep_config, num_sms),
+    PY_FIELD(PY_U32, tern_ep_config, timeout_ms),     PY_FIELD(PY_U32, tern_ep_config, transfer),
+    PY_FIELD(PY_U64, tern_ep_config, staging_bytes),  PY_FIELD(PY_U32, tern_ep_config, ll_tokens),
+    PY_FIELD(PY_U32, tern_ep_config, ll_hidden),      PY_FIELD(PY_U32, tern_ep_config, ll_lanes),
+    PY_FIELD(PY_U32, tern_ep_config, ll_mask),        PY_FIELD(PY_U32, tern_ep_config, domain_ranks),
+    PY_FIELD(PY_U32, tern_ep_config, transport),      PY_FIELD(PY_U32, tern_ep_config, net_queues),
+    PY_FIELD(PY_U64, tern_ep_config, net_ring_bytes), PY_FIELDS_END,
 };
 
-static struct py_field dispatch_fields[] = {
-    PY_FIELD(PY_U32, tern_ll_dispatch_args, lane),
-    PY_FIELD(PY_U32, tern_ll_dispatch_args, phase),
-    {"input", offsetof(struct tern_ll_dispatch_args, in), PY_POINTER, NULL}, /* "in" is a word of Python's */
-    PY_FIELD(PY_I64, tern_ll_dispatch_args, in_stride),
-    PY_FIELD(PY_POINTER, tern_ll_dispatch_args, topk_idx),
-    PY_FIELD(PY_POINTER, tern_ll_dispatch_args, topk_weights),
+/* Of low-latency dispatch: what is the same in every call of a shape, and what is not, in the order in which
+ * ll_dispatch takes it. */
+static struct py_field shape_fields[] = {
     PY_FIELD(PY_U32, tern_ll_dispatch_args, idx_bytes),
     PY_FIELD(PY_U32, tern_ll_dispatch_args, num_tokens),
     PY_FIELD(PY_U32, tern_ll_dispatch_args, topk),
@@ -42,27 +27,35 @@ static struct py_field dispatch_fields[] = {
     PY_FIELD(PY_U32, tern_ll_dispatch_args, hidden),
     PY_FIELD(PY_U32, tern_ll_dispatch_args, cast),
     PY_FIELD(PY_U32, tern_ll_dispatch_args, weights),
+    PY_FIELD(PY_U32, tern_ll_dispatch_args, layout),
+    PY_FIELDS_END,
+};
+
+static const struct py_field dispatch_fields[] = {
+    PY_FIELD(PY_U32, tern_ll_dispatch_args, lane),
+    PY_FIELD(PY_U32, tern_ll_dispatch_args, phase),
+    PY_FIELD(PY_POINTER, tern_ll_dispatch_args, in),
+    PY_FIELD(PY_POINTER, tern_ll_dispatch_args, topk_idx),
+    PY_FIELD(PY_POINTER, tern_ll_dispatch_args, topk_weights),
     PY_FIELD(PY_U32, tern_ll_dispatch_args, num_sms),
+    PY_FIELD(PY_POINTER, tern_ll_dispatch_args, sum_counts),
+    PY_FIELD(PY_POINTER, tern_ll_dispatch_args, wait_ns),
     PY_FIELD(PY_POINTER, tern_ll_dispatch_args, out),
     PY_FIELD(PY_POINTER, tern_ll_dispatch_args, out_scales),
     PY_FIELD(PY_POINTER, tern_ll_dispatch_args, out_counts),
     PY_FIELD(PY_POINTER, tern_ll_dispatch_args, out_ranges),
     PY_FIELD(PY_POINTER, tern_ll_dispatch_args, out_source),
-    PY_FIELD(PY_U32, tern_ll_dispatch_args, layout),
     PY_FIELD(PY_POINTER, tern_ll_dispatch_args, out_topk_idx),
     PY_FIELD(PY_POINTER, tern_ll_dispatch_args, out_topk_weights),
-    PY_FIELD(PY_POINTER, tern_ll_dispatch_args, sum_counts),
-    PY_FIELD(PY_POINTER, tern_ll_dispatch_args, wait_ns),
     PY_FIELDS_END,
 };
 
-static struct py_field combine_fields[] = {
+static const struct py_field combine_fields[] = {
     PY_FIELD(PY_U32, tern_ll_combine_args, lane),
     PY_FIELD(PY_U32, tern_ll_combine_args, phase),
-    {"input", offsetof(struct tern_ll_combine_args, in), PY_POINTER, NULL},
+    PY_FIELD(PY_POINTER, tern_ll_combine_args, in),
     PY_FIELD(PY_POINTER, tern_ll_combine_args, topk_weights),
     PY_FIELD(PY_POINTER, tern_ll_combine_args, out),
-    PY_FIELD(PY_I64, tern_ll_combine_args, out_stride),
     PY_FIELD(PY_U32, tern_ll_combine_args, num_sms),
     PY_FIELD(PY_U32, tern_ll_combine_args, compression),
     PY_FIELD(PY_POINTER, tern_ll_combine_args, wait_ns),
@@ -220,63 +213,45 @@ static PyObject *ll_dispatch_args(PyObject *unused, PyObject *args, PyObject *ke
 {
     struct tern_ll_dispatch_args fields = TERN_LL_DISPATCH_ARGS_INIT;
     (void)unused;
-    if (!PyArg_ParseTuple(args, "") || !terni_py_fields(&fields, dispatch_fields, keywords)) {
+    if (!PyArg_ParseTuple(args, "") || !terni_py_fields(&fields, shape_fields, keywords)) {
         return NULL;
     }
     return PyBytes_FromStringAndSize((const char *)&fields, sizeof(fields));
 }
 
-/* 0 and an exception if `bytes` are not what ll_dispatch_args gave; NULL: nothing was given. */
-static int take_args(struct tern_ll_dispatch_args *fields, const char *bytes, Py_ssize_t num_bytes)
-{
-    if (bytes != NULL && num_bytes != (Py_ssize_t)sizeof(*fields)) {
-        terni_py_refuse(TERN_INVALID_ARGUMENT, "arguments of %zd bytes: there are %zd", num_bytes,
-                        (Py_ssize_t)sizeof(*fields));
-        return 0;
-    }
-    if (bytes != NULL) {
-        memcpy(fields, bytes, sizeof(*fields));
-    }
-    return 1;
-}
-
-/* (stream, what ll_dispatch_args gave or nothing, **more fields of struct tern_ll_dispatch_args) */
-static PyObject *ll_dispatch(PyObject *object, PyObject *args, PyObject *keywords)
+/* (stream, what ll_dispatch_args gave, the values of dispatch_fields...) */
+static PyObject *ll_dispatch(PyObject *object, PyObject *args)
 {
     struct py_ep *self = (struct py_ep *)object;
-    struct tern_ll_dispatch_args fields = TERN_LL_DISPATCH_ARGS_INIT;
+    struct tern_ll_dispatch_args fields;
     enum tern_status status;
-    unsigned long long stream;
-    const char *prepared = NULL;
-    Py_ssize_t num_prepared = 0;
-    if (!PyArg_ParseTuple(args, "K|y#", &stream, &prepared, &num_prepared) ||
-        !take_args(&fields, prepared, num_prepared) || !terni_py_fields(&fields, dispatch_fields, keywords) ||
+    struct tern_stream *stream;
+    Py_ssize_t at;
+    if (!terni_py_stream(args, &stream) || !terni_py_prepared(args, &fields, sizeof(fields)) ||
+        (at = terni_py_values(&fields, dispatch_fields, args, 2)) < 0 || !terni_py_ends(args, at) ||
         !enter(self)) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS uint64_t begin = terni_py_clock();
-    status = terni_py_is_left_out()
-                 ? TERN_OK
-                 : tern_ll_dispatch(self->ep, &fields, (struct tern_stream *)(uintptr_t)stream);
+    status = terni_py_is_left_out() ? TERN_OK : tern_ll_dispatch(self->ep, &fields, stream);
     terni_py_spend(begin);
     Py_END_ALLOW_THREADS return leave(self, status);
 }
 
-/* (stream, **fields of struct tern_ll_combine_args) */
-static PyObject *ll_combine(PyObject *object, PyObject *args, PyObject *keywords)
+/* (stream, the values of combine_fields...) */
+static PyObject *ll_combine(PyObject *object, PyObject *args)
 {
     struct py_ep *self = (struct py_ep *)object;
     struct tern_ll_combine_args fields = TERN_LL_COMBINE_ARGS_INIT;
     enum tern_status status;
-    unsigned long long stream;
-    if (!PyArg_ParseTuple(args, "K", &stream) || !terni_py_fields(&fields, combine_fields, keywords) ||
-        !enter(self)) {
+    struct tern_stream *stream;
+    Py_ssize_t at;
+    if (!terni_py_stream(args, &stream) || (at = terni_py_values(&fields, combine_fields, args, 1)) < 0 ||
+        !terni_py_ends(args, at) || !enter(self)) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS uint64_t begin = terni_py_clock();
-    status = terni_py_is_left_out()
-                 ? TERN_OK
-                 : tern_ll_combine(self->ep, &fields, (struct tern_stream *)(uintptr_t)stream);
+    status = terni_py_is_left_out() ? TERN_OK : tern_ll_combine(self->ep, &fields, stream);
     terni_py_spend(begin);
     Py_END_ALLOW_THREADS return leave(self, status);
 }
@@ -317,8 +292,8 @@ static PyMethodDef methods[] = {
     {"fault", fault, METH_NOARGS, "The first fault as a dictionary, or None."},
     {"ll_dispatch_args", (PyCFunction)(void (*)(void))ll_dispatch_args,
      METH_VARARGS | METH_KEYWORDS | METH_STATIC, "Fields -> bytes, which ll_dispatch takes."},
-    {"ll_dispatch", (PyCFunction)(void (*)(void))ll_dispatch, METH_VARARGS | METH_KEYWORDS, NULL},
-    {"ll_combine", (PyCFunction)(void (*)(void))ll_combine, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"ll_dispatch", ll_dispatch, METH_VARARGS, NULL},
+    {"ll_combine", ll_combine, METH_VARARGS, NULL},
     {"ll_mask_set", ll_mask_set, METH_VARARGS, NULL},
     {"ll_mask_get", ll_mask_get, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

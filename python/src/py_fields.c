@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keyword arguments become fields of the argument structures of tern.h, by tables of names and places. The
- * names are the structures' own, so the header is the reference for both languages. */
+ * Arguments become fields of the argument structures of tern.h, by tables of names and places. The names are
+ * the structures' own, so the header is the reference for both languages. What is called once has keywords;
+ * what is called again and again has values in the order of a table, half as costly. */
 #include "py_tern.h"
 
 #include <string.h>
@@ -91,6 +92,30 @@ int terni_py_fields(void *structure, struct py_field *fields, PyObject *keywords
     return 1;
 }
 
+Py_ssize_t terni_py_values(void *structure, const struct py_field *fields, PyObject *args, Py_ssize_t from)
+{
+    Py_ssize_t at = from, num = PyTuple_Size(args);
+    for (const struct py_field *field = fields; field->name != NULL; field++, at++) {
+        PyObject *value = at < num ? PyTuple_GetItem(args, at) : Py_None;
+        if (value != Py_None && !put((char *)structure + field->offset, field->kind, value)) {
+            PyErr_Clear();
+            terni_py_refuse(TERN_INVALID_ARGUMENT, "%s is %R, which is no number of the range that it has",
+                            field->name, value);
+            return -1;
+        }
+    }
+    return at;
+}
+
+int terni_py_ends(PyObject *args, Py_ssize_t at)
+{
+    if (PyTuple_Size(args) != at) {
+        PyErr_Format(PyExc_TypeError, "%zd values: the call has %zd", PyTuple_Size(args), at);
+        return 0;
+    }
+    return 1;
+}
+
 int terni_py_rows(PyObject *tuple, struct tern_rows *rows)
 {
     unsigned long long data;
@@ -112,5 +137,39 @@ int terni_py_pointer(PyObject *number, void **pointer)
         return 0;
     }
     *pointer = (void *)(uintptr_t)wide;
+    return 1;
+}
+
+int terni_py_stream(PyObject *args, struct tern_stream **stream)
+{
+    void *pointer;
+    if (PyTuple_Size(args) < 1) {
+        PyErr_SetString(PyExc_TypeError, "a call begins with a stream");
+        return 0;
+    }
+    if (!terni_py_pointer(PyTuple_GetItem(args, 0), &pointer)) {
+        return 0;
+    }
+    *stream = (struct tern_stream *)pointer;
+    return 1;
+}
+
+int terni_py_prepared(PyObject *args, void *structure, size_t num_bytes)
+{
+    Py_ssize_t have;
+    char *bytes;
+    if (PyTuple_Size(args) < 2) {
+        PyErr_SetString(PyExc_TypeError, "a call begins with a stream and what is prepared");
+        return 0;
+    }
+    if (PyBytes_AsStringAndSize(PyTuple_GetItem(args, 1), &bytes, &have) != 0) {
+        return 0;
+    }
+    if (have != (Py_ssize_t)num_bytes) {
+        terni_py_refuse(TERN_INVALID_ARGUMENT, "what is prepared has %zd bytes: it must have %zd", have,
+                        (Py_ssize_t)num_bytes);
+        return 0;
+    }
+    memcpy(structure, bytes, num_bytes);
     return 1;
 }

@@ -11,6 +11,7 @@
 #include "py_tern.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Version 0 of the DLPack interface, which every consumer takes. */
 struct dl_tensor {
@@ -145,6 +146,35 @@ static int64_t measure(PyObject *shape, struct py_block *block)
     return elements;
 }
 
+/* Memory of a kind for a block whose tensor has its shape and type, and the capsule of it; frees the block if
+ * there is none. The caller is in a call on `comm`, behind settle(). */
+static PyObject *take(struct py_comm *comm, enum tern_memory kind, int64_t elements, struct py_block *block,
+                      struct tern_stream *stream)
+{
+    struct dl_tensor *tensor = &block->managed.tensor;
+    size_t bytes = (size_t)elements * tensor->bits / 8;
+    /* Of window memory this waits for nobody, so the GIL is kept. */
+    enum tern_status status = tern_alloc(comm->comm, kind, bytes != 0 ? bytes : 1, &tensor->data);
+    PyObject *capsule;
+    if (status != TERN_OK) {
+        free(block);
+        return terni_py_fail(status, NULL);
+    }
+    tensor->lanes = 1;
+    tensor->shape = block->shape;
+    block->managed.deleter = bury;
+    block->comm = comm;
+    block->stream = stream;
+    capsule = PyCapsule_New(&block->managed, "dltensor", drop);
+    if (capsule == NULL) {
+        tern_free(comm->comm, tensor->data);
+        free(block);
+        return NULL;
+    }
+    Py_INCREF((PyObject *)comm);
+    return capsule;
+}
+
 PyObject *terni_py_alloc(PyObject *self, PyObject *args)
 {
     struct py_comm *comm = (struct py_comm *)self;
@@ -159,36 +189,114 @@ PyObject *terni_py_alloc(PyObject *self, PyObject *args)
         return PyErr_NoMemory();
     }
     if (!PyArg_ParseTuple(args, "iO!bbiiK", &kind, &PyTuple_Type, &shape, &tensor->code, &tensor->bits,
-                          &tensor->device_type, &tensor->device_id, &stream)) {
-        goto free_block;
+                          &tensor->device_type, &tensor->device_id, &stream) ||
+        (elements = measure(shape, block)) < 0 || !terni_py_enter_comm(comm)) {
+        free(block);
+        return NULL;
     }
-    if ((elements = measure(shape, block)) < 0 || !terni_py_enter_comm(comm)) {
-        goto free_block;
-    }
-    block->stream = (struct tern_stream *)(uintptr_t)stream;
-    status = settle(comm, block->stream);
-    if (status == TERN_OK) { /* of window memory this waits for nobody, so the GIL is kept */
-        size_t bytes = (size_t)elements * tensor->bits / 8;
-        status = tern_alloc(comm->comm, (enum tern_memory)kind, bytes != 0 ? bytes : 1, &tensor->data);
+    status = settle(comm, (struct tern_stream *)(uintptr_t)stream);
+    if (status == TERN_OK) {
+        capsule =
+            take(comm, (enum tern_memory)kind, elements, block, (struct tern_stream *)(uintptr_t)stream);
+    } else {
+        terni_py_fail(status, NULL);
+        free(block);
     }
     comm->busy = 0;
+    return capsule;
+}
+
+/* ---- Outputs of a call --------------------------------------------------------------------------------- */
+
+/* One output: its shape but for the rows, and its type. */
+struct row_shape {
+    int64_t columns[MAX_DIMS]; /* the first is the rows' place */
+    int64_t elements;          /* of a row */
+    int32_t num_dims;
+    int32_t device_type, device_id;
+    uint8_t code, bits;
+};
+
+PyObject *terni_py_row_shapes(PyObject *unused, PyObject *args)
+{
+    Py_ssize_t num = PyTuple_Size(args);
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, num * (Py_ssize_t)sizeof(struct row_shape));
+    struct row_shape *shapes = bytes != NULL ? (struct row_shape *)PyBytes_AsString(bytes) : NULL;
+    (void)unused;
+    for (Py_ssize_t i = 0; shapes != NULL && i < num; i++) {
+        struct row_shape *shape = &shapes[i];
+        struct py_block block;
+        PyObject *columns;
+        memset(shape, 0, sizeof(*shape));
+        if (!PyArg_ParseTuple(PyTuple_GetItem(args, i), "O!bbii", &PyTuple_Type, &columns, &shape->code,
+                              &shape->bits, &shape->device_type, &shape->device_id) ||
+            (shape->elements = measure(columns, &block)) < 0) {
+            Py_DECREF(bytes);
+            return NULL;
+        }
+        shape->num_dims = block.managed.tensor.num_dims + 1;
+        if (shape->num_dims > MAX_DIMS) {
+            Py_DECREF(bytes);
+            return terni_py_refuse(TERN_INVALID_ARGUMENT, "%R are too many columns", columns);
+        }
+        memcpy(&shape->columns[1], block.shape, sizeof(block.shape[0]) * (size_t)(shape->num_dims - 1));
+    }
+    return bytes;
+}
+
+static PyObject *take_rows(struct py_comm *comm, const struct row_shape *shape, int64_t rows,
+                           struct tern_stream *stream)
+{
+    struct py_block *block;
+    struct dl_tensor *tensor;
+    if (rows < 0 || (shape->elements > 0 && rows > ((int64_t)1 << 48) / shape->elements)) {
+        return terni_py_refuse(TERN_INVALID_ARGUMENT, "%lld rows are no number of rows", (long long)rows);
+    }
+    block = (struct py_block *)calloc(1, sizeof(*block));
+    if (block == NULL) {
+        return PyErr_NoMemory();
+    }
+    memcpy(block->shape, shape->columns, sizeof(block->shape));
+    block->shape[0] = rows;
+    tensor = &block->managed.tensor;
+    tensor->num_dims = shape->num_dims;
+    tensor->code = shape->code;
+    tensor->bits = shape->bits;
+    tensor->device_type = shape->device_type;
+    tensor->device_id = shape->device_id;
+    return take(comm, TERN_MEMORY_WINDOW, rows * shape->elements, block, stream);
+}
+
+PyObject *terni_py_alloc_rows(PyObject *self, PyObject *args)
+{
+    struct py_comm *comm = (struct py_comm *)self;
+    const char *shapes;
+    unsigned long long number;
+    struct tern_stream *stream;
+    enum tern_status status;
+    Py_ssize_t num_bytes, num;
+    long long rows;
+    PyObject *made;
+    if (!PyArg_ParseTuple(args, "KLy#", &number, &rows, &shapes, &num_bytes) || !terni_py_enter_comm(comm)) {
+        return NULL;
+    }
+    stream = (struct tern_stream *)(uintptr_t)number;
+    num = num_bytes / (Py_ssize_t)sizeof(struct row_shape);
+    made = PyTuple_New(num);
+    status = settle(comm, stream);
     if (status != TERN_OK) {
         terni_py_fail(status, NULL);
-        goto free_block;
+        Py_CLEAR(made);
     }
-    tensor->lanes = 1;
-    tensor->shape = block->shape;
-    block->managed.deleter = bury;
-    block->comm = comm;
-    capsule = PyCapsule_New(&block->managed, "dltensor", drop);
-    if (capsule == NULL) {
-        goto free_memory;
+    for (Py_ssize_t i = 0; made != NULL && i < num; i++) {
+        PyObject *capsule;
+        struct row_shape shape;
+        memcpy(&shape, shapes + (size_t)i * sizeof(shape), sizeof(shape));
+        capsule = take_rows(comm, &shape, rows, stream);
+        if (capsule == NULL || PyTuple_SetItem(made, i, capsule) != 0) {
+            Py_CLEAR(made);
+        }
     }
-    Py_INCREF(self);
-    return capsule;
-free_memory:
-    tern_free(comm->comm, tensor->data);
-free_block:
-    free(block);
-    return NULL;
+    comm->busy = 0;
+    return made;
 }

@@ -4,6 +4,7 @@
  * are Python's (tern/errors.py), which is asked for one when a call has failed. */
 #include "py_tern.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -105,13 +106,20 @@ PyObject *terni_py_refuse(enum tern_status status, const char *format, ...)
     return NULL;
 }
 
-int terni_py_is_here(const struct py_comm *comm) { return comm->pid == getpid(); }
+/* Which process this is: getpid() asks the kernel, at every call of every operation. */
+static pid_t process;
+
+static void learn_process(void) { process = getpid(); }
+
+pid_t terni_py_process(void) { return process; }
+
+int terni_py_is_here(const struct py_comm *comm) { return comm->pid == process; }
 
 int terni_py_enter(const struct py_comm *comm, int *busy, const char *what)
 {
     if (!terni_py_is_here(comm)) {
         terni_py_refuse(TERN_BAD_STATE, "%s is of process %d, and this is its child %d", what, (int)comm->pid,
-                        (int)getpid());
+                        (int)process);
         return 0;
     }
     if (*busy) {
@@ -274,6 +282,12 @@ PyMODINIT_FUNC PyInit__tern(void)
         PyErr_Format(PyExc_ImportError, "libtern has version %u.%u, and this module was built for %d.%d",
                      tern_version() >> 16, tern_version() >> 8 & 255, TERN_VERSION_MAJOR, TERN_VERSION_MINOR);
         return NULL;
+    }
+    if (process == 0) {
+        learn_process();
+        if (pthread_atfork(NULL, NULL, learn_process) != 0) {
+            return PyErr_NoMemory();
+        }
     }
     module = PyModule_Create(&definition);
     if (module == NULL || !add_statuses(module) ||

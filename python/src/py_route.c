@@ -3,6 +3,8 @@
  * tern._tern.Route: a route, its counts, and dispatch and combine along it. */
 #include "py_tern.h"
 
+#include <string.h>
+
 static struct py_field route_fields[] = {
     PY_FIELD(PY_POINTER, tern_route_args, topk_idx),
     PY_FIELD(PY_U32, tern_route_args, idx_bytes),
@@ -13,26 +15,37 @@ static struct py_field route_fields[] = {
     PY_FIELDS_END,
 };
 
-static struct py_field dispatch_fields[] = {
+/* Of dispatch: what is the same in every call of a shape, and what is not, in the order in which dispatch
+ * takes it. */
+static struct py_field shape_fields[] = {
     PY_FIELD(PY_U32, tern_dispatch_args, cast),
+    PY_FIELD(PY_U32, tern_dispatch_args, zero_padding),
+    PY_FIELDS_END,
+};
+
+static const struct py_field dispatch_fields[] = {
     PY_FIELD(PY_U64, tern_dispatch_args, out_rows),
+    PY_FIELD(PY_U32, tern_dispatch_args, num_sms),
     PY_FIELD(PY_POINTER, tern_dispatch_args, topk_weights),
     PY_FIELD(PY_POINTER, tern_dispatch_args, out_topk_idx),
     PY_FIELD(PY_POINTER, tern_dispatch_args, out_topk_weights),
     PY_FIELD(PY_POINTER, tern_dispatch_args, out_source),
-    PY_FIELD(PY_U32, tern_dispatch_args, zero_padding),
-    PY_FIELD(PY_U32, tern_dispatch_args, num_sms),
     PY_FIELDS_END,
 };
 
-static struct py_field combine_fields[] = {
-    PY_FIELD(PY_U64, tern_combine_args, in_rows),
-    PY_FIELD(PY_POINTER, tern_combine_args, in_weights),
-    PY_FIELD(PY_POINTER, tern_combine_args, out_weights),
-    {"bias0", offsetof(struct tern_combine_args, bias[0]), PY_POINTER, NULL},
-    {"bias1", offsetof(struct tern_combine_args, bias[1]), PY_POINTER, NULL},
-    PY_FIELD(PY_U32, tern_combine_args, num_sms),
-    PY_FIELDS_END,
+static const struct py_field combine_fields[] = {
+    PY_FIELD(PY_U32, tern_combine_args, in.row_bytes), PY_FIELD(PY_POINTER, tern_combine_args, in.data),
+    PY_FIELD(PY_U64, tern_combine_args, in_rows),      PY_FIELD(PY_POINTER, tern_combine_args, in_weights),
+    PY_FIELD(PY_POINTER, tern_combine_args, out.data), PY_FIELD(PY_POINTER, tern_combine_args, out_weights),
+    PY_FIELD(PY_POINTER, tern_combine_args, bias[0]),  PY_FIELD(PY_POINTER, tern_combine_args, bias[1]),
+    PY_FIELD(PY_U32, tern_combine_args, num_sms),      PY_FIELDS_END,
+};
+
+/* A dispatch that is prepared: all but what changes from call to call, pointers above all. */
+struct prepared {
+    struct tern_dispatch_args args;
+    uint32_t num_out;
+    struct tern_rows in[TERN_MAX_PAYLOADS + 1], out[TERN_MAX_PAYLOADS + 1];
 };
 
 /* 0 and an exception if the route or its EP object is closed, or in use: routes are used as their object
@@ -193,56 +206,89 @@ static int payloads(PyObject *tuple, struct tern_rows *rows)
     return (int)num;
 }
 
-/* (stream, rows in, rows out, **fields of struct tern_dispatch_args) */
-static PyObject *dispatch(PyObject *object, PyObject *args, PyObject *keywords)
+/* (rows in, rows out, **fields of struct tern_dispatch_args) -> bytes, to be given to dispatch. The rows'
+ * pointers come later. */
+static PyObject *dispatch_args(PyObject *unused, PyObject *args, PyObject *keywords)
+{
+    struct prepared made;
+    PyObject *in, *out;
+    int num_in, num_out;
+    (void)unused;
+    memset(&made, 0, sizeof(made));
+    made.args = (struct tern_dispatch_args)TERN_DISPATCH_ARGS_INIT;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &in, &PyTuple_Type, &out) ||
+        !terni_py_fields(&made.args, shape_fields, keywords) || (num_in = payloads(in, made.in)) < 0) {
+        return NULL;
+    }
+    num_out = num_in + (made.args.cast != TERN_CAST_NONE);
+    if (PyTuple_Size(out) != num_out) {
+        return terni_py_refuse(TERN_INVALID_ARGUMENT, "%zd outputs for %d payloads, %s a cast",
+                               PyTuple_Size(out), num_in,
+                               made.args.cast != TERN_CAST_NONE ? "with" : "without");
+    }
+    if (payloads(out, made.out) < 0) {
+        return NULL;
+    }
+    made.args.num_in = (uint32_t)num_in;
+    made.num_out = (uint32_t)num_out;
+    return PyBytes_FromStringAndSize((const char *)&made, sizeof(made));
+}
+
+/* Pointers of a tuple, from place `at` on, into rows; the place after them, or -1 and an exception. */
+static Py_ssize_t place_rows(struct tern_rows *rows, uint32_t num, PyObject *args, Py_ssize_t at)
+{
+    for (uint32_t i = 0; i < num; i++, at++) {
+        if (at >= PyTuple_Size(args)) {
+            PyErr_SetString(PyExc_TypeError, "there are fewer pointers than rows");
+            return -1;
+        }
+        if (!terni_py_pointer(PyTuple_GetItem(args, at), &rows[i].data)) {
+            return -1;
+        }
+    }
+    return at;
+}
+
+/* (stream, what dispatch_args gave, the values of dispatch_fields..., pointers of the rows in, and out...) */
+static PyObject *dispatch(PyObject *object, PyObject *args)
 {
     struct py_route *self = (struct py_route *)object;
-    struct tern_dispatch_args fields = TERN_DISPATCH_ARGS_INIT;
-    struct tern_rows in[TERN_MAX_PAYLOADS + 1], out[TERN_MAX_PAYLOADS + 1];
-    PyObject *in_tuple, *out_tuple;
+    struct prepared call;
+    struct tern_stream *stream;
     enum tern_status status;
-    unsigned long long stream;
-    int num_in;
-    if (!PyArg_ParseTuple(args, "KO!O!", &stream, &PyTuple_Type, &in_tuple, &PyTuple_Type, &out_tuple) ||
-        !terni_py_fields(&fields, dispatch_fields, keywords) || (num_in = payloads(in_tuple, in)) < 0) {
+    Py_ssize_t at;
+    if (!terni_py_stream(args, &stream) || !terni_py_prepared(args, &call, sizeof(call)) ||
+        (at = terni_py_values(&call.args, dispatch_fields, args, 2)) < 0 ||
+        (at = place_rows(call.in, call.args.num_in, args, at)) < 0 ||
+        (at = place_rows(call.out, call.num_out, args, at)) < 0 || !terni_py_ends(args, at) || !enter(self)) {
         return NULL;
     }
-    if (PyTuple_Size(out_tuple) != num_in + (fields.cast != TERN_CAST_NONE)) {
-        return terni_py_refuse(TERN_INVALID_ARGUMENT, "%zd outputs for %d payloads, %s a cast",
-                               PyTuple_Size(out_tuple), num_in,
-                               fields.cast != TERN_CAST_NONE ? "with" : "without");
-    }
-    if (payloads(out_tuple, out) < 0 || !enter(self)) {
-        return NULL;
-    }
-    fields.in = in;
-    fields.out = out;
-    fields.num_in = (uint32_t)num_in;
+    call.args.in = call.in;
+    call.args.out = call.out;
     Py_BEGIN_ALLOW_THREADS uint64_t begin = terni_py_clock();
-    status = terni_py_is_left_out()
-                 ? TERN_OK
-                 : tern_dispatch(self->route, &fields, (struct tern_stream *)(uintptr_t)stream);
+    status = terni_py_is_left_out() ? TERN_OK : tern_dispatch(self->route, &call.args, stream);
     terni_py_spend(begin);
     Py_END_ALLOW_THREADS return leave(self, status);
 }
 
-/* (stream, rows in, rows out, **fields of struct tern_combine_args) */
-static PyObject *combine(PyObject *object, PyObject *args, PyObject *keywords)
+/* (stream, the values of combine_fields...): rows in and out are dense, and of the same bytes */
+static PyObject *combine(PyObject *object, PyObject *args)
 {
     struct py_route *self = (struct py_route *)object;
     struct tern_combine_args fields = TERN_COMBINE_ARGS_INIT;
-    PyObject *in, *out;
+    struct tern_stream *stream;
     enum tern_status status;
-    unsigned long long stream;
-    if (!PyArg_ParseTuple(args, "KO!O!", &stream, &PyTuple_Type, &in, &PyTuple_Type, &out) ||
-        !terni_py_fields(&fields, combine_fields, keywords) || !terni_py_rows(in, &fields.in) ||
-        !terni_py_rows(out, &fields.out) || !enter(self)) {
+    Py_ssize_t at;
+    if (!terni_py_stream(args, &stream) || (at = terni_py_values(&fields, combine_fields, args, 1)) < 0 ||
+        !terni_py_ends(args, at) || !enter(self)) {
         return NULL;
     }
+    fields.in.elem_bytes = fields.in.row_bytes;
+    fields.in.row_stride = fields.in.elem_stride = fields.in.row_bytes;
+    fields.out.row_bytes = fields.out.elem_bytes = fields.in.row_bytes;
+    fields.out.row_stride = fields.out.elem_stride = fields.in.row_bytes;
     Py_BEGIN_ALLOW_THREADS uint64_t begin = terni_py_clock();
-    status = terni_py_is_left_out()
-                 ? TERN_OK
-                 : tern_combine(self->route, &fields, (struct tern_stream *)(uintptr_t)stream);
+    status = terni_py_is_left_out() ? TERN_OK : tern_combine(self->route, &fields, stream);
     terni_py_spend(begin);
     Py_END_ALLOW_THREADS return leave(self, status);
 }
@@ -251,8 +297,10 @@ static PyMethodDef methods[] = {
     {"close", route_close, METH_NOARGS, NULL},
     {"update", (PyCFunction)(void (*)(void))update, METH_VARARGS | METH_KEYWORDS, NULL},
     {"wait", wait_counts, METH_VARARGS, "Waits until the counts of what this rank receives are known."},
-    {"dispatch", (PyCFunction)(void (*)(void))dispatch, METH_VARARGS | METH_KEYWORDS, NULL},
-    {"combine", (PyCFunction)(void (*)(void))combine, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"dispatch_args", (PyCFunction)(void (*)(void))dispatch_args, METH_VARARGS | METH_KEYWORDS | METH_STATIC,
+     "Rows and fields -> bytes, which dispatch takes."},
+    {"dispatch", dispatch, METH_VARARGS, NULL},
+    {"combine", combine, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

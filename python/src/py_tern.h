@@ -76,6 +76,8 @@ int terni_py_enter(const struct py_comm *comm, int *busy, const char *what);
 /* The same for the communicator itself; closes the EP objects that are gone, for which it may let go of the
  * GIL. */
 int terni_py_enter_comm(struct py_comm *comm);
+/* This process, as fork() leaves it. */
+pid_t terni_py_process(void);
 /* Whether this process opened the communicator. */
 int terni_py_is_here(const struct py_comm *comm);
 /* Frees an object of one of the module's types. */
@@ -95,7 +97,7 @@ uint64_t terni_py_clock(void);
 void terni_py_spend(uint64_t begin);
 int terni_py_is_left_out(void);
 
-/* ---- Keywords as fields (py_fields.c) ------------------------------------------------------------------ */
+/* ---- Arguments as fields (py_fields.c) ----------------------------------------------------------------- */
 
 enum py_field_kind { PY_U32, PY_I32, PY_U64, PY_I64, PY_POINTER };
 
@@ -118,6 +120,14 @@ struct py_field {
  * with the value, for an unknown name or a value out of the field's range. `keywords` may be NULL. Cheapest
  * where keywords come in the order of the table. The caller holds the GIL. */
 int terni_py_fields(void *structure, struct py_field *fields, PyObject *keywords);
+/* The same for the values of a tuple, from place `from` on, one for each field of the table in its order; the
+ * place after them, or -1 and an exception. Whether the tuple ends where its values do says terni_py_ends. */
+Py_ssize_t terni_py_values(void *structure, const struct py_field *fields, PyObject *args, Py_ssize_t from);
+int terni_py_ends(PyObject *args, Py_ssize_t at);
+/* What a call begins with: the stream, and after it the bytes of a structure that was prepared; 0 and an
+ * exception if it does not. */
+int terni_py_stream(PyObject *args, struct tern_stream **stream);
+int terni_py_prepared(PyObject *args, void *structure, size_t num_bytes);
 /* A tuple (data, row_bytes, elem_bytes, row_stride, elem_stride) as rows; 0 and an exception if it is
  * none. */
 int terni_py_rows(PyObject *tuple, struct tern_rows *rows);
@@ -129,6 +139,10 @@ int terni_py_pointer(PyObject *number, void **pointer);
 /* Method of a communicator: (kind, shape, type code, bits, device type, device, stream) -> a DLPack
  * capsule. */
 PyObject *terni_py_alloc(PyObject *self, PyObject *args);
+/* Likewise, for the outputs of a call: (a tuple (columns of a row, type code, bits, device type, device)
+ * each) -> bytes; and (stream, rows, these bytes) -> a tuple of capsules of window memory. */
+PyObject *terni_py_row_shapes(PyObject *self, PyObject *args);
+PyObject *terni_py_alloc_rows(PyObject *self, PyObject *args);
 /* Gives back the memory whose tensors are gone. The caller holds the GIL, and nobody is in a call on
  * `comm`. */
 void terni_py_sweep(struct py_comm *comm);

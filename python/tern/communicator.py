@@ -2,7 +2,7 @@
 """Ranks that found each other, and the memory that they address in each other."""
 
 import os
-from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Tuple
 
 from . import _tern, tensors
 from .closing import Closing
@@ -83,6 +83,11 @@ class Communicator(Closing):
         # As DLPack says it: type and ordinal.
         self.place = (1, 0) if self.machine == "cpu" else (2, self.device.index)
         self._stream: Optional[int] = self.raw.stream if self.machine == "cpu" else None
+        # What every operation asks for: the module, and short cuts, where this torch has them.
+        self.torch: Any = torch
+        self._fast_empty = tensors.fast_empty(self.device)
+        self._current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self._current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
     @classmethod
     def from_torch(
@@ -134,12 +139,18 @@ class Communicator(Closing):
             return self._stream
         if self.machine == "cpu":
             return self.raw.stream  # which says that it is closed
+        if self._current_stream is not None:
+            return self._current_stream(self.place[1])
         import torch
 
-        try:
-            return torch._C._cuda_getCurrentRawStream(self.place[1])
-        except AttributeError:  # a torch without that short cut
-            return torch.cuda.current_stream(self.device).cuda_stream
+        return torch.cuda.current_stream(self.device).cuda_stream
+
+    def fast_empty(self) -> Optional[Callable[..., "torch.Tensor"]]:
+        """torch's short cut to new tensors (tensors.fast_empty), if it makes them on this device
+        now."""
+        if self._stream is not None or self._current_device() == self.place[1]:
+            return self._fast_empty
+        return None
 
     def empty(self, shape: Sequence[int], dtype: "torch.dtype") -> "torch.Tensor":
         """A tensor in window memory, contents undefined: outputs of dispatch and inputs of combine

@@ -13,6 +13,7 @@ from .route import Route
 from .tensors import Tensor
 
 _TRANSFERS = ("auto", "bulk", "plain")
+_MOST_PLANS = 256  # of an EP object; then it begins anew
 
 
 class EP(Closing):
@@ -81,7 +82,7 @@ class EP(Closing):
         self.ll_tokens = ll_tokens
         self.limits_staging = staging_bytes is not None
         self._is_settled_by_streams = comm.machine != "cpu"
-        self.plans: Dict[Any, low_latency.Plan] = {}
+        self.plans: Dict[Any, Any] = {}  # of dispatches, by what their calls have in common
         # The batch that each lane dispatched last. The library sizes a combine by it.
         self.lanes: Dict[int, "weakref.ref[Batch]"] = {}
 
@@ -90,6 +91,11 @@ class EP(Closing):
         if self._raw is None:
             raise BadState("the EP object is closed")
         return self._raw
+
+    def keep_plan(self, key: Any, plan: Any) -> None:
+        if len(self.plans) >= _MOST_PLANS:
+            self.plans.clear()
+        self.plans[key] = plan
 
     def settle(self) -> None:
         """On the cpu machine, whose operations torch's know nothing of: waits for what was issued,

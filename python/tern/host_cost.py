@@ -2,7 +2,9 @@
 """python -m tern.host_cost: what a call costs the host beyond the library's own.
 
 `alone`: operations are left out of their calls (tern._tern.measure), so that what remains is the
-package's: checks, tensors, arguments. `among`: real operations, less the time that they spend in
+package's: checks, tensors, arguments. It is taken in rounds over all operations, on a machine that
+has nothing else to do; `slow` is the median of the slowest round, and far from p50 where something
+else was running. `among`: real operations, less the time that they spend in
 the library, which the extension counts; on the cpu machine, whose kernels run in this process and
 on its processors, these find cold caches. `instructions`, with --instructions: of the package
 alone, counted by valgrind, which takes minutes. A world of one rank and a few tokens: the package's
@@ -20,7 +22,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
-from . import EP, Communicator, _tern, create_id, report
+from . import EP, Communicator, _tern, create_id, host_parts, report
 
 # What each operation may take, in us.
 LIMITS = {
@@ -31,19 +33,23 @@ LIMITS = {
     "ll_combine": 8.0,
 }
 TOKENS, HIDDEN, EXPERTS, TOPK = 8, 256, 8, 2
-
+_ROUNDS = 10
 
 _NOTHING, _TIME, _ALONE = range(3)  # enum py_measure
 
 
-def _cases(ep: EP) -> Dict[str, Callable[[], Any]]:
-    """Operations by name. Each may be called again and again; a combine after its dispatch."""
+def _inputs(ep: EP) -> Tuple[Any, Any, Any]:
     import torch
 
     device = ep.comm.device
     x = torch.ones(TOKENS, HIDDEN, dtype=torch.bfloat16, device=device)
     ids = torch.arange(TOKENS * TOPK, device=device).reshape(TOKENS, TOPK) % EXPERTS
-    weights = torch.ones(TOKENS, TOPK, device=device)
+    return x, ids, torch.ones(TOKENS, TOPK, device=device)
+
+
+def _cases(ep: EP) -> Dict[str, Callable[[], Any]]:
+    """Operations by name. Each may be called again and again; a combine after its dispatch."""
+    x, ids, weights = _inputs(ep)
     route = ep.route(ids)
     rows = route.dispatch(x, weights)
     leaf, row_leaf = x.clone().requires_grad_(), rows.x.clone().requires_grad_()
@@ -112,18 +118,27 @@ def measure(machine: str, times: int = 1000) -> List[Dict[str, Any]]:
         _tern.measure(_TIME)
         _sample(calls, 20)
         among = _sample(calls, times // 10)
+        ep.synchronize()
         _tern.measure(_ALONE)
-        alone = [_sample([op], times)[0] for op in calls]
+        rounds = [[_sample([op], times // _ROUNDS)[0] for op in calls] for _ in range(_ROUNDS)]
     rows = []
-    for name, apart, mixed in zip(ops, alone, among):
+    for name, mixed, *apart in zip(ops, among, *rounds):
         row: Dict[str, Any] = {"op": name}
         for per_cent in (10, 50, 90):
-            row[f"p{per_cent}"] = _at([total for total, _ in apart], per_cent)
+            row[f"p{per_cent}"] = _at([total for part in apart for total, _ in part], per_cent)
+        row["slow"] = max(_at([total for total, _ in part], 50) for part in apart)
         row["among"] = _at([total - inside for total, inside in mixed], 50)
         row["library"] = _at([inside for _, inside in mixed], 50)
         row["limit"] = LIMITS.get(name)
         rows.append(row)
     return rows
+
+
+def parts(machine: str) -> List[Dict[str, Any]]:
+    """A row a step of such calls, in ns."""
+    with _opened(machine) as ep:
+        x, ids, weights = _inputs(ep)
+        return host_parts.table(ep, ep.route(ids), x, ids, weights)
 
 
 def _call(times: int) -> None:
@@ -171,6 +186,7 @@ UNITS = {
     "p10": "us",
     "p50": "us",
     "p90": "us",
+    "slow": "us",
     "limit": "us",
     "among": "us",
     "library": "us",
@@ -184,6 +200,7 @@ def main(args: Sequence[str]) -> int:
     parser = argparse.ArgumentParser("python -m tern.host_cost")
     parser.add_argument("--machine", choices=("cpu", "cuda"))
     parser.add_argument("--instructions", action="store_true", help="count them, by valgrind")
+    parser.add_argument("--parts", action="store_true", help="what the steps of a call take")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--calls", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args(args)
@@ -199,10 +216,13 @@ def main(args: Sequence[str]) -> int:
         **report.about(machine),
         "shape": f"1 rank, {TOKENS} tokens, hidden {HIDDEN}, top-{TOPK} of {EXPERTS} experts",
         "p10, p50, p90": "time of a call whose operation is left out: the package's own",
+        "slow": "p50 of the slowest of the rounds",
         "among": "time of a call less its time in the library, median; library: that time",
         "instructions": "of a call whose operation is left out",
     }
     report.show(notes, UNITS, rows)
+    if given.parts:
+        report.show(host_parts.NOTES, host_parts.UNITS, parts(machine))
     if given.json:
         report.write(given.json, "host", notes, UNITS, rows)
     over = [row["op"] for row in rows if row["limit"] and row["p50"] > row["limit"]]

@@ -4,7 +4,7 @@
 
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Tuple
 
 from . import tensors
 from .errors import BadState, Unsupported
@@ -20,6 +20,7 @@ _LAYOUTS = ("expert", "rank")
 _WEIGHTS = ("combine", "dispatch")
 _COMPRESSIONS = (None, "fp8", "log10")
 _SEND, _RECEIVE = 1, 2
+Make = Callable[[], "torch.Tensor"]
 
 
 @dataclass
@@ -50,17 +51,14 @@ class Plan(NamedTuple):
     num_tokens: int
     topk: int
     prepared: bytes  # the fields that are the same in each
-    # Outputs are as these are, each of a few elements with any strides: cheaper than shapes.
-    x: "torch.Tensor"
-    scales: Optional["torch.Tensor"]
-    counts: "torch.Tensor"
-    source: "torch.Tensor"
-    ranges: Optional["torch.Tensor"]  # by expert
-    topk_idx: Optional["torch.Tensor"]  # by rank
-    topk_weights: Optional["torch.Tensor"]
-
-
-_MOST_PLANS = 256  # of an EP object; then it begins anew
+    # What makes each output.
+    x: Make
+    scales: Optional[Make]
+    counts: Make
+    source: Make
+    ranges: Optional[Make]  # by expert
+    topk_idx: Optional[Make]  # by rank
+    topk_weights: Optional[Make]
 
 
 def dispatch(
@@ -78,18 +76,19 @@ def dispatch(
     wait_ns: Optional[Tensor],
     num_sms: Optional[int],
 ) -> Batch:
-    import torch
-
-    comm, plain = ep.comm, torch.Tensor
-    device = comm.device
+    comm = ep.comm
+    device, plain = comm.device, comm.torch.Tensor
     tokens = x if type(x) is plain else tensors.look("x", x)
     ids = topk_idx if type(topk_idx) is plain else tensors.look("topk_idx", topk_idx)
     if topk_weights is not None:
         topk_weights = tensors.look("topk_weights", topk_weights)
     if max_tokens is not None:
         max_tokens = tensors.number("max_tokens", max_tokens, 1, ep.ll_tokens)
-    key = (tokens.shape, tokens.dtype, ids.shape, ids.dtype, max_tokens, cast, layout, weights)
-    key += () if topk_weights is None else (topk_weights.shape, topk_weights.dtype)
+    fast = comm.fast_empty()
+    words = (max_tokens, cast, layout, weights, fast)
+    key: Tuple[Any, ...] = (tokens.shape, tokens.dtype, ids.shape, ids.dtype, words)
+    if topk_weights is not None:
+        key += (topk_weights.shape, topk_weights.dtype)
     try:
         plan = ep.plans.get(key)
     except TypeError:  # a word that is a list, say
@@ -100,10 +99,8 @@ def dispatch(
         or not (tokens.is_contiguous() and ids.is_contiguous())
         or not (topk_weights is None or tensors.lies_well(topk_weights, device))
     ):
-        plan = _plan(ep, tokens, ids, topk_weights, max_tokens, cast, layout, weights)
-        if len(ep.plans) >= _MOST_PLANS:
-            ep.plans.clear()
-        ep.plans[key] = plan
+        plan = _plan(ep, tokens, ids, topk_weights, max_tokens, cast, layout, weights, fast)
+        ep.keep_plan(key, plan)
     if tokens.requires_grad:
         _no_gradient("x", tokens)
     if lane != 0:
@@ -112,16 +109,20 @@ def dispatch(
         sum_counts = _statistics(ep, "sum_counts", sum_counts, ep.num_local_experts)
     if wait_ns is not None:
         wait_ns = _statistics(ep, "wait_ns", wait_ns, comm.size)
-    like = torch.empty_like
-    scales = None if plan.scales is None else like(plan.scales)
+    got = plan.x()
+    scales = None if plan.scales is None else plan.scales()
+    counts, source = plan.counts(), plan.source()
+    ranges = None if plan.ranges is None else plan.ranges()
+    got_idx = None if plan.topk_idx is None else plan.topk_idx()
+    got_weights = None if plan.topk_weights is None else plan.topk_weights()
     batch = Batch(
-        like(plan.x),
+        got,
         scales,
-        like(plan.counts),
-        None if plan.ranges is None else like(plan.ranges),
-        like(plan.source),
-        None if plan.topk_idx is None else like(plan.topk_idx),
-        None if plan.topk_weights is None else like(plan.topk_weights),
+        counts,
+        ranges,
+        source,
+        got_idx,
+        got_weights,
         None,
         lane,
         plan.num_tokens,
@@ -129,33 +130,29 @@ def dispatch(
         weights,
         layout,
     )
-    fields: Dict[str, Any] = {
-        "lane": lane,
-        "phase": _SEND if hook else 0,
-        "input": tokens.data_ptr(),
-        "topk_idx": ids.data_ptr(),
-        "topk_weights": None if topk_weights is None else topk_weights.data_ptr(),
-        "num_sms": num_sms,
-        "out": batch.x.data_ptr(),
-        "out_scales": None if scales is None else scales.data_ptr(),
-        "out_counts": batch.counts.data_ptr(),
-        "out_ranges": None if batch.ranges is None else batch.ranges.data_ptr(),
-        "out_source": batch.source.data_ptr(),
-    }
-    if plan.topk_idx is not None:
-        fields["out_topk_idx"] = batch.topk_idx.data_ptr()
-        fields["out_topk_weights"] = pointer(batch.topk_weights)
-    if sum_counts is not None or wait_ns is not None:
-        fields["sum_counts"], fields["wait_ns"] = pointer(sum_counts), pointer(wait_ns)
     call = ep.raw.ll_dispatch
-    call(comm.stream(), plan.prepared, **fields)
+    values = (
+        tokens.data_ptr(),
+        ids.data_ptr(),
+        None if topk_weights is None else topk_weights.data_ptr(),
+        num_sms,
+        None if sum_counts is None else sum_counts.data_ptr(),
+        None if wait_ns is None else wait_ns.data_ptr(),
+        got.data_ptr(),
+        None if scales is None else scales.data_ptr(),
+        counts.data_ptr(),
+        None if ranges is None else ranges.data_ptr(),
+        source.data_ptr(),
+        None if got_idx is None else got_idx.data_ptr(),
+        None if got_weights is None else got_weights.data_ptr(),
+    )
+    call(comm.stream(), plan.prepared, lane, _SEND if hook else 0, *values)
     latest = ep.lanes[lane] = weakref.ref(batch)
     ep.settle()
     if hook:
-        written = (batch.x, scales, batch.counts, batch.ranges, batch.source, batch.topk_idx)
-        written += (batch.topk_weights, sum_counts, wait_ns)
+        written = (got, scales, counts, ranges, source, got_idx, got_weights, sum_counts, wait_ns)
         kept = ((tokens, ids, topk_weights), written)
-        batch.hook = _hook(ep, call, plan.prepared, fields, latest, kept)
+        batch.hook = _hook(ep, call, (plan.prepared, lane, _RECEIVE) + values, lane, latest, kept)
     elif sum_counts is not None or wait_ns is not None:
         tensors.wrote(sum_counts, wait_ns)
     return batch
@@ -170,6 +167,7 @@ def _plan(
     cast: Optional[str],
     layout: str,
     weights: str,
+    fast: Optional[Callable[..., "torch.Tensor"]],
 ) -> Plan:
     import torch
 
@@ -195,31 +193,34 @@ def _plan(
     num_ranks, by_rank = comm.size, layout == "rank"
     rows, first = num_ranks * most, () if by_rank else (ep.num_local_experts,)
 
-    def like(shape: Tuple[int, ...], dtype: "torch.dtype") -> "torch.Tensor":
-        return torch.empty(1, dtype=dtype, device=comm.device).expand(shape)
+    def make(
+        shape: Tuple[int, ...],
+        dtype: "torch.dtype",
+        strides: Optional[Tuple[int, ...]] = None,
+    ) -> Make:
+        return tensors.maker(fast, comm.device, shape, strides or tensors.dense(shape), dtype)
 
-    blocks = (hidden + 127) // 128
     scales = None
     if cast is not None:
         is_packed = cast == "fp8_ue8m0"
+        blocks = (hidden + 127) // 128
         words = (blocks + 3) // 4 if is_packed else blocks
         kind = torch.int32 if is_packed else torch.float32
-        # Strides that only say in which order dimensions lie: the rows of a word together.
-        room = torch.empty(3 * sum(first) + rows + 2 * words, dtype=kind, device=comm.device)
-        scales = room.as_strided(first + (rows, words), (3,) * len(first) + (1, 2))
+        strides = (1, rows) if by_rank else (rows * words, 1, rows)  # the rows of a word together
+        scales = make(first + (rows, words), kind, strides)
     wide = torch.bfloat16 if cast is None else getattr(torch, "float8_e4m3fn", torch.uint8)
     return Plan(
         num_tokens,
         topk,
         prepared,
-        x=like(first + (rows, hidden), wide),
+        x=make(first + (rows, hidden), wide),
         scales=scales,
-        counts=like((num_ranks,) if by_rank else first, torch.int32),
-        source=like(first + (rows,), torch.int32),
-        ranges=None if by_rank else like(first + (num_ranks,), torch.int64),
-        topk_idx=like((rows, topk), torch.int32) if by_rank else None,
+        counts=make((num_ranks,) if by_rank else first, torch.int32),
+        source=make(first + (rows,), torch.int32),
+        ranges=None if by_rank else make(first + (num_ranks,), torch.int64),
+        topk_idx=make((rows, topk), torch.int32) if by_rank else None,
         topk_weights=(
-            like((rows, topk), torch.float32) if by_rank and topk_weights is not None else None
+            make((rows, topk), torch.float32) if by_rank and topk_weights is not None else None
         ),
     )
 
@@ -256,24 +257,25 @@ def combine(
     if wait_ns is not None:
         wait_ns = _statistics(ep, "wait_ns", wait_ns, comm.size)
     sums = (
-        rows.new_empty(shape) if out is None else tensors.target(comm, "out", out, BF16, shape)
+        tensors.matrix(comm, rows, *shape)
+        if out is None
+        else tensors.target(comm, "out", out, BF16, shape)
     )
-    fields: Dict[str, Any] = {
-        "lane": batch.lane,
-        "phase": _SEND if hook else 0,
-        "input": rows.data_ptr(),
-        "topk_weights": pointer(topk_weights),
-        "out": sums.data_ptr(),
-        "num_sms": num_sms,
-        "compression": tensors.choice("compression", compression, _COMPRESSIONS),
-        "wait_ns": pointer(wait_ns),
-    }
     call = ep.raw.ll_combine
-    call(comm.stream(), **fields)
+    values = (
+        rows.data_ptr(),
+        pointer(topk_weights),
+        sums.data_ptr(),
+        num_sms,
+        0 if compression is None else tensors.choice("compression", compression, _COMPRESSIONS),
+        pointer(wait_ns),
+    )
+    call(comm.stream(), batch.lane, _SEND if hook else 0, *values)
     ep.settle()
     if hook:
         kept = ((rows, topk_weights), (sums, wait_ns))
-        return sums, _hook(ep, call, None, fields, latest, kept)
+        given = (batch.lane, _RECEIVE) + values
+        return sums, _hook(ep, call, given, batch.lane, latest, kept)
     if out is not None or wait_ns is not None:
         tensors.wrote(None if out is None else sums, wait_ns)
     return sums, None
@@ -282,22 +284,20 @@ def combine(
 def _hook(
     ep: "EP",
     call: Callable[..., None],
-    prepared: Optional[bytes],
-    fields: Dict[str, Any],
+    given: Tuple[Any, ...],
+    lane: int,
     batch: "weakref.ref[Batch]",
     kept: Tuple[Any, Any],
 ) -> Callable[[], None]:
     """A function that issues the receive phase of an operation that was sent, on the stream that is
     current then. It keeps the tensors that the operation reads and writes, `kept`, until it has
     received, once."""
-    lane, box = fields["lane"], [kept]
-    fields["phase"] = _RECEIVE
-    given = () if prepared is None else (prepared,)
+    box = [kept]
 
     def receive() -> None:
         if not box or ep.lanes.get(lane) is not batch:
             raise BadState(f"there is nothing to receive on lane {lane}: this hook is over")
-        call(ep.comm.stream(), *given, **fields)
+        call(ep.comm.stream(), *given)
         ep.settle()
         tensors.wrote(*box.pop()[1])
 

@@ -61,6 +61,20 @@ class Sums(NamedTuple):
     weights: Optional["torch.Tensor"]  # [tokens, topk]
 
 
+class Plan(NamedTuple):
+    """What dispatches of one shape share: made, with all checks of types, shapes and words, by the
+    first of them, and looked up by the others, which check where their tensors lie."""
+
+    prepared: bytes  # the fields that are the same in each
+    outputs: List[Tuple[Tuple[int, ...], "torch.dtype"]]  # the shape of a row, the type
+    shapes: bytes  # the same for tensors.windows, with
+    views: List[Optional["torch.dtype"]]
+    num_rows_out: int  # of the outputs, the first are rows; then come these, if they are wanted:
+    has_idx: bool
+    has_weights: bool
+    has_source: bool
+
+
 # Routes by number, as what is compiled knows them.
 ROUTES: "weakref.WeakValueDictionary[int, Route]" = weakref.WeakValueDictionary()
 _numbers = count()
@@ -103,6 +117,7 @@ class Route:
         self.num_tokens = int(ids.shape[0])
         self.idx_bytes = ids.element_size()
         self._ids_type = ids.dtype
+        self._form = (self.layout, self.num_tokens, self.topk, ids.dtype)
         self._counts: Optional[RouteCounts] = None
         self.ep.settle()
 
@@ -184,68 +199,112 @@ class Route:
     ) -> Rows:
         """Dispatch without gradients. empty: makes the outputs, of a shape and a type; default: in
         window memory. Others go through staging."""
-        import torch
-
-        comm, by_expert = self.ep.comm, self.layout == "expert"
-        cast_number = 0 if cast is None else tensors.choice("cast", cast, CASTS)
+        ep = self.ep
+        comm, by_expert = ep.comm, self.layout == "expert"
+        device, plain = comm.device, comm.torch.Tensor
         several = isinstance(x, (tuple, list))
-        payloads = [
-            self._payload(i, part, cast_number if i == 0 else 0)
-            for i, part in enumerate(x if several else [x])
-        ]
+        cast_number = 0 if cast is None else tensors.choice("cast", cast, CASTS)
+        key: Tuple[Any, ...] = (
+            self._form,
+            cast_number,
+            bool(topk_idx),
+            bool(source),
+            bool(zero_padding),
+        )
+        payloads, lie_well = [], True
+        for part in x if several else (x,):
+            tensor = part if type(part) is plain else tensors.look("x", part)
+            strides = None
+            if not tensor.is_contiguous():
+                tensor = tensors.spread(tensor)
+                strides = tensor.stride()
+            key += (tensor.shape, tensor.dtype, strides)
+            lie_well = lie_well and tensor.device == device
+            payloads.append(tensor)
         if topk_weights is not None:
-            topk_weights = tensors.check(
-                comm, "topk_weights", topk_weights, FP32, (self.num_tokens, self.topk)
-            )
+            if type(topk_weights) is not plain:
+                topk_weights = tensors.look("topk_weights", topk_weights)
+            key += (topk_weights.shape, topk_weights.dtype)
+            lie_well = lie_well and tensors.lies_well(topk_weights, device)
+        plan = ep.plans.get(key)
+        if plan is None or not lie_well:
+            plan = self._plan(payloads, topk_weights, *key[1:5])
+            ep.keep_plan(key, plan)
         rows = (
             self.counts.num_rows
             if num_rows is None
             else tensors.number("num_rows", num_rows, 0, 2**31 - 1)
         )
-
+        if empty is None:
+            made = tensors.windows(comm, rows, plan.shapes, plan.views)
+        else:
+            made = [empty((rows,) + columns, dtype) for columns, dtype in plan.outputs]
+        out, others = made[: plan.num_rows_out], iter(made[plan.num_rows_out :])
+        got_idx = next(others) if plan.has_idx else None
+        got_weights = next(others) if plan.has_weights else None
+        got_source = next(others) if plan.has_source else None
         # By rank, as many rows as come have no padding among them; by expert the kernel fills it.
-        is_filled = zero_padding and not by_expert and num_rows is not None
-
-        empty = empty or tensors.windows(comm)
-
-        def new(columns: Tuple[int, ...], dtype: "torch.dtype", fill: int = 0) -> "torch.Tensor":
-            made = empty((rows,) + columns, dtype)
-            return made.fill_(fill) if is_filled else made
-
-        out = [new((part.shape[1],), part.dtype) for part in payloads]
-        if cast_number:
-            hidden = payloads[0].shape[1]
-            out[0] = new((hidden,), getattr(torch, "float8_e4m3fn", torch.uint8))
-            out.insert(1, new(*_scales(cast_number, hidden)))
-        got_idx = new((self.topk,), self._ids_type, -1) if topk_idx and not by_expert else None
-        got_weights = (
-            None if topk_weights is None else new(() if by_expert else (self.topk,), torch.float32)
-        )
-        got_source = new((2,), torch.int32, -1) if source else None
+        if zero_padding and not by_expert and num_rows is not None:
+            for tensor in made:
+                tensor.fill_(-1 if tensor is got_idx or tensor is got_source else 0)
         self._raw.dispatch(
             comm.stream(),
-            tuple(map(tensors.rows_of, payloads)),
-            tuple(map(tensors.rows_of, out)),
-            cast=cast_number,
-            out_rows=rows,
-            topk_weights=None if topk_weights is None else topk_weights.data_ptr(),
-            out_topk_idx=None if got_idx is None else got_idx.data_ptr(),
-            out_topk_weights=None if got_weights is None else got_weights.data_ptr(),
-            out_source=None if got_source is None else got_source.data_ptr(),
-            zero_padding=by_expert and zero_padding,
-            num_sms=num_sms,
+            plan.prepared,
+            rows,
+            num_sms,
+            None if topk_weights is None else topk_weights.data_ptr(),
+            None if got_idx is None else got_idx.data_ptr(),
+            None if got_weights is None else got_weights.data_ptr(),
+            None if got_source is None else got_source.data_ptr(),
+            *[tensor.data_ptr() for tensor in payloads],
+            *[tensor.data_ptr() for tensor in out],
         )
-        self.ep.settle()
+        ep.settle()
         scales = out.pop(1) if cast_number else None
         return Rows(tuple(out) if several else out[0], scales, got_idx, got_weights, got_source)
 
-    def _payload(self, i: int, value: Tensor, cast: int) -> "torch.Tensor":
-        tensor = tensors.look("x", value)
-        kinds = BF16 if cast else (tensors.type_name(tensor),)
-        name = "x" if i == 0 else f"x[{i}]"
-        shape = (self.num_tokens, "columns")
-        return tensors.spread(
-            tensors.check(self.ep.comm, name, tensor, kinds, shape, dense=False)
+    def _plan(
+        self,
+        payloads: Sequence["torch.Tensor"],
+        topk_weights: Optional["torch.Tensor"],
+        cast: int,
+        topk_idx: bool,
+        source: bool,
+        zero_padding: bool,
+    ) -> Plan:
+        import torch
+
+        comm, by_expert = self.ep.comm, self.layout == "expert"
+        for i, part in enumerate(payloads):
+            kinds = BF16 if cast and i == 0 else (tensors.type_name(part),)
+            name = "x" if i == 0 else f"x[{i}]"
+            tensors.check(comm, name, part, kinds, (self.num_tokens, "columns"), dense=False)
+        if topk_weights is not None:
+            tensors.check(comm, "topk_weights", topk_weights, FP32, (self.num_tokens, self.topk))
+        outputs: List[Tuple[Tuple[int, ...], "torch.dtype"]]
+        outputs = [((part.shape[1],), part.dtype) for part in payloads]
+        if cast:
+            hidden = payloads[0].shape[1]
+            outputs[0] = ((hidden,), getattr(torch, "float8_e4m3fn", torch.uint8))
+            outputs.insert(1, _scales(cast, hidden))
+        num_rows_out = len(outputs)
+        rows_out = [torch.empty((1,) + columns, dtype=dtype) for columns, dtype in outputs]
+        has_idx, has_weights = topk_idx and not by_expert, topk_weights is not None
+        if has_idx:
+            outputs.append(((self.topk,), self._ids_type))
+        if has_weights:
+            outputs.append((() if by_expert else (self.topk,), torch.float32))
+        if source:
+            outputs.append(((2,), torch.int32))
+        prepared = self._raw.dispatch_args(
+            tuple(map(tensors.rows_of, payloads)),
+            tuple(map(tensors.rows_of, rows_out)),
+            cast=cast,
+            zero_padding=by_expert and zero_padding,
+        )
+        shapes, views = tensors.row_shapes(comm, outputs)
+        return Plan(
+            prepared, outputs, shapes, views, num_rows_out, has_idx, has_weights, source
         )
 
     def combine(
@@ -294,23 +353,24 @@ class Route:
         if weights is not None:
             shape = (num_rows,) if self.layout == "expert" else (num_rows, self.topk)
             weights = tensors.check(comm, "weights", weights, FP32, shape)
-            sums_weights = weights.new_empty((self.num_tokens, self.topk))
+            sums_weights = tensors.matrix(comm, weights, self.num_tokens, self.topk)
         if out is None:
-            sums = rows.new_empty(sums_shape)
+            sums = tensors.matrix(comm, rows, *sums_shape)
         else:
             sums = tensors.target(comm, "out", out, BF16, sums_shape)
 
         def issue() -> None:
             self._raw.combine(
                 comm.stream(),
-                tensors.rows_of(rows),
-                tensors.rows_of(sums),
-                in_rows=num_rows,
-                in_weights=None if weights is None else weights.data_ptr(),
-                out_weights=None if sums_weights is None else sums_weights.data_ptr(),
-                bias0=tensors.pointer(added[0]) if added else None,
-                bias1=tensors.pointer(added[1]) if len(added) > 1 else None,
-                num_sms=num_sms,
+                2 * hidden,
+                rows.data_ptr(),
+                num_rows,
+                None if weights is None else weights.data_ptr(),
+                sums.data_ptr(),
+                None if sums_weights is None else sums_weights.data_ptr(),
+                added[0].data_ptr() if added else None,
+                added[1].data_ptr() if len(added) > 1 else None,
+                num_sms,
             )
 
         try:

@@ -5,6 +5,7 @@ What comes in is a torch tensor, or whatever torch can look at without a copy (a
 DLPack). What is wrong with one is said in a sentence that has what it is beside what it must be.
 """
 
+from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -119,16 +120,25 @@ def check(
     """value as a torch tensor of one of the types, on the communicator's device, of the shape, in
     which a word stands for any length. dense: rows lie one after the other; else they may have
     strides."""
-    tensor = look(name, value)
-    have = tensor.shape
-    good = _name(tensor.dtype) in types and tensor.device == comm.device and len(have) == len(shape)
-    if good and have != shape:
-        for length, want in zip(have, shape):
-            good = good and (length == want or want.__class__ is str)
-    if not good or (dense and not tensor.is_contiguous()):
-        wanted = f"{' or '.join(types)} [{', '.join(map(str, shape))}] on {comm.device}"
-        refuse(f"{name} is {describe(tensor)}: it must be {wanted}{', dense' if dense else ''}")
-    return tensor
+    tensor = value if type(value) is comm.torch.Tensor else look(name, value)
+    if (
+        (_NAMES.get(tensor.dtype) or _name(tensor.dtype)) in types
+        and tensor.device == comm.device
+        and (tensor.shape == shape or _fits(tensor.shape, shape))
+        and (not dense or tensor.is_contiguous())
+    ):
+        return tensor
+    wanted = f"{' or '.join(types)} [{', '.join(map(str, shape))}] on {comm.device}"
+    refuse(f"{name} is {describe(tensor)}: it must be {wanted}{', dense' if dense else ''}")
+
+
+def _fits(have: Sequence[int], shape: Sequence[Union[int, str]]) -> bool:
+    if len(have) != len(shape):
+        return False
+    for length, want in zip(have, shape):
+        if length != want and want.__class__ is not str:
+            return False
+    return True
 
 
 def lies_well(tensor: "torch.Tensor", device: "torch.device") -> bool:
@@ -181,42 +191,111 @@ def spread(tensor: "torch.Tensor") -> "torch.Tensor":
 
 
 def rows_of(tensor: "torch.Tensor") -> RowsPointer:
-    """A matrix as struct tern_rows: one piece a row where that is how it lies. Of spread()."""
+    """A matrix as struct tern_rows: one piece a row where that is how it lies. Of spread(). Without
+    its pointer, which is another in every call."""
     num, columns = tensor.shape
     size = tensor.element_size()
     row_bytes = columns * size
     if tensor.is_contiguous():
-        return tensor.data_ptr(), row_bytes, row_bytes, row_bytes, row_bytes
+        return 0, row_bytes, row_bytes, row_bytes, row_bytes
     row_stride, elem_stride = tensor.stride(0) * size, tensor.stride(1) * size
     if num < 2:  # torch may say anything then
         row_stride = row_bytes
     if elem_stride == size or columns == 1:
-        return tensor.data_ptr(), row_bytes, row_bytes, row_stride, row_bytes
-    return tensor.data_ptr(), row_bytes, size, row_stride, elem_stride
+        return 0, row_bytes, row_bytes, row_stride, row_bytes
+    return 0, row_bytes, size, row_stride, elem_stride
 
 
 def pointer(tensor: Optional["torch.Tensor"]) -> Optional[int]:
     return None if tensor is None else tensor.data_ptr()
 
 
+def fast_empty(device: "torch.device") -> Optional[Callable[..., "torch.Tensor"]]:
+    """What the programs of torch's compiler make their tensors with, of a shape, strides and a
+    type, on the current device of a kind: half as costly as torch.empty. None: this torch (before
+    2.2) has none."""
+    import torch
+
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    return getattr(guards, f"_empty_strided_{device.type}", None)
+
+
+def dense(shape: Sequence[int]) -> Tuple[int, ...]:
+    """The strides of a tensor whose elements lie one after the other."""
+    strides, step = [], 1
+    for length in reversed(shape):
+        strides.append(step)
+        step *= max(length, 1)
+    return tuple(reversed(strides))
+
+
+def maker(
+    fast: Optional[Callable[..., "torch.Tensor"]],
+    device: "torch.device",
+    shape: Tuple[int, ...],
+    strides: Tuple[int, ...],
+    dtype: "torch.dtype",
+) -> Callable[[], "torch.Tensor"]:
+    """A function that makes tensors that are all alike, contents undefined."""
+    import torch
+
+    if fast is not None:
+        return partial(fast, shape, strides, dtype)
+    # Strides that only say in which order dimensions lie: torch makes it dense. Cheaper than a
+    # shape, strides and a type.
+    order = sorted(set(strides))
+    steps = [1 + order.index(step) for step in strides]
+    room = 1 + sum(max(length - 1, 0) * step for length, step in zip(shape, steps))
+    like = torch.empty(room, dtype=dtype, device=device).as_strided(shape, steps)
+    return partial(torch.empty_like, like)
+
+
+def matrix(
+    comm: "Communicator", like: "torch.Tensor", rows: int, columns: int
+) -> "torch.Tensor":
+    """A new one of torch's memory, on the communicator's device as `like` is, of its type."""
+    fast = comm.fast_empty()
+    if fast is not None:
+        return fast((rows, columns), (columns, 1), like.dtype)
+    return like.new_empty((rows, columns))
+
+
 def window(comm: "Communicator", shape: Sequence[int], dtype: "torch.dtype") -> "torch.Tensor":
     """A new tensor in window memory, which peers address. Contents undefined. It holds the
     communicator."""
-    return windows(comm)(tuple(shape), dtype)
-
-
-def windows(comm: "Communicator") -> Callable[[Tuple[int, ...], "torch.dtype"], "torch.Tensor"]:
-    """The same for several, on the stream that is current now."""
-    alloc, stream = comm.raw.alloc, comm.stream()
+    code, bits, is_known = _KINDS.get(dtype) or _kind(dtype)
     place, index = comm.place
-    take = _TAKERS[0] if _TAKERS else _taker()
+    tensor = taker()(comm.raw.alloc(0, tuple(shape), code, bits, place, index, comm.stream()))
+    return tensor if is_known else tensor.view(dtype)
 
-    def make(shape: Tuple[int, ...], dtype: "torch.dtype") -> "torch.Tensor":
-        code, bits, is_known = _KINDS.get(dtype) or _kind(dtype)
-        tensor = take(alloc(0, shape, code, bits, place, index, stream))
-        return tensor if is_known else tensor.view(dtype)
 
-    return make
+def row_shapes(
+    comm: "Communicator", outputs: Sequence[Tuple[Tuple[int, ...], "torch.dtype"]]
+) -> Tuple[bytes, List[Optional["torch.dtype"]]]:
+    """Outputs, as the shape of a row and its type, for windows: what the extension needs of them,
+    and the types that DLPack has no word for."""
+    place, index = comm.place
+    kinds = [_KINDS.get(dtype) or _kind(dtype) for _, dtype in outputs]
+    shapes = comm.raw.row_shapes(
+        *(
+            (columns, code, bits, place, index)
+            for (columns, _), (code, bits, _) in zip(outputs, kinds)
+        )
+    )
+    return shapes, [
+        None if is_known else dtype for (_, dtype), (_, _, is_known) in zip(outputs, kinds)
+    ]
+
+
+def windows(
+    comm: "Communicator", rows: int, shapes: bytes, views: Sequence[Optional["torch.dtype"]]
+) -> List["torch.Tensor"]:
+    """The outputs of a call, of so many rows, in window memory."""
+    made = list(map(taker(), comm.raw.alloc_rows(comm.stream(), rows, shapes)))
+    for i, dtype in enumerate(views):
+        if dtype is not None:
+            made[i] = made[i].view(dtype)
+    return made
 
 
 def _kind(dtype: "torch.dtype") -> Tuple[int, int, bool]:
@@ -228,10 +307,11 @@ def _kind(dtype: "torch.dtype") -> Tuple[int, int, bool]:
     return _KINDS[dtype]
 
 
-def _taker() -> Callable[[Any], "torch.Tensor"]:
+def taker() -> Callable[[Any], "torch.Tensor"]:
     """torch's function that makes a DLPack capsule a tensor."""
-    import torch
-    from torch.utils.dlpack import from_dlpack  # looks at much more than capsules
+    if not _TAKERS:
+        import torch
+        from torch.utils.dlpack import from_dlpack  # looks at much more than capsules
 
-    _TAKERS.append(getattr(torch._C, "_from_dlpack", from_dlpack))
+        _TAKERS.append(getattr(torch._C, "_from_dlpack", from_dlpack))
     return _TAKERS[0]

@@ -152,6 +152,100 @@ class Arguments(RankTest):
         self.assertEqual(call(self.x[:1], self.ids[:1]).num_tokens, 1)
         self.assertEqual(len(self.ep.plans), 1)
 
+    def test_dispatches_of_one_shape(self):
+        """Share a plan; what can differ among them is checked again."""
+        route = self.ep.route(self.ids)
+        first = route.dispatch(self.x, self.weights)
+        num = len(self.ep.plans)
+        other = torch.arange(256.0).reshape(4, 64).bfloat16()
+        route.update(self.ids.clone())
+        second = route.dispatch(other, self.weights)
+        self.assertEqual(len(self.ep.plans), num)
+        self.assertTrue(torch.equal(first.x, self.x) and torch.equal(second.x, other))
+        call = route.dispatch
+        turned = self.weights.t().contiguous().t()
+        self.refused(r"topk_weights is .* with strides \[1, 4\]", call, self.x, turned)
+        self.refused(r"topk_weights is float64", call, self.x, self.weights.double())
+        self.refused(r"num_sms is -1, which is no number", call, self.x, num_sms=-1)
+        wide = torch.cat([other, other + 1], 1)
+        for _ in range(2):  # rows with a stride, and a second payload whose elements have one
+            self.assertTrue(torch.equal(call(wide[:, 64:]).x, other + 1))
+            for second in (wide[:, ::8], wide[:, 64:80]):
+                rows = call((other[:, :48].contiguous(), second))
+                self.assertTrue(torch.equal(rows.x[1], second))
+        self.assertTrue(torch.equal(call(other).x, other))
+        route.update(self.ids[:3])
+        self.refused(r"x is bfloat16 \[4, 64\] .*\[3, columns\]", call, self.x, self.weights)
+        self.assertTrue(torch.equal(call(other[:3], self.weights[:3]).x, other[:3]))
+        for n in range(600):  # more shapes than are kept
+            self.ep.plans[n] = None
+        self.assertTrue(torch.equal(call(other[:3, :32].contiguous()).x, other[:3, :32]))
+        self.assertEqual(len(self.ep.plans), 1)
+
+    def test_outputs_that_do_not_all_fit(self):
+        """Those that did are given back."""
+        route = self.ep.route(self.ids)
+        held, size = [], 2**20
+        while size >= 256:
+            try:
+                held.append(self.comm.empty((size,), torch.uint8))
+            except tern.OutOfMemory:
+                size //= 2
+        size = len(held.pop())
+        rows = size // 128
+        self.refused("no window of", route.dispatch, self.x, num_rows=rows, kind=tern.OutOfMemory)
+        self.assertEqual(len(route.dispatch(self.x, num_rows=rows, topk_idx=False).x), rows)
+        self.assertEqual(len(self.comm.empty((size,), torch.uint8)), size)
+
+    def test_short_cuts_of_torch(self):
+        """With and without them an operation gets the same tensors, and the stream of its GPU."""
+        words = [{}, {"cast": "fp8"}, {"cast": "fp8_ue8m0"}]
+        words += [{"layout": "rank", "weights": "dispatch", "cast": cast} for cast in (None, "fp8")]
+        self.ep.close()
+        self.ep = tern.EP(self.comm, num_experts=4, max_topk=2, ll_tokens=8, ll_hidden=640)
+        x, short = torch.ones(4, 640).bfloat16(), self.comm._fast_empty
+        for given in words:
+            weights = self.weights if "weights" in given else None
+            forms = []
+            for cut in (short, None):
+                self.comm._fast_empty = cut
+                batch = self.ep.ll_dispatch(x, self.ids, weights, **given)
+                y = torch.ones(batch.x.shape).bfloat16()
+                sums, _ = self.ep.ll_combine(batch, y, self.weights if weights is None else None)
+                made = (batch.x, batch.scales, batch.counts, batch.ranges, batch.source)
+                made += (batch.topk_idx, batch.topk_weights, sums)
+                forms.append([t if t is None else (t.shape, t.stride(), t.dtype) for t in made])
+                for tensor in made:
+                    self.assertTrue(tensor is None or tensor._version == 0)
+            self.assertEqual(*forms)
+            if batch.scales is not None:
+                self.assertEqual(batch.scales.stride()[-2:], (1, 8))
+        self.comm._fast_empty = short
+        comm = tern.Communicator.__new__(tern.Communicator)
+        comm._stream, comm._raw, comm.machine = None, None, "cuda"
+        comm.place, comm.device, comm._fast_empty = (2, 1), torch.device("cuda", 1), short
+        comm._current_stream, comm._current_device = (lambda index: 70 + index), (lambda: 1)
+        self.assertEqual((comm.stream(), comm.fast_empty()), (71, short))
+        comm._current_stream, comm._current_device, comm._fast_empty = None, (lambda: 0), max
+        with mock.patch("torch.cuda.current_stream") as current:
+            current.return_value.cuda_stream = 81
+            self.assertEqual((comm.stream(), comm.fast_empty()), (81, None))
+            current.assert_called_once_with(torch.device("cuda", 1))
+
+    def test_values_that_are_not_a_calls(self):
+        raw, stream = self.ep.raw, self.comm.stream()
+        for call, values in (
+            (raw.ll_combine, ()),
+            (raw.ll_combine, (stream, 0)),
+            (raw.ll_combine, (stream,) + (0,) * 9),
+            (raw.ll_dispatch, (stream,)),
+            (raw.ll_dispatch, (stream, raw.ll_dispatch_args(topk=2), 0)),
+            (raw.ll_dispatch, (stream, 5)),
+        ):
+            with self.assertRaises(TypeError):
+                call(*values)
+        self.refused("what is prepared has 3 bytes", raw.ll_dispatch, stream, b"abc")
+
     def test_operations_that_are_left_out(self):
         """As tern.host_cost measures: checks and tensors, and nothing moves."""
         route = self.ep.route(self.ids)
