@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * `tern-bench nic`: what the software NIC does, first as fast as it goes, then with a modelled wire: small
- * puts a second, bandwidth and how near it is to the rate that was set, trips beside the latency that was
- * set; at last all other ranks to rank 1, whose link they share. */
+ * puts a second, bandwidth and how near it is to the rate that was set, puts with a signal behind each, trips
+ * beside the latency that was set; at last all other ranks to rank 1, whose link they share. */
 #include "bench_nic.h"
 #include "about.h"
 #include "kernels/kernels.h"
@@ -28,6 +28,7 @@ enum {
     COL_LEAST,
     COL_MOST,
     COL_TRIP,
+    COL_ENGINE,
     COL_RANKS,
     COL_QUEUES,
     COL_SMS,
@@ -36,11 +37,12 @@ enum {
 };
 
 static const struct column columns[NUM_COLS] = {
-    {"op", "", 12, -1},         {"bytes", "an op", 8, 0}, {"ops", "a time", 8, 0},     {"p10", "us", 10, 3},
-    {"p50", "us", 10, 3},       {"p90", "us", 10, 3},     {"puts", "M/s", 8, 3},       {"rate", "GB/s", 8, 3},
-    {"model", "GB/s", 8, 3},    {"share", "%", 6, 1},     {"least", "a sender", 8, 3}, {"most", "GB/s", 8, 3},
-    {"trip", "model us", 8, 1}, {"ranks", "", 0, 0},      {"queues", "", 0, 0},        {"nic-sms", "", 0, 0},
-    {"#wrong", "", 7, 0},
+    {"op", "", 12, -1},         {"bytes", "an op", 8, 0},     {"ops", "a time", 8, 0},
+    {"p10", "us", 10, 3},       {"p50", "us", 10, 3},         {"p90", "us", 10, 3},
+    {"puts", "M/s", 8, 3},      {"rate", "GB/s", 8, 3},       {"model", "GB/s", 8, 3},
+    {"share", "%", 6, 1},       {"least", "a sender", 8, 3},  {"most", "GB/s", 8, 3},
+    {"trip", "model us", 8, 1}, {"engine", "us an op", 8, 2}, {"ranks", "", 0, 0},
+    {"queues", "", 0, 0},       {"nic-sms", "", 0, 0},        {"#wrong", "", 7, 0},
 };
 
 struct run {
@@ -57,7 +59,13 @@ struct run {
 
 static int on_cpu(const struct run *r) { return r->party.machine == TERN_MACHINE_CPU; }
 
-static const char *const kinds[] = {"put", "put by warp", "put inline", "round trip"};
+static const char *const kinds[] = {"put", "put by warp", "pair", "put inline", "round trip"};
+
+/* Of a NIC: with fewer queues some have none. */
+static uint32_t num_engines(const struct run *r)
+{
+    return on_cpu(r) ? 1 : r->o.net.queues < r->o.nic.sms ? r->o.net.queues : r->o.nic.sms;
+}
 
 /* What a sender of `bytes` gets through in a microsecond. */
 static void add_senders(const struct run *r, double bytes, struct cell *row)
@@ -78,10 +86,12 @@ static double modelled(const struct run *r, const struct nic_shot *shot)
     int senders = shot->from_all ? r->party.num_ranks - 1 : 1;
     double bytes = (double)r->rates.bytes_per_s / 1e9,
            messages = (double)r->rates.messages_per_s * shot->bytes * senders / 1e9;
-    int counts_bytes = shot->kind == NIC_PUT || (shot->kind == NIC_PUT_WARP && shot->bytes > 8);
+    int counts_bytes =
+        shot->kind == NIC_PUT || shot->kind == NIC_PAIR || (shot->kind == NIC_PUT_WARP && shot->bytes > 8);
     if (shot->kind == NIC_TRIP || (r->rates.messages_per_s == 0 && !counts_bytes)) {
         return 0;
     }
+    messages /= shot->kind == NIC_PAIR ? 2 : 1;
     return messages == 0 || bytes < messages ? bytes : messages;
 }
 
@@ -106,6 +116,8 @@ static enum tern_status add_row(struct run *r, const struct nic_shot *shot, uint
     } else {
         row[COL_PUTS].number = (double)ops / s.p50;
         row[COL_RATE].number = (double)ops * shot->bytes / s.p50 / 1e3;
+        row[COL_ENGINE].number =
+            s.p50 * num_engines(r) * (shot->from_all ? r->party.num_ranks - 1 : 1) / (double)ops;
     }
     if (model != 0) {
         row[COL_MODEL].number = model;
@@ -179,6 +191,9 @@ static enum drive_nic_kind kind_of(const struct run *r, uint32_t bytes)
     return !on_cpu(r) && bytes < BY_WARP_BYTES ? NIC_PUT_WARP : NIC_PUT;
 }
 
+/* Of a put with a signal: a chunk of dispatch across domains. */
+static uint32_t pair_bytes(const struct run *r) { return on_cpu(r) ? 4096 : 65536; }
+
 static enum tern_status run_sizes(struct run *r)
 {
     for (uint32_t k = 0; k < r->o.net.bytes.num; k++) {
@@ -186,7 +201,7 @@ static enum tern_status run_sizes(struct run *r)
         progress_step(&r->progress, "size", k, r->o.net.bytes.num);
         TERN_TRY(run_shot(r, kind_of(r, bytes), bytes, num_large(r, bytes)));
     }
-    return TERN_OK;
+    return run_shot(r, NIC_PAIR, pair_bytes(r), num_large(r, pair_bytes(r)));
 }
 
 /* Longer, so that what is under way at the end counts for little. */

@@ -17,9 +17,14 @@ TERN_DEVICE void note(const struct drive_nic_args *p, uint32_t status)
     }
 }
 
-TERN_DEVICE uint64_t post(const struct drive_nic_args *p, const struct net_queue *q, uint64_t k)
+/* By warp w. */
+TERN_DEVICE uint64_t post(const struct drive_nic_args *p, const struct net_queue *q, uint32_t w, uint64_t k)
 {
     uint64_t at = place_of(p, k);
+    if (p->kind == NIC_PAIR) {
+        return queue_put_signal(q, p->to + at, p->from + at, p->bytes, p->words + w % DRIVE_NIC_WORDS * 8, 8,
+                                1, NET_AMO_ADD);
+    }
     if (p->kind == NIC_PUT) {
         return queue_put(q, p->to + at, p->from + at, p->bytes);
     }
@@ -32,7 +37,7 @@ TERN_DEVICE void trips(const struct drive_nic_args *p)
     uint64_t begin = 0;
     uint32_t status = NET_OK;
     for (uint32_t i = 0; i <= p->ops && status == NET_OK; i++) {
-        status = queue_flush(p->queues, post(p, p->queues, i), clock_ns() + p->timeout_ns);
+        status = queue_flush(p->queues, post(p, p->queues, 0, i), clock_ns() + p->timeout_ns);
         begin = i == 0 ? clock_ns() : begin;
     }
     st_relaxed_sys_u64(&p->result[1], clock_ns() - begin);
@@ -56,7 +61,7 @@ TERN_KERNEL(drive_nic, struct drive_nic_args, p)
             uint64_t at = place_of(p, k * 32 + (uint32_t)lane());
             ticket = queue_put_warp(q, p->to + at, p->from + at, p->bytes);
         } else if (lane() == 0) {
-            ticket = post(p, q, k);
+            ticket = post(p, q, w, k);
         }
     }
     if (lane() == 0) {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { POISON = 0xa5 };
+enum { POISON = 0xa5, LINK_BYTES = 256, NIC_WORDS_AT = 128 };
 #define DEADLINE_NS 5000000000ull
 
 uint64_t nic_area(const struct party *p) { return p->machine == TERN_MACHINE_CPU ? 1 << 16 : 1 << 26; }
@@ -32,7 +32,7 @@ static enum tern_status open_seat(struct nic_ranks *n, int i)
     seat->from = (char *)memory;
     TERN_TRY(tern_alloc(comm, TERN_MEMORY_WINDOW, n->area, &memory));
     seat->to = (char *)memory;
-    TERN_TRY(tern_alloc(comm, TERN_MEMORY_WINDOW, 256, &memory));
+    TERN_TRY(tern_alloc(comm, TERN_MEMORY_WINDOW, LINK_BYTES, &memory));
     seat->link = (struct softnic_link *)memory;
     TERN_TRY(comm->machine->ops->host_alloc(comm->machine, 64, &memory, &device));
     seat->result = (uint64_t *)memory;
@@ -111,11 +111,11 @@ static enum tern_status open_nic(struct nic_ranks *n, int i, const struct softni
     return terni_softnic_open(&c, &n->seats[i].nic);
 }
 
-/* What is said about each rank: its card, and the card of the memory where it receives. */
+/* What is said about each rank: its card, and the cards of the memory where it receives. */
 enum { CARD_BYTES = 64 };
 struct said {
     char card[CARD_BYTES];
-    struct softnic_region_card to;
+    struct softnic_region_card to, link;
 };
 
 static enum tern_status connect_nic(struct nic_ranks *n, int i, const struct said *said)
@@ -136,6 +136,7 @@ static enum tern_status connect_nic(struct nic_ranks *n, int i, const struct sai
         if (r != p->first + i) {
             TERN_TRY(tern_peer_pointer(p->comms[i], seat->to, r, &mapped));
             TERN_TRY(terni_softnic_import(seat->nic, r, &said[r].to, mapped));
+            TERN_TRY(terni_softnic_import(seat->nic, r, &said[r].link, links[r]));
         }
     }
     return terni_softnic_refresh(seat->nic);
@@ -152,9 +153,11 @@ enum tern_status nic_start(struct nic_ranks *n, const struct softnic_rates *rate
         terni_softnic_card(n->seats[i].nic, local[i].card);
         TERN_TRY(terni_softnic_register(n->seats[i].nic, n->seats[i].from, n->area, &from));
         TERN_TRY(terni_softnic_register(n->seats[i].nic, n->seats[i].to, n->area, &local[i].to));
+        TERN_TRY(terni_softnic_register(n->seats[i].nic, n->seats[i].link, LINK_BYTES, &local[i].link));
     }
     TERN_TRY(party_gather(p, local, all, sizeof(*all)));
     n->peer_to = all[1].to.addr;
+    n->peer_words = all[1].link.addr + NIC_WORDS_AT;
     for (int i = 0; i < p->num_local; i++) {
         TERN_TRY(connect_nic(n, i, all));
     }
@@ -209,6 +212,7 @@ static enum tern_status post_one(struct nic_ranks *n, const struct nic_shot *sho
                                   (uint64_t)(uintptr_t)seat->from,
                                   n->peer_to + part_begin(n, shot, p->first + i),
                                   nic_part(n, shot),
+                                  n->peer_words,
                                   DEADLINE_NS,
                                   seat->device_result};
     struct launch l = {TERN_KERNEL_drive_nic, shot->blocks, 32 * shot->warps, 0, &args, sizeof(args)};
@@ -300,6 +304,31 @@ static enum tern_status compare(struct nic_ranks *n, const struct nic_shot *shot
     return TERN_OK;
 }
 
+/* The receiver's words of signals: set to 0, or, after so many signals, compared by their sum. */
+static enum tern_status clear_words(struct nic_ranks *n, int i)
+{
+    struct party *p = n->party;
+    TERN_TRY(tern_fill(p->comms[i], (char *)n->seats[i].link + NIC_WORDS_AT, 0, DRIVE_NIC_WORDS * 8,
+                       p->streams[i]));
+    return tern_stream_synchronize(p->comms[i], p->streams[i]);
+}
+
+static enum tern_status compare_words(struct nic_ranks *n, uint64_t signals, struct tally *tally)
+{
+    struct party *p = n->party;
+    uint64_t words[DRIVE_NIC_WORDS], sum = 0;
+    int i = 1 - p->first;
+    TERN_TRY(tern_copy(p->comms[i], words, (const char *)n->seats[i].link + NIC_WORDS_AT, sizeof(words),
+                       p->streams[i]));
+    TERN_TRY(tern_stream_synchronize(p->comms[i], p->streams[i]));
+    for (int k = 0; k < DRIVE_NIC_WORDS; k++) {
+        sum += words[k];
+    }
+    tally->wrong += sum != signals;
+    tally->compared++;
+    return TERN_OK;
+}
+
 enum tern_status nic_check(struct nic_ranks *n, const struct nic_shot *shot, uint64_t bytes,
                            struct tally *tally)
 {
@@ -311,11 +340,14 @@ enum tern_status nic_check(struct nic_ranks *n, const struct nic_shot *shot, uin
     memset(local, 0, sizeof(local));
     if (has_receiver) {
         TERN_TRY(tern_fill(p->comms[i], n->seats[i].to, POISON, n->area, p->streams[i]));
-        TERN_TRY(tern_stream_synchronize(p->comms[i], p->streams[i]));
+        TERN_TRY(clear_words(n, i));
     }
     TERN_TRY(post(n, shot, &unused));
     if (has_receiver) {
         TERN_TRY(compare(n, shot, bytes < most ? bytes : most, &local[i]));
+    }
+    if (has_receiver && shot->kind == NIC_PAIR) {
+        TERN_TRY(compare_words(n, bytes / shot->bytes, &local[i]));
     }
     return party_tally(p, local, 1, tally);
 }

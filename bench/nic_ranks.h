@@ -13,7 +13,7 @@
 struct nic_seat {
     struct softnic_provider *nic;
     char *from, *to;
-    struct softnic_link *link;
+    struct softnic_link *link; /* behind it, NIC_WORDS_AT, the words of signals */
     uint64_t *result, *device_result;
     struct tern_event *begin, *end;
 };
@@ -22,7 +22,7 @@ struct nic_ranks {
     struct party *party;
     const struct options *options;
     uint64_t area;
-    uint64_t peer_to;                      /* rank 1's, as it names it */
+    uint64_t peer_to, peer_words;          /* rank 1's, as it names them */
     struct nic_seat seats[TERN_MAX_RANKS]; /* [num_local] */
     char *copy;                            /* of an area, for the host */
 };

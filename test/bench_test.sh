@@ -283,8 +283,8 @@ else
     sed 's/^/# /' "$scratch/out"
     not_ok "the rate of messages is in the note and in the JSON"
 fi
-driven 14 "two ranks, two queues" nic --ranks 2 --queues 2 --iters 1 --nic-gbps 2 --nic-latency-us 50 --bytes 512,8192 --json "$scratch/nic.json"
-driven 12 "three ranks, one size" nic --ranks 3 --iters 1 --queues 3 --bytes 4096
+driven 16 "two ranks, two queues" nic --ranks 2 --queues 2 --iters 1 --nic-gbps 2 --nic-latency-us 50 --bytes 512,8192 --json "$scratch/nic.json"
+driven 14 "three ranks, one size" nic --ranks 3 --iters 1 --queues 3 --bytes 4096
 # Whatever the machine is busy with, a NIC is not faster than its model.
 if awk '/^ / && $NF == 0 { rows += $10 != "-"; bad += $10 != "-" && $10 > 100.5; bad += $13 > 0 && $5 < $13 } END { exit rows == 0 || bad }' \
     "$scratch/out"; then
@@ -294,7 +294,7 @@ else
     not_ok "nic: no rate above, no trip below the model"
 fi
 # A put of 8 bytes counts for a message, and 1 million of them a second are 0.008 GB/s, however fast the wire.
-driven 12 "a rate of messages" nic --ranks 2 --iters 1 --queues 2 --bytes 4096 --nic-gbps 400 --nic-mops 1 --json "$scratch/nic_mops.json"
+driven 14 "a rate of messages" nic --ranks 2 --iters 1 --queues 2 --bytes 4096 --nic-gbps 400 --nic-mops 1 --json "$scratch/nic_mops.json"
 if awk '/^ +put inline / && $10 != "-" { rows++; bad += $10 != "0.008" || $11 > 100.5 } END { exit rows != 1 || bad }' "$scratch/out" &&
     grep -q '"model": "400 Gb/s a direction, 1 million messages a second' "$scratch/nic_mops.json"; then
     ok "nic: no more messages than the model's, which the note and the JSON name"
@@ -318,7 +318,7 @@ else
 fi
 # Of a put with signal there are two checks, of what was seen and of what was moved: each sees a bit of its own.
 for planted in "put 2 --bytes 1,4096" "get 1 --bytes 64 --transfer bulk" "atomic 26" "signal 4" "pingpong 4 --bytes 100" "barrier 1" \
-    "nic 12 --queues 2 --bytes 512"; do
+    "nic 14 --queues 2 --bytes 512"; do
     set -- $planted
     command=$1 wrong=$2
     shift 2

@@ -76,12 +76,8 @@ void model_work(struct card *c, uint64_t now)
     struct softnic_work work;
     memset(&work, 0, sizeof work);
     for (int idle = 0; idle < 12;) {
-        int found = softnic_step(&c->engine, &work, now);
+        int found = softnic_step_alone(&c->engine, &work, now);
         idle = found == SOFTNIC_NOTHING ? idle + 1 : 0;
-        while (found == SOFTNIC_COPIES) {
-            softnic_do_alone(&work);
-            found = softnic_copied(&c->engine, &work);
-        }
     }
 }
 

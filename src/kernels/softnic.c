@@ -1,33 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Software NICs (net/softnic.h), one or several. A block is an engine of one of them: its first thread takes
- * the engine's steps, all threads make the copies, of which a list is handed to them in shared memory. The
- * engine also has its queue pairs there while it runs, if they are few: memory of the device is ten times as
- * far away. */
+ * the engine's steps, all threads help it: they bring entries near, and make the copies, of which a list is
+ * handed to them in shared memory. The engine also has its queue pairs there while it runs, if they are few:
+ * memory of the device is ten times as far away. */
 #include "kernels/kernels.h"
 #include "net/softnic_engine.h"
 
-/* The stop word may be the host's, at the other end of a bus: it is read once in so many looks. */
-enum { LOOKS_A_STOP = 128 };
+/* The stop word may be the host's, at the other end of a bus: it is read once in so many looks, of which one
+ * that has found something counts as several, as it takes as long. */
+enum { LOOKS_A_STOP = 128, LOOKS_A_FIND = 16 };
 
-TERN_DEVICE void move_block(void *to, const void *from, uint64_t bytes)
+/* All threads, without a barrier. Of structures, which are of whole words. */
+TERN_DEVICE void move(void *to, const void *from, uint64_t bytes)
 {
-    struct net_group g;
-    g.kind = GROUP_BLOCK;
-    g.index = (uint32_t)tid();
-    g.count = (uint32_t)nthr();
-    p2p_copy(g, (char *)to, (const char *)from, bytes);
+    uint64_t *t = (uint64_t *)to;
+    const uint64_t *f = (const uint64_t *)from;
+    TERN_ROLLED
+    for (uint64_t i = (uint64_t)tid(); i < bytes / 8; i += (uint64_t)nthr()) {
+        t[i] = f[i];
+    }
 }
 
 /* All threads. The engine's queue pairs come near, with what they have under way. */
 TERN_DEVICE void fetch(struct softnic_engine *e, struct softnic_shared *s)
 {
+    TERN_ROLLED
     for (uint32_t i = 0; i < e->num; i++) {
         const struct softnic_qp *qp = e->qps + i * e->step;
-        move_block(&s->qps[i], qp, sizeof(*qp));
-        if (qp->flights != NULL) {
-            move_block(s->flights[i], qp->flights, sizeof(s->flights[i]));
-        }
+        move(&s->qps[i], qp, sizeof(*qp));
+        move(s->flights[i], qp->flights, qp->flights != NULL ? sizeof(s->flights[i]) : 0);
     }
     sync_block();
     for (uint32_t i = (uint32_t)tid(); i < e->num; i += (uint32_t)nthr()) {
@@ -44,24 +46,28 @@ TERN_DEVICE void put_back(const struct softnic_engine *e, struct softnic_shared 
         s->qps[i].flights = e->qps[i * e->step].flights;
     }
     sync_block();
+    TERN_ROLLED
     for (uint32_t i = 0; i < e->num; i++) {
-        if (s->qps[i].flights != NULL) {
-            move_block(s->qps[i].flights, s->flights[i], sizeof(s->flights[i]));
-        }
-        move_block(&e->qps[i * e->step], &s->qps[i], sizeof(s->qps[i]));
+        move(s->qps[i].flights, s->flights[i], s->qps[i].flights != NULL ? sizeof(s->flights[i]) : 0);
+        move(&e->qps[i * e->step], &s->qps[i], sizeof(s->qps[i]));
     }
 }
 
-/* One thread, until a list is to be done, or the NIC is to end: then SOFTNIC_NOTHING. */
-TERN_DEVICE int find(struct softnic_engine *e, struct softnic_work *w, int is_timed)
+/* One thread, until something is asked for, or the NIC is to end: then SOFTNIC_NOTHING. *looks: since the
+ * stop word was read. */
+TERN_DEVICE int find(struct softnic_engine *e, struct softnic_work *w, int is_timed, uint32_t *looks)
 {
-    for (uint32_t looks = 0;; looks++) {
+    for (;;) {
         int found;
-        if (looks % LOOKS_A_STOP == 0 && ld_relaxed_sys_u64(e->args->stop) != 0) {
-            return SOFTNIC_NOTHING;
+        if (w->asked == SOFTNIC_NOTHING && *looks >= LOOKS_A_STOP) {
+            *looks = 0;
+            if (ld_relaxed_sys_u64(e->args->stop) != 0) {
+                return SOFTNIC_NOTHING;
+            }
         }
         found = softnic_step(e, w, is_timed ? clock_ns() : 0);
-        if (found == SOFTNIC_COPIES) {
+        *looks += found == SOFTNIC_NOTHING ? 1 : LOOKS_A_FIND;
+        if (found == SOFTNIC_ENTRIES || found == SOFTNIC_COPIES) {
             return found;
         }
         if (found == SOFTNIC_NOTHING) {
@@ -70,27 +76,44 @@ TERN_DEVICE int find(struct softnic_engine *e, struct softnic_work *w, int is_ti
     }
 }
 
+/* All threads. What a step asks for; the first warp alone is left with the end of it. */
+TERN_DEVICE void help(struct softnic_work *w, int found)
+{
+    const uint32_t rounds = found == SOFTNIC_COPIES ? w->hand.list.rounds : 0;
+    if (found == SOFTNIC_ENTRIES) {
+        softnic_bring(w, (uint32_t)tid(), (uint32_t)nthr());
+    } else {
+        softnic_do_list(&w->hand.list, (uint32_t)tid(), (uint32_t)nthr(), 32);
+    }
+    sync_block(); /* the first warp goes on with what all have copied */
+    if (warp() != 0) {
+        return;
+    }
+    if (found == SOFTNIC_ENTRIES) {
+        softnic_decode(w, (uint32_t)lane(), 32);
+        sync_warp();
+    }
+    TERN_ROLLED
+    for (uint32_t round = 0; round < rounds; round++) {
+        softnic_do_round(w->qp, &w->hand.list, round, (uint32_t)lane(), 32);
+        sync_warp();
+    }
+}
+
 TERN_DEVICE void serve(struct softnic_engine *e, struct softnic_shared *s)
 {
-    int is_timed = e->qps->flights != NULL, found = SOFTNIC_WORKED;
+    const int is_timed = e->qps->flights != NULL;
+    uint32_t looks = LOOKS_A_STOP;
     for (;;) {
         if (tid() == 0) {
-            s->found = found == SOFTNIC_COPIES ? found : find(e, &s->work, is_timed);
+            s->found = find(e, &s->work, is_timed, &looks);
         }
         sync_block();
-        if (s->found == SOFTNIC_NOTHING) {
+        int found = s->found;
+        if (found == SOFTNIC_NOTHING) {
             return;
         }
-        uint32_t rounds = s->work.hand.list.rounds;
-        softnic_do_list(&s->work.hand.list, (uint32_t)tid(), (uint32_t)nthr(), 32);
-        sync_block(); /* the first warp goes on with what all have copied */
-        for (uint32_t round = 0; warp() == 0 && round < rounds; round++) {
-            softnic_do_round(s->work.qp, &s->work.hand.list, round, (uint32_t)lane(), 32);
-            sync_warp();
-        }
-        if (tid() == 0) {
-            found = softnic_copied(e, &s->work);
-        }
+        help(&s->work, found);
     }
 }
 
@@ -117,6 +140,7 @@ TERN_KERNEL(softnic, struct softnic_crew, p)
         return;
     }
     if (tid() == 0) {
+        s->work.asked = SOFTNIC_NOTHING;
         s->work.hand.local = s->work.hand.remote = nothing;
         softnic_clear(&s->work.hand.list);
     }

@@ -58,35 +58,33 @@ TERN_DEVICE void softnic_release(struct softnic_qp *qp)
     }
 }
 
-/* What became of `op`, the entry at `idx`. `hold`: not before the next look at this queue pair. */
-TERN_DEVICE void softnic_complete(struct softnic_qp *qp, uint64_t idx, const struct wqe_op *op,
-                                  const struct nic_refusal *r, uint32_t syndrome, int hold)
+/* What became of `op`, the entry at `idx`, is held. 0: it has no completion. */
+TERN_DEVICE int softnic_hold(struct softnic_qp *qp, uint64_t idx, const struct wqe_op *op,
+                             const struct nic_refusal *r, uint32_t syndrome)
 {
-    struct softnic_done d;
-    d.idx = idx;
-    d.blocks = op->blocks;
-    d.wqe_opcode = op->opcode;
-    d.bytes = op->bytes;
-    d.syndrome = syndrome;
-    d.vendor_syndrome = syndrome == SYNDROME_FLUSHED ? (uint32_t)REFUSED_NOTHING : r->reason;
     if (!wqe_op_completes(op, syndrome)) {
-        return;
+        return 0;
     }
     if (syndrome != SYNDROME_NONE && qp->state == SOFTNIC_READY) {
         qp->state = SOFTNIC_ERROR;
         qp->refusal = *r;
         qp->refusal.syndrome = syndrome;
     }
-    if (qp->num_cqes != 0) {
-        softnic_release(qp); /* in a ring none is lost */
-    }
-    qp->is_held = 0;
-    if (hold) {
-        qp->held = d;
-        qp->is_held = 1;
-    } else {
-        softnic_write_cqe(qp, &d);
-    }
+    qp->held.idx = idx;
+    qp->held.blocks = op->blocks;
+    qp->held.wqe_opcode = op->opcode;
+    qp->held.bytes = op->bytes;
+    qp->held.syndrome = syndrome;
+    qp->held.vendor_syndrome = syndrome == SYNDROME_FLUSHED ? (uint32_t)REFUSED_NOTHING : r->reason;
+    qp->is_held = 1;
+    return 1;
+}
+
+/* Whether the one that is held may not give its place to another: in a ring none is lost, and no error
+ * anywhere. */
+TERN_DEVICE int softnic_must_release(const struct softnic_qp *qp)
+{
+    return qp->is_held && (qp->num_cqes != 0 || qp->held.syndrome != SYNDROME_NONE);
 }
 
 #endif

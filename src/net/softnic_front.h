@@ -16,16 +16,15 @@
 /* Blocks that are posted and not fetched. */
 TERN_DEVICE uint32_t softnic_look(struct softnic_qp *qp)
 {
+    /* Both at once: each is a way to memory and back. */
     uint64_t bell = ld_relaxed_sys_u64(qp->doorbell);
-    uint32_t ahead;
+    /* Pairs with queue_tell's store of the record: the entries before it can be read. The register alone is
+     * not relied on for that. */
+    uint32_t record = ld_acquire_sys_u32(qp->record + DOORBELL_RECORD_SEND), ahead;
     if (bell != qp->bell || doorbell_idx(bell) != (qp->posted & 0xffffu)) {
         qp->num_wrong_bells += bell != qp->bell && doorbell_qpn(bell) != qp->qpn;
         qp->bell = bell;
-        /* Pairs with queue_tell's store of the record: the entries before it can be read. The register alone
-         * is not relied on for that. */
-        ahead = (doorbell_record_idx(ld_acquire_sys_u32(qp->record + DOORBELL_RECORD_SEND)) -
-                 (uint32_t)qp->posted) &
-                0xffffu;
+        ahead = (doorbell_record_idx(record) - (uint32_t)qp->posted) & 0xffffu;
         if (ahead <= softnic_blocks(qp)) { /* else it went backwards */
             qp->posted += ahead;
         }
@@ -37,6 +36,7 @@ TERN_DEVICE uint32_t softnic_look(struct softnic_qp *qp)
 TERN_DEVICE uint64_t softnic_fingerprint(const struct wqe_source *from, uint32_t block)
 {
     uint64_t h = 0x9e3779b97f4a7c15ull;
+    TERN_ROLLED
     for (uint32_t k = 0; k < WQE_BLOCK_SEGMENTS; k++) {
         struct vec16 v = wqe_load(from, block * WQE_BLOCK_SEGMENTS + k);
         h = (h ^ v.w[0] ^ (uint64_t)v.w[1] << 32) * 0xbf58476d1ce4e5b9ull;
@@ -58,6 +58,7 @@ TERN_DEVICE struct wqe_source softnic_source(const struct softnic_qp *qp, uint64
 TERN_DEVICE void softnic_remember(struct softnic_qp *qp, uint64_t idx, uint32_t blocks)
 {
     struct wqe_source from = softnic_source(qp, idx);
+    TERN_ROLLED
     for (uint32_t i = 0; qp->watch != NULL && i < blocks; i++) {
         qp->watch[(idx + i) & (softnic_blocks(qp) - 1)] = softnic_fingerprint(&from, i);
     }
@@ -68,32 +69,37 @@ TERN_DEVICE void softnic_compare(struct softnic_qp *qp, uint64_t end)
 {
     struct wqe_source from = softnic_source(qp, qp->reported);
     uint32_t blocks = (uint32_t)(end - qp->reported);
+    TERN_ROLLED
     for (uint32_t i = 0; qp->watch != NULL && i < blocks; i++) {
         qp->num_overwritten +=
             qp->watch[(qp->reported + i) & (softnic_blocks(qp) - 1)] != softnic_fingerprint(&from, i);
     }
 }
 
-/* Takes the next entry, of which softnic_look saw a block. SYNDROME_NONE and the operation, or why not; then
- * op->opcode and op->blocks are what the entry claims, so that those behind it can be flushed. `ring` is the
- * queue pair's, or has copies of the entry's first two blocks where that ring would have them. */
-TERN_DEVICE uint32_t softnic_fetch(struct softnic_qp *qp, struct wqe_ring ring, struct wqe_op *op,
-                                   struct nic_refusal *r)
+/* What the entry at idx says, which is not before those that are taken. SYNDROME_NONE and the operation, or
+ * why not. `ring` is the queue pair's, or has copies of the entry's first two blocks where that ring would
+ * have them. */
+TERN_DEVICE uint32_t softnic_read(const struct softnic_qp *qp, struct wqe_ring ring, uint64_t idx,
+                                  struct wqe_op *op, struct nic_refusal *r)
 {
-    struct wqe_source from = softnic_source(qp, qp->fetched);
-    uint32_t syndrome;
+    struct wqe_source from = softnic_source(qp, idx);
     from.ring = ring;
     from.posted = from.posted < softnic_blocks(qp) ? from.posted : softnic_blocks(qp);
-    syndrome = wqe_decode(&from, op, r);
-    if (op->blocks == 0 || op->blocks > from.posted) {
+    return wqe_decode(&from, op, r);
+}
+
+/* Takes the next entry, of which softnic_look saw a block, with what softnic_read said of it. If that was no
+ * operation, op->opcode and op->blocks are what the entry claims, so that those behind it can be flushed. */
+TERN_DEVICE uint32_t softnic_take_entry(struct softnic_qp *qp, struct wqe_op *op, uint32_t syndrome)
+{
+    uint64_t posted = qp->posted - qp->fetched;
+    posted = posted < softnic_blocks(qp) ? posted : softnic_blocks(qp);
+    if (op->blocks == 0 || op->blocks > posted) {
         op->blocks = 1;
-    }
-    if (qp->state == SOFTNIC_ERROR) {
-        syndrome = SYNDROME_FLUSHED;
     }
     softnic_remember(qp, qp->fetched, op->blocks);
     qp->fetched += op->blocks;
-    return syndrome;
+    return qp->state == SOFTNIC_ERROR ? (uint32_t)SYNDROME_FLUSHED : syndrome;
 }
 
 #endif

@@ -11,23 +11,7 @@
 #include "net/p2p.h"
 #include "net/softnic.h"
 
-/* Words are behind a fence of the same thread, so that relaxed is enough. On the processor they are as
- * strong themselves: it costs nothing there, and ThreadSanitizer knows no fences. */
-#ifdef __CUDACC__
-#define SOFTNIC_STORE_32(p, v)  st_relaxed_sys_u32(p, v)
-#define SOFTNIC_STORE_64(p, v)  st_relaxed_sys_u64(p, v)
-#define SOFTNIC_ADD_32(p, v)    atom_add_relaxed_sys_u32(p, v)
-#define SOFTNIC_ADD_64(p, v)    atom_add_relaxed_sys_u64(p, v)
-#define SOFTNIC_CAS_32(p, c, v) atom_cas_relaxed_sys_u32(p, c, v)
-#define SOFTNIC_CAS_64(p, c, v) atom_cas_relaxed_sys_u64(p, c, v)
-#else
-#define SOFTNIC_STORE_32(p, v)  st_release_sys_u32(p, v)         /* pairs with them */
-#define SOFTNIC_STORE_64(p, v)  st_release_sys_u64(p, v)         /* pairs with them */
-#define SOFTNIC_ADD_32(p, v)    atom_add_acqrel_sys_u32(p, v)    /* pairs with them */
-#define SOFTNIC_ADD_64(p, v)    atom_add_acqrel_sys_u64(p, v)    /* pairs with them */
-#define SOFTNIC_CAS_32(p, c, v) atom_cas_acqrel_sys_u32(p, c, v) /* pairs with them */
-#define SOFTNIC_CAS_64(p, c, v) atom_cas_acqrel_sys_u64(p, c, v) /* pairs with them */
-#endif
+enum { SOFTNIC_AT_ONCE = 16 }; /* loads of 16 bytes that a thread has on their way: 256 threads have 64 KiB */
 
 /* Byte i comes from from + ((at + i) & mask): plain memory has a mask of ones, inline data that of its
  * ring. */
@@ -43,32 +27,70 @@ TERN_DEVICE const char *softnic_from(const struct softnic_copy *c, uint64_t i)
     return c->from + ((c->at + i) & c->mask);
 }
 
-/* Inline data: units of 4 bytes, else of 1; a unit never crosses the end of a ring, where the data begins
- * at a multiple of 4. */
-TERN_DEVICE void softnic_copy_inline(const struct softnic_copy *c, uint32_t index, uint32_t count)
+/* Bytes from `begin` on, in `num` units of 1, 4 or 8, both ends aligned: thread `index` of `count`. */
+TERN_DEVICE void softnic_copy_units(const struct softnic_copy *c, uint64_t begin, uint64_t num, uint32_t unit,
+                                    uint32_t index, uint32_t count)
 {
-    uint64_t both = (uint64_t)(uintptr_t)c->to | (uint64_t)(uintptr_t)softnic_from(c, 0);
-    uint64_t unit = both % 4 == 0 ? 4 : 1, units = c->bytes / unit;
-    for (uint64_t i = index; i < units; i += count) {
-        p2p_move(c->to + i * unit, softnic_from(c, i * unit), (uint32_t)unit);
-    }
-    for (uint64_t i = units * unit + index; i < c->bytes; i += count) {
-        c->to[i] = *softnic_from(c, i);
+    TERN_ROLLED
+    for (uint64_t i = index; i < num; i += count) {
+        p2p_move(c->to + begin + i * unit, softnic_from(c, begin + i * unit), unit);
     }
 }
 
-/* Thread `index` of `count`. */
+/* `num` units of 16 bytes, both ends aligned. What a thread copies is on its way together, as far as it
+ * goes: the way is longer than the copy. */
+TERN_DEVICE void softnic_copy_16(char *to, const char *from, uint64_t num, uint32_t index, uint32_t count)
+{
+    TERN_ROLLED
+    for (uint64_t i = index; i < num; i += (uint64_t)count * SOFTNIC_AT_ONCE) {
+        struct vec16 v[SOFTNIC_AT_ONCE];
+        const char *source = from + i * 16;
+        char *target = to + i * 16;
+        uint64_t left = num - i;
+        TERN_UNROLL
+        for (uint32_t k = 0; k < SOFTNIC_AT_ONCE; k++) {
+            if (k * count < left) {
+                v[k] = ld_vec16(source + (uint64_t)(k * count) * 16);
+            }
+        }
+        TERN_UNROLL
+        for (uint32_t k = 0; k < SOFTNIC_AT_ONCE; k++) {
+            if (k * count < left) {
+                st_vec16(target + (uint64_t)(k * count) * 16, v[k]);
+            }
+        }
+    }
+}
+
+/* Inline data goes in units of 4 bytes, else of 1; a unit never crosses the end of a ring, where the data
+ * begins at a multiple of 4. */
+TERN_DEVICE uint32_t softnic_unit(const struct softnic_copy *c)
+{
+    uint32_t unit = p2p_unit(c->to, softnic_from(c, 0));
+    if (c->mask != ~0ull) {
+        unit = unit >= 4 && (uintptr_t)c->to % 4 == 0 ? 4 : 1;
+    }
+    return unit;
+}
+
+/* Thread `index` of `count`: what is before the first whole unit, the units, what is behind them. */
 TERN_DEVICE void softnic_do_copy(const struct softnic_copy *c, uint32_t index, uint32_t count)
 {
-    struct net_group g;
-    if (c->mask != ~0ull) {
-        softnic_copy_inline(c, index, count);
-        return;
+    const uint32_t unit = softnic_unit(c), shift = (uint32_t)TERN_FFS(unit) - 1u;
+    uint64_t before = (0u - (uint64_t)(uintptr_t)c->to) & (unit - 1), behind;
+    before = before < c->bytes ? before : c->bytes;
+    behind = before + ((c->bytes - before) >> shift << shift);
+    TERN_ROLLED
+    for (int part = 0; part < 3; part++) {
+        uint64_t begin = part == 0 ? 0 : part == 1 ? before : behind;
+        uint64_t end = part == 0 ? before : part == 1 ? behind : c->bytes;
+        if (part == 1 && unit == 16) {
+            softnic_copy_16(c->to + begin, softnic_from(c, begin), (end - begin) >> 4, index, count);
+        } else if (begin != end) {
+            softnic_copy_units(c, begin, (end - begin) >> (part == 1 ? shift : 0), part == 1 ? unit : 1,
+                               index, count);
+        }
     }
-    g.kind = GROUP_BLOCK;
-    g.index = index;
-    g.count = count;
-    p2p_copy(g, c->to, softnic_from(c, 0), c->bytes);
 }
 
 TERN_DEVICE int softnic_is_word(const struct softnic_copy *c)
@@ -76,14 +98,10 @@ TERN_DEVICE int softnic_is_word(const struct softnic_copy *c)
     return (c->bytes == 4 || c->bytes == 8) && (uintptr_t)c->to % c->bytes == 0;
 }
 
-/* Behind a fence of the same thread. */
+/* Whole; what is to be seen before it is released by whoever tells of it. */
 TERN_DEVICE void softnic_store_word(char *to, uint64_t bytes, uint64_t value)
 {
-    if (bytes == 4) {
-        SOFTNIC_STORE_32((uint32_t *)(void *)to, (uint32_t)value);
-    } else {
-        SOFTNIC_STORE_64((uint64_t *)(void *)to, value);
-    }
+    p2p_put_inline(to, value, (uint32_t)bytes);
 }
 
 /* The source may be a word that atomics raise: read whole, if it is aligned. Nobody raises a ring. */
@@ -92,7 +110,7 @@ TERN_DEVICE uint64_t softnic_load_word(const struct softnic_copy *c)
     const char *from = softnic_from(c, 0);
     uint64_t value = 0;
     if (c->mask == ~0ull && (uintptr_t)from % c->bytes == 0) {
-        /* Pairs with the words of any NIC (softnic_do_round): what is read next is not older. */
+        /* Pairs with the words of any NIC (softnic_raise): what is read next is not older. */
         return c->bytes == 4 ? ld_acquire_sys_u32((const uint32_t *)(const void *)from)
                              : ld_acquire_sys_u64((const uint64_t *)(const void *)from);
     }
@@ -104,6 +122,7 @@ TERN_DEVICE uint64_t softnic_load_word(const struct softnic_copy *c)
         }
         return low | (uint64_t)high << 32;
     }
+    TERN_ROLLED
     for (uint32_t i = 0; i < c->bytes; i++) {
         value |= (uint64_t)(unsigned char)from[i] << 8 * i;
     }
@@ -132,7 +151,7 @@ struct softnic_word {
 
 struct softnic_list {
     uint32_t num, num_words, rounds;
-    uint32_t is_sum;                            /* the last word is an addition */
+    uint32_t form;                              /* of the last word: SOFTNIC_* below */
     struct softnic_span reads, writes, touched; /* around all copies; around all words */
     struct softnic_copy copies[SOFTNIC_BATCH];
     struct softnic_word words[SOFTNIC_BATCH];
@@ -183,6 +202,7 @@ TERN_DEVICE int softnic_is_apart_from_words(const struct softnic_list *l, const 
     if (!softnic_meet(reads, l->touched) && !softnic_meet(writes, l->touched)) {
         return 1;
     }
+    TERN_ROLLED
     for (uint32_t i = 0; i < l->num_words; i++) {
         const struct softnic_word *w = &l->words[i];
         struct softnic_span word = softnic_span_of(w->word, w->bytes);
@@ -203,6 +223,7 @@ TERN_DEVICE int softnic_is_apart(const struct softnic_list *l, const struct soft
         !softnic_meet(reads, l->writes)) {
         return 1;
     }
+    TERN_ROLLED
     for (uint32_t i = 0; i < l->num; i++) {
         const struct softnic_copy *other = &l->copies[i];
         if (softnic_meet(writes, softnic_writes(other)) || softnic_meet(writes, softnic_reads(other)) ||
@@ -225,14 +246,31 @@ TERN_DEVICE int softnic_append(struct softnic_list *l, const struct softnic_copy
     return 1;
 }
 
-/* There is room: a batch has no more entries. `is_sum`: it adds. Words come one after the other, each in a
- * round of its own, for one may be what the next is the signal of. Additions whose old values go to the same
- * place, where nobody looks for them, are signals: they share a round, and of the values the last stays. */
-TERN_DEVICE void softnic_append_word(struct softnic_list *l, const struct softnic_word *w, int is_sum)
+/* What words of one round have in common. */
+enum { SOFTNIC_ALONE, SOFTNIC_SUM, SOFTNIC_SET };
+
+/* Whether none of the last round's is this one. */
+TERN_DEVICE int softnic_is_new_in_round(const struct softnic_list *l, const struct softnic_word *w)
+{
+    TERN_ROLLED
+    for (uint32_t i = l->num_words; i != 0 && l->words[i - 1].round == l->rounds - 1; i--) {
+        const struct softnic_word *other = &l->words[i - 1];
+        if (softnic_meet(softnic_span_of(w->word, w->bytes), softnic_span_of(other->word, other->bytes))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* There is room: a batch has no more entries. Words come one after the other, each in a round of its own,
+ * for one may be what the next is the signal of. Words that are added to, or such that are set, whose old
+ * values go to the same place, where nobody looks for them, are signals: they share a round, and of the
+ * values the last stays. Nothing tells in which order they came, unless one word is set twice. */
+TERN_DEVICE void softnic_append_word(struct softnic_list *l, const struct softnic_word *w, uint32_t form)
 {
     struct softnic_word *last = &l->words[l->num_words == 0 ? 0 : l->num_words - 1];
-    int joins = is_sum && l->is_sum && last->to == w->to && last->bytes == w->bytes;
-    if (joins) {
+    int joins = form != SOFTNIC_ALONE && l->form == form && last->to == w->to && last->bytes == w->bytes;
+    if (joins && (form == SOFTNIC_SUM || softnic_is_new_in_round(l, w))) {
         last->drops = 1;
     } else {
         l->rounds++;
@@ -241,43 +279,36 @@ TERN_DEVICE void softnic_append_word(struct softnic_list *l, const struct softni
     if (w->to != NULL) {
         softnic_widen(&l->touched, softnic_result(w));
     }
-    l->is_sum = (uint32_t)is_sum;
+    l->form = form;
     l->words[l->num_words] = *w;
     l->words[l->num_words++].round = l->rounds - 1;
 }
 
 TERN_DEVICE void softnic_clear(struct softnic_list *l)
 {
-    l->num = l->num_words = l->rounds = l->is_sum = 0;
+    l->num = l->num_words = l->rounds = l->form = 0;
     l->reads = l->writes = l->touched = softnic_span_of(NULL, 0);
 }
 
-/* A word that nobody waits for: what is to be seen after it is released by the thread that made the list. */
-TERN_DEVICE void softnic_move_word(const struct softnic_copy *c)
-{
-    p2p_put_inline(c->to, softnic_load_word(c), (uint32_t)c->bytes);
-}
-
 /* Thread `index` of a block of `count`, in warps of `lanes`. Words first, so that all lanes are at theirs at
- * the same time. */
+ * the same time: nobody waits for them, and what is to be seen after them is released by the thread that made
+ * the list. */
 TERN_DEVICE void softnic_do_list(const struct softnic_list *l, uint32_t index, uint32_t count, uint32_t lanes)
 {
     const uint32_t num = l->num;
+    TERN_ROLLED
     for (uint32_t i = index; i < num; i += count) {
-        struct softnic_copy c = l->copies[i];
-        if (softnic_is_word(&c)) {
-            softnic_move_word(&c);
+        const struct softnic_copy *c = &l->copies[i];
+        if (softnic_is_word(c)) {
+            softnic_store_word(c->to, c->bytes, softnic_load_word(c));
         }
     }
+    TERN_ROLLED
     for (uint32_t i = 0; i < num; i++) {
-        struct softnic_copy c = l->copies[i];
-        if (softnic_is_word(&c)) {
-            continue;
-        }
-        if (num == 1 || c.bytes > SOFTNIC_WARP_BYTES) {
-            softnic_do_copy(&c, index, count);
-        } else if (i % (count / lanes) == index / lanes) {
-            softnic_do_copy(&c, index % lanes, lanes);
+        const struct softnic_copy *c = &l->copies[i];
+        int by_all = num == 1 || c->bytes > SOFTNIC_WARP_BYTES;
+        if (!softnic_is_word(c) && (by_all || i % (count / lanes) == index / lanes)) {
+            softnic_do_copy(c, by_all ? index : index % lanes, by_all ? count : lanes);
         }
     }
 }

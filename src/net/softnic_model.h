@@ -81,35 +81,25 @@ TERN_DEVICE uint64_t softnic_take_first(uint64_t *taken, uint64_t at, uint64_t c
     }
 }
 
-/* Of any other. A direction that is taken is taken for longer by an addition, which never fails: the word may
- * be far away, and many engines add to it. One that was free is lifted to now; who finds that somebody else
- * has lifted it, over what was added, adds again. */
-TERN_DEVICE uint64_t softnic_take_next(uint64_t *taken, uint64_t at, uint64_t cost)
+/* Of any other, to which `cost` was added when it was `seen`. A direction that is taken is taken for longer
+ * by an addition, which never fails: the word may be far away, and many engines add to it. One that was free
+ * is lifted to now; who finds that somebody else has lifted it, over what was added, adds again. */
+TERN_DEVICE uint64_t softnic_take_next(uint64_t *taken, uint64_t at, uint64_t cost, uint64_t seen)
 {
-    for (;;) {
-        uint64_t seen = atom_add_relaxed_sys_u64(taken, cost), was;
-        if (softnic_is_due(seen, at)) {
-            return seen;
-        }
-        for (seen += cost;; seen = was) {
-            was = atom_cas_relaxed_sys_u64(taken, seen, at + cost);
-            if (was == seen) {
-                return at;
-            }
+    while (!softnic_is_due(seen, at)) {
+        uint64_t expected = seen + cost, was;
+        while ((was = atom_cas_relaxed_sys_u64(taken, expected, at + cost)) != expected) {
             if (softnic_is_due(was, at)) {
                 break;
             }
+            expected = was;
         }
+        if (was == expected) {
+            return at;
+        }
+        seen = atom_add_relaxed_sys_u64(taken, cost);
     }
-}
-
-/* Takes a direction for `cost` from `at` on, or from when it is free; which of the two. Bit `bit` of *used
- * remembers that the word is not new. */
-TERN_DEVICE uint64_t softnic_take(uint64_t *taken, uint64_t at, uint64_t cost, uint32_t *used, uint32_t bit)
-{
-    uint32_t is_used = *used & bit;
-    *used |= bit;
-    return is_used ? softnic_take_next(taken, at, cost) : softnic_take_first(taken, at, cost);
+    return seen;
 }
 
 /* Messages that leave one NIC for another together, or a single one. What each needs is added up in order. */
@@ -127,19 +117,35 @@ TERN_DEVICE void softnic_add(const struct softnic_model *m, struct softnic_cross
     c->receives += c->to != NULL ? softnic_cost(bytes, m->receive_byte) : 0;
 }
 
-/* The receiver is taken from when the first byte could come, though the sender may let it wait: engines come
+/* Takes both directions for what is needed, from `at` on or from when they are free. Bits of *used remember
+ * which words are not new; to those it is added at the same time, as each is a way to memory and back.
+ *
+ * The receiver is taken from when the first byte could come, though the sender may let it wait: engines come
  * here in another order than to the sender, and a receiver that waited for the last of them would stay behind
  * for ever. */
 TERN_DEVICE void softnic_cross(const struct softnic_model *m, struct softnic_crossing *c, uint64_t at,
                                uint32_t *used)
 {
+    uint64_t sends = 0, receives = 0;
+    const int adds_to_sends = c->sends != 0 && (*used & c->first_bit) != 0;
+    const int adds_to_receives = c->receives != 0 && (*used & 2 * c->first_bit) != 0;
     c->leaves = at;
     c->comes = at + m->latency;
-    if (c->sends != 0) {
-        c->leaves = softnic_take(&c->from->sends, at, c->sends, used, c->first_bit);
+    if (adds_to_receives) {
+        receives = atom_add_relaxed_sys_u64(&c->to->receives, c->receives);
     }
-    if (c->receives != 0) {
-        c->comes = softnic_take(&c->to->receives, at + m->latency, c->receives, used, 2 * c->first_bit);
+    if (adds_to_sends) {
+        sends = atom_add_relaxed_sys_u64(&c->from->sends, c->sends);
+        c->leaves = softnic_take_next(&c->from->sends, c->leaves, c->sends, sends);
+    } else if (c->sends != 0) {
+        c->leaves = softnic_take_first(&c->from->sends, c->leaves, c->sends);
+        *used |= c->first_bit;
+    }
+    if (adds_to_receives) {
+        c->comes = softnic_take_next(&c->to->receives, c->comes, c->receives, receives);
+    } else if (c->receives != 0) {
+        c->comes = softnic_take_first(&c->to->receives, c->comes, c->receives);
+        *used |= 2 * c->first_bit;
     }
 }
 
@@ -179,12 +185,11 @@ TERN_DEVICE struct softnic_times softnic_plan_read(const struct softnic_model *m
     return when;
 }
 
-/* Until when a NIC's sending side is taken. While that is more than m->ahead away no message is taken: a NIC
- * that went on without end would take a receiver's time far ahead, and others who come in between would have
- * to wait behind. */
-TERN_DEVICE uint64_t softnic_sends_until(const struct softnic_link *own, uint64_t now)
+/* Until when a NIC's sending side is taken, whose word says `taken`. While that is more than m->ahead away no
+ * message is taken: a NIC that went on without end would take a receiver's time far ahead, and others who
+ * come in between would have to wait behind. */
+TERN_DEVICE uint64_t softnic_sends_until(uint64_t taken, uint64_t now)
 {
-    uint64_t taken = ld_relaxed_sys_u64(&own->sends);
     return taken == 0 ? now : softnic_later(taken, now);
 }
 

@@ -5,7 +5,7 @@
  * One thread finds out; copies are collected in a list for the block (softnic_list.h), as long as it makes
  * no difference in which order they are done. What others wait for, atomics and inline writes of naturally
  * aligned words of 4 or 8 bytes, comes when the list has been done, one after the other, but signals that
- * follow each other together, behind one fence. So what is put behind a signal can land before the signal
+ * follow each other together. So what is put behind a signal can land before the signal
  * does, and of two signals the second before the first, as with adaptive routing, but no signal before
  * what it is for: puts, inline ones and atomics. What touches the bytes of a word that is yet to be done
  * waits for it, and so do READs and entries with a fence. A word, inline or not, is read and written
@@ -19,15 +19,20 @@
 
 /* ---- Results that are late ---- */
 
+/* One thread; words whole. */
+TERN_DEVICE void softnic_copy_alone(char *to, const char *from, uint64_t bytes)
+{
+    uint64_t all = (uint64_t)(uintptr_t)to | (uint64_t)(uintptr_t)from | bytes;
+    uint32_t unit = (all & 7) == 0 ? 8 : (all & 3) == 0 ? 4 : 1;
+    TERN_ROLLED
+    for (uint64_t i = 0; i < bytes; i += unit) {
+        p2p_move(to + i, from + i, unit);
+    }
+}
+
 TERN_DEVICE void softnic_land(struct softnic_late *late)
 {
-    struct softnic_copy c;
-    c.to = late->to;
-    c.from = late->data;
-    c.at = 0;
-    c.mask = ~0ull;
-    c.bytes = late->bytes;
-    softnic_do_copy(&c, 0, 1);
+    softnic_copy_alone(late->to, late->data, late->bytes);
     late->bytes = 0;
 }
 
@@ -35,15 +40,11 @@ TERN_DEVICE void softnic_land(struct softnic_late *late)
  * order. */
 TERN_DEVICE void softnic_delay(struct softnic_late *late, struct softnic_copy *c)
 {
-    struct softnic_copy end = *c;
     softnic_land(late);
     late->bytes = c->bytes < SOFTNIC_LATE_BYTES ? c->bytes : (uint64_t)SOFTNIC_LATE_BYTES;
     c->bytes -= late->bytes;
     late->to = c->to + c->bytes;
-    end.at += c->bytes;
-    end.to = late->data;
-    end.bytes = late->bytes;
-    softnic_do_copy(&end, 0, 1);
+    softnic_copy_alone(late->data, c->from + c->bytes, late->bytes);
 }
 
 /* ---- Operations ---- */
@@ -53,29 +54,55 @@ TERN_DEVICE int softnic_is_sum(const struct wqe_amo *a)
     return a->opcode == WQE_ATOMIC_FA || (a->opcode == WQE_MASKED_FA && a->mask == 0);
 }
 
-/* Behind a fence of the same thread. */
+TERN_DEVICE int softnic_is_set(const struct wqe_amo *a)
+{
+    uint64_t all = a->bytes == 4 ? 0xffffffffull : ~0ull;
+    return a->opcode == WQE_MASKED_CS && a->compare_mask == 0 && a->mask == all;
+}
+
+/* The old value. Whatever comes before in this thread, and in those that it has synchronised with, can be
+ * read by who sees the word; what they read next is not older than what others put before the word. */
+#ifdef __CUDACC__
+TERN_DEVICE uint64_t softnic_swap(char *word, uint32_t bytes, uint64_t value)
+{
+    uint64_t old;
+    fence_acqrel_sys(); /* pairs with whoever waits for the word */
+    old = bytes == 4 ? atom_swap_relaxed_sys_u32((uint32_t *)(void *)word, (uint32_t)value)
+                     : atom_swap_relaxed_sys_u64((uint64_t *)(void *)word, value);
+    fence_acqrel_sys(); /* pairs with whoever raised it */
+    return old;
+}
+#else
+/* ThreadSanitizer knows no fences. */
+TERN_DEVICE uint64_t softnic_swap(char *word, uint32_t bytes, uint64_t value)
+{
+    return bytes == 4 /* pairs with the same */
+               ? __atomic_exchange_n((uint32_t *)(void *)word, (uint32_t)value, __ATOMIC_ACQ_REL)
+               : __atomic_exchange_n((uint64_t *)(void *)word, value, __ATOMIC_ACQ_REL);
+}
+#endif
+
+/* Likewise. */
 TERN_DEVICE uint64_t softnic_amo(char *word, const struct wqe_amo *a)
 {
-    uint64_t old, seen;
+    uint32_t *p = (uint32_t *)(void *)word;
+    uint64_t *q = (uint64_t *)(void *)word, old, seen;
     if (softnic_is_sum(a)) {
-        return a->bytes == 4 ? SOFTNIC_ADD_32((uint32_t *)(void *)word, (uint32_t)a->swap_add)
-                             : SOFTNIC_ADD_64((uint64_t *)(void *)word, a->swap_add);
+        /* Pairs with whoever waits for the word, and with whoever raised it; so do the following. */
+        return a->bytes == 4 ? atom_add_acqrel_sys_u32(p, (uint32_t)a->swap_add)
+                             : atom_add_acqrel_sys_u64(q, a->swap_add);
     }
-    if (a->bytes == 4) {
-        uint32_t *p = (uint32_t *)(void *)word;
-        for (old = ld_relaxed_sys_u32(p);; old = seen) {
-            seen = SOFTNIC_CAS_32(p, (uint32_t)old, (uint32_t)wqe_amo_apply(a, old));
-            if (seen == old) {
-                return old;
-            }
-        }
-    } else {
-        uint64_t *p = (uint64_t *)(void *)word;
-        for (old = ld_relaxed_sys_u64(p);; old = seen) {
-            seen = SOFTNIC_CAS_64(p, old, wqe_amo_apply(a, old));
-            if (seen == old) {
-                return old;
-            }
+    if (softnic_is_set(a)) {
+        return softnic_swap(word, a->bytes, a->swap_add);
+    }
+    TERN_ROLLED
+    for (old = a->bytes == 4 ? ld_relaxed_sys_u32(p) : ld_relaxed_sys_u64(q);; old = seen) {
+        uint64_t next = wqe_amo_apply(a, old);
+        /* Pairs with the same. */
+        seen = a->bytes == 4 ? atom_cas_acqrel_sys_u32(p, (uint32_t)old, (uint32_t)next)
+                             : atom_cas_acqrel_sys_u64(q, old, next);
+        if (seen == old) {
+            return old;
         }
     }
 }
@@ -169,6 +196,7 @@ TERN_DEVICE void softnic_do_atomic(const struct softnic_qp *qp, const struct sof
     } else if (!w->drops && (uintptr_t)w->to % w->bytes == 0) {
         softnic_store_word(w->to, w->bytes, old);
     } else {
+        TERN_ROLLED
         for (uint32_t i = 0; !w->drops && i < w->bytes; i++) {
             w->to[i] = (char)(old >> 8 * i);
         }
@@ -195,23 +223,30 @@ TERN_DEVICE struct softnic_copy softnic_copy_of(const struct softnic_qp *qp, uin
 /* Not a syndrome: what is in the list comes first, and then the operation is to be tried again. */
 #define SOFTNIC_LATER (~0u)
 
+/* An atomic, or a store that others wait for. */
+TERN_DEVICE void softnic_raise(const struct softnic_qp *qp, const struct softnic_word *w)
+{
+    if (w->op != NULL) {
+        softnic_do_atomic(qp, w);
+    } else if (w->bytes == 4) {
+        /* Pairs with whoever waits for the word: what this queue pair moved before can be read. */
+        st_release_sys_u32((uint32_t *)(void *)w->word, (uint32_t)w->value);
+    } else {
+        st_release_sys_u64((uint64_t *)(void *)w->word, w->value); /* pairs with the same */
+    }
+}
+
 /* Words of a round, after the copies and all rounds before, with whoever did those synchronised: thread
  * `index` of `count`. */
 TERN_DEVICE void softnic_do_round(const struct softnic_qp *qp, const struct softnic_list *l, uint32_t round,
                                   uint32_t index, uint32_t count)
 {
-    /* Pairs with whoever waits for the words: what this queue pair moved before can be read. */
-    fence_acqrel_sys();
+    TERN_ROLLED
     for (uint32_t i = index; i < l->num_words; i += count) {
-        const struct softnic_word *w = &l->words[i];
-        if (w->round == round && w->op != NULL) {
-            softnic_do_atomic(qp, w);
-        } else if (w->round == round) {
-            softnic_store_word(w->word, w->bytes, w->value);
+        if (l->words[i].round == round) {
+            softnic_raise(qp, &l->words[i]);
         }
     }
-    /* Pairs with whoever raised the words: what the queue pair reads next is not older. */
-    fence_acqrel_sys();
 }
 
 TERN_DEVICE struct softnic_word softnic_word_of(const struct wqe_op *op, const struct softnic_copy *c,
@@ -253,7 +288,11 @@ TERN_DEVICE uint32_t softnic_do(const struct softnic_qp *qp, struct softnic_hand
     is_awaited = wqe_opcode_is_atomic(op->opcode) || (op->is_inline && softnic_is_word(&c));
     if (is_awaited) {
         struct softnic_word w = softnic_word_of(op, &c, local.host);
-        softnic_append_word(&h->list, &w, w.op != NULL && softnic_is_sum(&w.op->amo));
+        softnic_append_word(&h->list, &w,
+                            w.op == NULL                 ? SOFTNIC_ALONE
+                            : softnic_is_sum(&w.op->amo) ? SOFTNIC_SUM
+                            : softnic_is_set(&w.op->amo) ? SOFTNIC_SET
+                                                         : SOFTNIC_ALONE);
         return SYNDROME_NONE;
     }
     if (op->opcode == WQE_RDMA_READ && qp->late != NULL) {

@@ -147,7 +147,8 @@ TERN_DEVICE int softnic_rc_post(struct softnic_rc_qp *qp)
         return 0;
     }
     from = softnic_source(front, front->fetched);
-    softnic_fetch(front, front->ring, &op, &refusal); /* flushing is the requester's business */
+    /* Flushing is the requester's business. */
+    softnic_take_entry(front, &op, softnic_read(front, front->ring, front->fetched, &op, &refusal));
     rc_requester_post(&qp->requester, &op, &from, &refusal);
     return 1;
 }
@@ -156,13 +157,17 @@ TERN_DEVICE int softnic_rc_post(struct softnic_rc_qp *qp)
 TERN_DEVICE int softnic_rc_complete(struct softnic_card *card, struct softnic_rc_qp *qp)
 {
     struct rc_completion done;
-    int hold;
-    if (!rc_requester_peek(&qp->requester, &done)) {
+    int is_over = rc_requester_peek(&qp->requester, &done), hold;
+    if (!is_over || softnic_must_release(qp->front)) {
         softnic_release(qp->front);
+    }
+    if (!is_over) {
         return 0;
     }
     hold = card->hold_one_in != 0 && softnic_card_draw(card, card->hold_one_in) == 0;
-    softnic_complete(qp->front, qp->over, &done.entry->op, &done.entry->refusal, done.syndrome, hold);
+    if (softnic_hold(qp->front, qp->over, &done.entry->op, &done.entry->refusal, done.syndrome) && !hold) {
+        softnic_release(qp->front);
+    }
     qp->over += done.entry->op.blocks;
     rc_requester_retire(&qp->requester);
     return 1;

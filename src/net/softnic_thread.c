@@ -48,11 +48,7 @@ static void *thread_main(void *argument)
 
     memset(&w, 0, sizeof w);
     while (e.num != 0 && ld_relaxed_sys_u64(t->args.stop) == 0) {
-        int found = softnic_step(&e, &w, clock_ns());
-        while (found == SOFTNIC_COPIES) {
-            softnic_do_alone(&w);
-            found = softnic_copied(&e, &w);
-        }
+        int found = softnic_step_alone(&e, &w, clock_ns());
         quiet = found != SOFTNIC_NOTHING || is_in_flight(w.qp) ? 0 : quiet + 1;
         rest(quiet);
     }
