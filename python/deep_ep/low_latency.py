@@ -6,6 +6,7 @@ one of two lanes. A combine goes with the latest dispatch of its lane: of handle
 good.
 """
 
+import contextlib
 from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
@@ -59,7 +60,7 @@ class LowLatency:
                     "a graph is being captured, and the low-latency buffers are too small: "
                     "run the same shapes once before"
                 )
-            self.close()
+            self.close(for_good=False)
             if experts != num_experts:
                 tokens = most_hidden = most_topk = 0
             tokens, most_hidden = max(tokens, num_max_tokens), max(most_hidden, hidden)
@@ -215,16 +216,19 @@ class LowLatency:
         if self._ep is not None:
             self._ep.synchronize()
 
-    def close(self) -> None:
-        """COLLECTIVE. Ranks that are masked need not come."""
+    def close(self, for_good: bool = True) -> None:
+        """COLLECTIVE. Ranks that are masked need not come. For good, with enable_shrink, nobody has to:
+        a rank that stops is here while the others go on, and they mask it."""
         ep, self._ep = self._ep, None
         self._combine_inputs.clear()
         if ep is None:
             return
+        may_miss = (tern.Timeout, tern.Disconnected) if for_good and self.enable_shrink else ()
         try:
             ep.synchronize()
             if not self.enable_shrink or not bool(ep.ll_mask().any()):
-                self.comm.barrier()
+                with contextlib.suppress(*may_miss):
+                    self.comm.barrier()
         finally:
             ep.close()
 
