@@ -176,9 +176,7 @@ def instructions(times: int = 100) -> Dict[str, float]:
         for part in range(1, 4 * len(names) + 1):
             text = Path(folder, f"out.{part}").read_text()
             counts.append(int(re.search(r"^(?:summary|totals): (\d+)", text, re.M).group(1)))
-    return {
-        name: (counts[4 * i + 3] - counts[4 * i + 2]) / times for i, name in enumerate(names)
-    }
+    return {name: (counts[4 * i + 3] - counts[4 * i + 2]) / times for i, name in enumerate(names)}
 
 
 UNITS = {

@@ -303,9 +303,7 @@ class Route:
             zero_padding=by_expert and zero_padding,
         )
         shapes, views = tensors.row_shapes(comm, outputs)
-        return Plan(
-            prepared, outputs, shapes, views, num_rows_out, has_idx, has_weights, source
-        )
+        return Plan(prepared, outputs, shapes, views, num_rows_out, has_idx, has_weights, source)
 
     def combine(
         self,

@@ -250,9 +250,7 @@ def maker(
     return partial(torch.empty_like, like)
 
 
-def matrix(
-    comm: "Communicator", like: "torch.Tensor", rows: int, columns: int
-) -> "torch.Tensor":
+def matrix(comm: "Communicator", like: "torch.Tensor", rows: int, columns: int) -> "torch.Tensor":
     """A new one of torch's memory, on the communicator's device as `like` is, of its type."""
     fast = comm.fast_empty()
     if fast is not None:
