@@ -8,20 +8,23 @@
 
 enum { FEWEST_BLOCKS = 2 };
 
-/* A block is a line of warps. */
+/* A block is some lines of warps. */
 static enum tern_status prepare_line(const struct tern_ep *ep, struct inter_combine *x)
 {
     struct combine_inter_args *k = &x->k;
-    struct geometry *g = &x->geometry;
+    struct line_geometry g;
     x->kernel = TERN_KERNEL_combine_inter_bulk;
     TERN_TRY(terni_tuning_combine_line(&ep->machine->info, k->c.row_bytes, k->c.chunk_bytes,
-                                       terni_place_table(&ep->shape, COMBINE_COLUMNS), g));
-    k->c.num_stages = g->num_stages;
-    k->c.table_bytes = g->table_bytes;
-    k->c.num_pullers = (uint32_t)g->num_threads / 32 - 2;
-    k->bars_offset = g->table_bytes + g->num_stages * k->c.num_pullers * k->c.chunk_bytes;
+                                       terni_place_table(&ep->shape, COMBINE_COLUMNS), &g));
+    x->geometry = g.all;
+    k->c.num_stages = g.all.num_stages;
+    k->c.table_bytes = g.all.table_bytes;
+    k->c.num_pullers = g.adders;
+    k->num_lines = g.lines;
+    k->line_bytes = g.line_bytes;
+    k->bars_offset = g.bars_offset;
     k->roles = terni_tuning_line_roles(terni_inter_streams(ep), x->num_blocks);
-    return terni_inter_check_warps(ep, k->roles.forwarders);
+    return terni_inter_check_warps(ep, k->roles.forwarders * g.lines);
 }
 
 /* Every warp is one by itself; with few tokens each takes parts of them. */

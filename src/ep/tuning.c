@@ -6,18 +6,23 @@
 
 #include <string.h>
 
+#include "ep/layout.h"
 #include "kernels/ep_args.h"
 
 enum {
-    PARTED_TOKENS = 4,   /* a warp; with more, combine does not cut tokens */
-    DISPATCH_STAGE = 8,  /* bytes beside a stage: its mbarrier */
-    COMBINE_STAGE = 16,  /* its mbarrier and its note */
-    INTER_WARPS = 7,     /* of a block of dispatch across domains, beside one for ids */
-    MIX_WARPS = 8,       /* of combine, where warps are by themselves */
-    LINE_ADDERS = 14,    /* at most, of a line, whose threads are 512 with the two beside them */
-    MOST_STREAMS = 64,   /* unless there are more queues */
-    DISPATCH_LIST = 128, /* bytes a block: tokens of the warp that sends ids, weights and sources */
-    USUAL_ROW = 14336,   /* bytes; what a device that is not in the table is computed for */
+    PARTED_TOKENS = 4,  /* a warp; with more, combine does not cut tokens */
+    DISPATCH_STAGE = 8, /* bytes beside a stage: its mbarrier */
+    COMBINE_STAGE = 16, /* its mbarrier and its note */
+    INTER_WARPS = 7,    /* of a block of dispatch across domains, beside one for ids */
+    MIX_WARPS = 8,      /* of combine, where warps are by themselves */
+    LINES = 4,          /* of a block of combine across domains, where warps are in lines */
+    LINE_ADDERS = 2,    /* of a line: with the two others 512 threads a block */
+    LINE_SLOTS = 32,
+    LINE_UNIT = 128,       /* bytes: what begins in shared memory begins at a multiple */
+    LINE_FEWEST_SLOTS = 8, /* of a line, or there are fewer lines */
+    MOST_STREAMS = 64,     /* unless there are more queues */
+    DISPATCH_LIST = 128,   /* bytes a block: tokens of the warp that sends ids, weights and sources */
+    USUAL_ROW = 14336,     /* bytes; what a device that is not in the table is computed for */
     USUAL_BATCH = 4096
 };
 
@@ -31,7 +36,8 @@ struct tuned {
     uint32_t combine_stages;  /* adding waits on latency: likewise */
     uint32_t inter_stages;    /* of dispatch across domains: more warps, less deep */
     uint32_t mix_warps, mix_stages;       /* of combine across domains, warps by themselves */
-    uint32_t line_slots;                  /* of a line: rows on their way, if there is room */
+    uint32_t lines, line_adders;          /* likewise, where warps are in lines: of a block, of a line */
+    uint32_t line_slots;                  /* of a line: rows, or parts of them, on their way */
     uint32_t route_fewest, route_warps;   /* of a block of route */
     uint32_t route_tokens, route_workers; /* a warp, in one step; at most */
 };
@@ -44,8 +50,9 @@ struct tuned {
  *   mix              as many warps as registers allow, stages for the shared memory that they leave
  *   route            16 warps, 8 workers: 20   1 block of 32 warps: 50 */
 static const struct tuned tuned_devices[] = {
-    {TERN_MACHINE_CPU, 0, 2, 4, 2, 3, 4, 2, 3, 3, 1, 2, 4, 3},
-    {TERN_MACHINE_CUDA, 90, 16, 4, 2, 3, 2, MIX_WARPS, 13, 32, 16, 16, 32, ROUTE_MAX_WORKERS},
+    {TERN_MACHINE_CPU, 0, 2, 4, 2, 3, 4, 2, 3, 2, 2, 3, 1, 2, 4, 3},
+    {TERN_MACHINE_CUDA, 90, 16, 4, 2, 3, 2, MIX_WARPS, 13, LINES, LINE_ADDERS, LINE_SLOTS, 16, 16, 32,
+     ROUTE_MAX_WORKERS},
 };
 
 static uint32_t clamp(uint32_t value, uint32_t low, uint32_t high)
@@ -56,8 +63,14 @@ static uint32_t clamp(uint32_t value, uint32_t low, uint32_t high)
 /* A device that nobody measured: as deep as three warps of dispatch, or 16 of combine, can be. */
 static struct tuned computed(const struct machine_info *info)
 {
-    struct tuned t = {info->kind, info->compute_capability, 16, 0, 2, 0, 2, MIX_WARPS, 13, 32, 16, 16,
-                      32,         ROUTE_MAX_WORKERS};
+    struct tuned t = {info->kind,  info->compute_capability,
+                      16,          0,
+                      2,           0,
+                      2,           MIX_WARPS,
+                      13,          LINES,
+                      LINE_ADDERS, LINE_SLOTS,
+                      16,          16,
+                      32,          ROUTE_MAX_WORKERS};
     t.dispatch_stages = clamp(info->max_shared_bytes / (3 * USUAL_ROW), 2, 4);
     t.combine_stages = clamp(info->max_shared_bytes / (16 * USUAL_BATCH), 2, 4);
     return t;
@@ -231,20 +244,31 @@ enum tern_status terni_tuning_combine_inter(const struct machine_info *info, int
 }
 
 enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint32_t row_bytes,
-                                           uint32_t chunk_bytes, uint32_t table_bytes, struct geometry *g)
+                                           uint32_t chunk_bytes, uint32_t table_bytes,
+                                           struct line_geometry *x)
 {
+    struct tuned tuned = tuned_of(info);
+    struct geometry *g = &x->all;
     uint32_t pieces = (row_bytes + chunk_bytes - 1) / chunk_bytes;
-    uint32_t chunks = (pieces + LINE_ADDERS - 1) / LINE_ADDERS, adders = (pieces + chunks - 1) / chunks;
-    uint32_t slot = adders * chunk_bytes + LINE_SLOT_BYTES, beside = table_bytes + LINE_BYTES;
-    uint32_t room = info->max_shared_bytes > beside ? info->max_shared_bytes - beside : 0;
-    g->num_stages = clamp(room / slot, 0, tuned_of(info).line_slots);
-    g->num_threads = (int)(adders + 2) * 32;
+    uint32_t room = info->max_shared_bytes > table_bytes ? info->max_shared_bytes - table_bytes : 0;
+    x->adders = pieces < tuned.line_adders ? pieces : tuned.line_adders;
+    uint32_t slot = x->adders * chunk_bytes + LINE_SLOT_BYTES;
+    x->lines = tuned.lines;
+    while (x->lines > 1 && room / x->lines < LINE_BYTES + LINE_FEWEST_SLOTS * slot) {
+        x->lines--;
+    }
+    room = room / x->lines / LINE_UNIT * LINE_UNIT;
+    g->num_stages = room > LINE_BYTES ? clamp((room - LINE_BYTES) / slot, 0, tuned.line_slots) : 0;
+    g->num_threads = (int)(x->lines * (x->adders + 2)) * 32;
     g->table_bytes = table_bytes;
-    g->shared_bytes = beside + g->num_stages * slot;
+    x->bars_offset = g->num_stages * x->adders * chunk_bytes;
+    x->line_bytes =
+        (uint32_t)align_up(x->bars_offset + LINE_BYTES + g->num_stages * LINE_SLOT_BYTES, LINE_UNIT);
+    g->shared_bytes = table_bytes + x->lines * x->line_bytes;
     if (g->num_stages < 2) {
         return TERN_FAIL(TERN_UNSUPPORTED,
                          "combine across domains needs %u bytes of shared memory a block; %s has %u",
-                         beside + 2 * slot, info->name, info->max_shared_bytes);
+                         table_bytes + LINE_BYTES + 2 * slot, info->name, info->max_shared_bytes);
     }
     return TERN_OK;
 }
@@ -265,7 +289,7 @@ uint32_t terni_tuning_streams(uint32_t num_blocks, uint32_t num_domains)
 struct inter_roles terni_tuning_line_roles(uint32_t num_streams, uint32_t num_blocks)
 {
     struct inter_roles r = {0, 0, 0};
-    r.forwarders = clamp(num_blocks * 2 / 5, 1, num_streams);
+    r.forwarders = clamp(num_blocks / 2, 1, num_streams);
     r.own = num_blocks - r.forwarders;
     return r;
 }

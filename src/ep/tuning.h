@@ -38,11 +38,15 @@ enum tern_status terni_tuning_dispatch_inter(const struct machine_info *info, in
                                              struct inter_geometry *g);
 enum tern_status terni_tuning_combine_inter(const struct machine_info *info, int bulk, uint32_t most_warps,
                                             uint32_t stage_bytes, uint32_t table_bytes, struct geometry *g);
-/* Combine's blocks as lines (combine_line.h), with an adder for each chunk_bytes of a row, or of as equal parts
- * of it as there have to be. num_stages: slots. */
+/* Combine by lines (combine_line.h); a slot holds chunk_bytes for each adder. num_stages: slots of a line. */
+struct line_geometry {
+    struct geometry all;
+    uint32_t lines, adders, line_bytes, bars_offset;
+};
 enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint32_t row_bytes,
-                                           uint32_t chunk_bytes, uint32_t table_bytes, struct geometry *g);
-/* A home block has more rows to a token than one that forwards. */
+                                           uint32_t chunk_bytes, uint32_t table_bytes,
+                                           struct line_geometry *g);
+/* How it shares its blocks out. */
 struct inter_roles terni_tuning_line_roles(uint32_t num_streams, uint32_t num_blocks);
 /* How many streams to each rail peer keep the warps of so many blocks busy. */
 uint32_t terni_tuning_streams(uint32_t num_blocks, uint32_t num_domains);

@@ -9,7 +9,7 @@
  *   home        the rows of this domain are added for this rank's own tokens, and the messages that bring the
  *               other domains' sums
  *
- * By bulk copies, and with up to 32 targets and domains, a block is a line of warps (combine_line.h,
+ * By bulk copies, and with up to 32 targets and domains, warps are in lines (combine_line.h,
  * line_forward.h, line_home.h). Elsewhere every warp is one by itself (combine_mix.h, combine_home.h). There
  * home may wait because it has nothing then that others wait for: rows of this domain lie still, and the
  * messages of the tokens before are given back (rail_home.h says why that ends). A forwarder that has rows in
@@ -31,7 +31,7 @@ TERN_DEVICE int combine_line(const struct combine_inter_args *p, const struct op
                              int forwards)
 {
     struct line l = line_of(p, table, epoch);
-    if ((uint32_t)warp() < l.adders) {
+    if (l.worker < l.adders) {
         if (forwards) {
             line_add(&l, 0);
         } else {
@@ -39,7 +39,7 @@ TERN_DEVICE int combine_line(const struct combine_inter_args *p, const struct op
         }
         return 1;
     }
-    if ((uint32_t)warp() == l.adders) {
+    if (l.worker == l.adders) {
         return forwards ? forward_loads(&l) : home_loads(&l);
     }
     return forwards ? forward_closes(&l) : home_closes(&l);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Combine across domains: a block as a line of warps that have one thing to do each.
+ * Combine across domains: lines of warps that have one thing to do each. A block has some, which have nothing
+ * to do with each other: what a loader or a closer does for one item takes microseconds, most of which it
+ * waits for memory, and so others are on their way meanwhile.
  *
  *   loader   one warp: posts items, the sums that the block makes one after the other, and starts a bulk copy
  *            for each row of an item, whole, or a chunk of it after the other if it is long
@@ -17,12 +19,13 @@
  *   done[place]    every adder has written its part ->  closer
  *   closed[place]                                   ->  loader
  *
- * So a block has as many rows on their way as it has slots, whoever they belong to, and nobody waits for what
+ * So a line has as many rows on their way as it has slots, whoever they belong to, and nobody waits for what
  * it does not need: not for the next piece of a stream, not for weights. Only the loader and the closer wait
  * for other ranks, and the loader's waits end with the operation. Behind the last item, or when the operation
  * is abandoned, come a step and an item that say so.
  *
- * Shared memory: | place table | slots | full, empty, posted, done, closed, failed | steps | items |. */
+ * Shared memory: | place table | line 0 | line 1 | ...; a line: | slots | full, empty, posted, done, closed,
+ * failed | steps | items |. */
 #ifndef TERN_COMBINE_LINE_H
 #define TERN_COMBINE_LINE_H
 
@@ -39,7 +42,7 @@ enum {
     LINE_OVER = 64 /* no more items */
 };
 
-/* A block's line, as a thread sees it. */
+/* A line, as a thread of it sees it. */
 struct line {
     struct mixer m;
     char *slots;
@@ -47,10 +50,10 @@ struct line {
     uint32_t *failed; /* an operation of the closer has: there will be no more items */
     struct line_step *steps;
     struct line_item *items;
-    uint32_t slots_bytes; /* a slot's */
-    uint32_t chunks;      /* of an item, of slots_bytes */
-    uint32_t adders;
-    uint32_t slot, slot_lap;   /* the next one; how often all have been */
+    uint32_t slots_bytes;    /* a slot's */
+    uint32_t chunks;         /* of an item, of slots_bytes */
+    uint32_t adders, worker; /* this warp's number in the line: an adder's, or then the loader, the closer */
+    uint32_t slot, slot_lap; /* the next one; how often all have been */
     uint32_t place, place_lap; /* likewise */
 };
 
@@ -59,14 +62,18 @@ TERN_DEVICE struct line line_of(const struct combine_inter_args *p, const struct
                                 uint64_t epoch)
 {
     struct line l;
-    uint32_t slots = p->c.num_stages;
+    uint32_t slots = p->c.num_stages, number = (uint32_t)warp() / (p->c.num_pullers + 2);
+    char *shared = shared_memory() + p->c.table_bytes + number * p->line_bytes;
     l.m = mixer_of(p, table, epoch, 1);
     l.adders = p->c.num_pullers;
+    l.worker = (uint32_t)warp() % (l.adders + 2);
+    l.m.s.block += number * l.m.s.blocks; /* few items, or streams, are spread over the blocks */
+    l.m.s.blocks *= p->num_lines;
     l.m.s.run = mix_run(p, l.m.s.blocks);
     l.slots_bytes = l.adders * p->c.chunk_bytes;
     l.chunks = (p->c.row_bytes + l.slots_bytes - 1) / l.slots_bytes;
-    l.slots = shared_memory() + p->c.table_bytes;
-    l.full = (uint64_t *)(void *)(shared_memory() + p->bars_offset);
+    l.slots = shared;
+    l.full = (uint64_t *)(void *)(shared + p->bars_offset);
     l.empty = l.full + slots;
     l.posted = l.empty + slots;
     l.done = l.posted + LINE_ITEMS;
@@ -75,7 +82,7 @@ TERN_DEVICE struct line line_of(const struct combine_inter_args *p, const struct
     l.steps = (struct line_step *)(void *)(l.failed + 2);
     l.items = (struct line_item *)(void *)(l.steps + slots);
     l.slot = l.slot_lap = l.place = l.place_lap = 0;
-    if (tid() == 0) {
+    if (l.worker == 0 && lane() == 0) {
         for (uint32_t i = 0; i < slots; i++) {
             mbar_init(l.full + i, 1);
             mbar_init(l.empty + i, l.adders);
@@ -193,7 +200,7 @@ TERN_DEVICE int line_has_failed(const struct line *l)
 /* This warp's part of the row in a slot. All lanes. */
 TERN_DEVICE void line_add_row(const struct line *l, struct accumulator *a, uint32_t bytes)
 {
-    const char *from = l->slots + l->slot * l->slots_bytes + (uint32_t)warp() * l->m.p->c.chunk_bytes;
+    const char *from = l->slots + l->slot * l->slots_bytes + l->worker * l->m.p->c.chunk_bytes;
     TERN_UNROLL
     for (int q = 0; q < COMBINE_VECS; q++) {
         uint32_t i = (uint32_t)(q * 512 + lane() * 16);
@@ -242,7 +249,7 @@ TERN_DEVICE void line_add(struct line *l, const int home)
             return;
         }
         const struct line_item *item = l->items + step.place;
-        uint32_t chunk = step.chunk * l->adders + (uint32_t)warp();
+        uint32_t chunk = step.chunk * l->adders + l->worker;
         uint32_t bytes = chunk < l->m.s.chunks ? chunk_size(&l->m.s, chunk) : 0;
         if ((step.flags & LINE_FIRST) != 0) {
             mix_begin(&own);

@@ -85,11 +85,12 @@ struct combine_inter_args {
     const uint64_t *block_tails;             /* [D] */
     uint32_t weights_offset, trailer_offset; /* in a message */
     uint32_t notes_offset;                   /* in shared memory: forwarders' */
-    uint32_t bars_offset;                    /* likewise, of a line: what is behind its slots */
+    uint32_t num_lines, line_bytes;          /* lines of a block; what each has of shared memory */
+    uint32_t bars_offset;                    /* in that: what is behind its slots */
 };
 
-/* What a block of combine that is a line (combine_line.h) has on its way: items, and rows in slots. */
-enum { LINE_ITEMS = 16, LINE_LETTERS = 32 };
+/* What a line of combine (combine_line.h) has on its way: items, and rows in slots. */
+enum { LINE_ITEMS = 8, LINE_LETTERS = 32 };
 
 /* An item. Of a forwarder, a message; at home a token, of which the note says no more. */
 struct line_item {
