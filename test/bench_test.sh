@@ -340,7 +340,7 @@ rows=$(grep -cE '^ +[0-9]' "$scratch/out")
 if have python3; then
     python3 - "$scratch" "$rows" "$ll_rows" > "$scratch/errors" 2>&1 <<'END'
 import json, sys
-num_rows = {"ep": int(sys.argv[2]), "ll": int(sys.argv[3]), "put": 2, "pingpong": 4, "nic": 14}
+num_rows = {"ep": int(sys.argv[2]), "ll": int(sys.argv[3]), "put": 2, "pingpong": 4, "nic": 16}
 # Every token goes to all 4 experts on 2 ranks: a row of 64 bytes with a scale, and on the wire a header of 64 and
 # 16 bytes for the scale; two rows of 64 channels home from the other rank.
 moved = {"dispatch": (64 + 64 + 16, 4 * (64 + 4)), "combine": (2 * 128, 4 * 128)}

@@ -76,28 +76,41 @@ TERN_DEVICE int find(struct softnic_engine *e, struct softnic_work *w, int is_ti
     }
 }
 
-/* All threads. What a step asks for; the first warp alone is left with the end of it. */
-TERN_DEVICE void help(struct softnic_work *w, int found)
+/* One warp. */
+TERN_DEVICE void raise_words(const struct softnic_work *w, uint32_t rounds)
 {
-    const uint32_t rounds = found == SOFTNIC_COPIES ? w->hand.list.rounds : 0;
-    if (found == SOFTNIC_ENTRIES) {
-        softnic_bring(w, (uint32_t)tid(), (uint32_t)nthr());
-    } else {
-        softnic_do_list(&w->hand.list, (uint32_t)tid(), (uint32_t)nthr(), 32);
-    }
-    sync_block(); /* the first warp goes on with what all have copied */
-    if (warp() != 0) {
-        return;
-    }
-    if (found == SOFTNIC_ENTRIES) {
-        softnic_decode(w, (uint32_t)lane(), 32);
-        sync_warp();
-    }
     TERN_ROLLED
     for (uint32_t round = 0; round < rounds; round++) {
         softnic_do_round(w->qp, &w->hand.list, round, (uint32_t)lane(), 32);
         sync_warp();
     }
+}
+
+/* All threads. What a step asks for. While a second warp raises words, which is fences and ways to peers and
+ * back, the first one looks ahead; the entries of both are decoded by lanes of the first. */
+TERN_DEVICE void help(struct softnic_engine *e, struct softnic_work *w, int found, int is_timed)
+{
+    const uint32_t rounds = found == SOFTNIC_COPIES ? w->hand.list.rounds : 0;
+    const int looks_ahead = rounds != 0 && nwarps() > 1, raiser = looks_ahead ? 1 : 0;
+    if (found == SOFTNIC_COPIES) {
+        softnic_do_list(&w->hand.list, (uint32_t)tid(), (uint32_t)nthr(), 32);
+        sync_block(); /* words come behind what all have copied */
+    }
+    if (rounds != 0 && warp() == raiser) {
+        raise_words(w, rounds);
+    }
+    if (warp() == 0 && (found == SOFTNIC_ENTRIES || looks_ahead)) {
+        if (looks_ahead && tid() == 0 && !w->is_ahead) {
+            w->is_ahead = (uint32_t)softnic_find_entries(e, w, softnic_ticks(is_timed ? clock_ns() : 0));
+            w->num_near = w->is_ahead ? w->num_near : 0;
+            w->num_first = w->is_ahead ? w->num_first : 0;
+        }
+        sync_warp();
+        softnic_bring(w, (uint32_t)lane(), 32);
+        sync_warp();
+        softnic_decode(w, (uint32_t)lane(), 32);
+    }
+    sync_block();
 }
 
 TERN_DEVICE void serve(struct softnic_engine *e, struct softnic_shared *s)
@@ -113,7 +126,7 @@ TERN_DEVICE void serve(struct softnic_engine *e, struct softnic_shared *s)
         if (found == SOFTNIC_NOTHING) {
             return;
         }
-        help(&s->work, found);
+        help(e, &s->work, found, is_timed);
     }
 }
 
@@ -141,6 +154,7 @@ TERN_KERNEL(softnic, struct softnic_crew, p)
     }
     if (tid() == 0) {
         s->work.asked = SOFTNIC_NOTHING;
+        s->work.is_ahead = 0;
         s->work.hand.local = s->work.hand.remote = nothing;
         softnic_clear(&s->work.hand.list);
     }

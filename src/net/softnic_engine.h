@@ -65,24 +65,28 @@ enum {
  * last of them if it is longer. A ring of a power of two holds it. */
 enum { SOFTNIC_BRING = SOFTNIC_BATCH + 1, SOFTNIC_NEAR_BLOCKS = 2 * SOFTNIC_BATCH };
 
+/* Flights without a model: of a batch and the next. A power of two. */
+enum { SOFTNIC_FREE_FLIGHTS = 2 * SOFTNIC_BATCH };
+
 /* What a step leaves for the next, or for whoever helps; all 0 to begin with. */
 struct softnic_work {
     struct softnic_qp *qp;
     uint32_t asked; /* SOFTNIC_*, by the last step */
     uint32_t num_near,
-        num_first;      /* blocks that come near; of them, from the first on, entries may begin at */
-    uint32_t num, done; /* entries that arrive together, and how many have, but for copies */
-    uint64_t until;     /* the sender is taken */
+        num_first;               /* blocks that come near; of them, from the first on, entries may begin at */
+    uint32_t num, done;          /* entries that arrive together, and how many have, but for copies */
+    uint32_t is_ahead, reserved; /* the queue pair's next entries have been decoded already */
+    uint64_t until;              /* the sender is taken */
     struct softnic_hand hand;
     struct vec16 near[SOFTNIC_NEAR_BLOCKS * WQE_BLOCK_SEGMENTS] __attribute__((aligned(WQE_BLOCK_BYTES)));
-    struct softnic_flight flights[SOFTNIC_BATCH]; /* without a model */
+    struct softnic_flight flights[SOFTNIC_FREE_FLIGHTS]; /* without a model */
 };
 
 TERN_DEVICE struct softnic_flight *softnic_flight_of(struct softnic_work *w, uint64_t number)
 {
     struct softnic_flight *flights = w->qp->flights;
     return flights != NULL ? &flights[number & (SOFTNIC_FLIGHTS - 1)]
-                           : &w->flights[number & (SOFTNIC_BATCH - 1)];
+                           : &w->flights[number & (SOFTNIC_FREE_FLIGHTS - 1)];
 }
 
 /* A kernel's block has these in shared memory (kernels/softnic.c), if its engine has no more queue pairs. */
@@ -124,14 +128,28 @@ TERN_DEVICE int softnic_find_entries(struct softnic_engine *e, struct softnic_wo
     return 1;
 }
 
-/* Copies what is posted, as far as it is to be decoded now. Thread `index` of `count`, as the following. */
+/* Copies what is posted, as far as it is to be decoded now. Thread `index` of `count`, as the following: what
+ * a warp brings is on its way together. */
 TERN_DEVICE void softnic_bring(struct softnic_work *w, uint32_t index, uint32_t count)
 {
+    enum { EACH = 3 }; /* of a warp: SOFTNIC_BRING blocks */
     const struct wqe_ring near = wqe_ring_of(w->near, SOFTNIC_NEAR_BLOCKS), ring = w->qp->ring;
-    const uint32_t first = (uint32_t)w->qp->fetched;
+    const uint32_t first = (uint32_t)w->qp->fetched, num = w->num_near * WQE_BLOCK_SEGMENTS;
     TERN_ROLLED
-    for (uint32_t k = index; k < w->num_near * WQE_BLOCK_SEGMENTS; k += count) {
-        st_vec16(wqe_segment(&near, first, k), ld_vec16(wqe_segment(&ring, first, k)));
+    for (uint32_t i = index; i < num; i += EACH * count) {
+        struct vec16 v[EACH];
+        TERN_UNROLL
+        for (uint32_t k = 0; k < EACH; k++) {
+            if (i + k * count < num) {
+                v[k] = ld_vec16(wqe_segment(&ring, first, i + k * count));
+            }
+        }
+        TERN_UNROLL
+        for (uint32_t k = 0; k < EACH; k++) {
+            if (i + k * count < num) {
+                st_vec16(wqe_segment(&near, first, i + k * count), v[k]);
+            }
+        }
     }
 }
 
@@ -288,18 +306,30 @@ TERN_DEVICE int softnic_land_all(struct softnic_engine *e, struct softnic_work *
 
 /* ---- Steps ---- */
 
+/* An engine that looks ahead again and again would stay with one queue pair: so often it goes on. */
+enum { SOFTNIC_STAYS_IN = 4 };
+
 /* One look at one queue pair, or what is left of the last one when what it asked for has been done, by
- * threads that this one has synchronised with. The engine has some queue pairs. `now` in ns. */
+ * threads that this one has synchronised with. The engine has some queue pairs. `now` in ns.
+ *
+ * While words of a list are on their way, the engine may look ahead: softnic_find_entries, then is_ahead if
+ * there are some, bring, decode. Nothing is taken by that, and it may be forgotten. */
 TERN_DEVICE int softnic_step(struct softnic_engine *e, struct softnic_work *w, uint64_t now)
 {
     int worked = w->asked != SOFTNIC_NOTHING;
     now = softnic_ticks(now);
-    if (w->asked == SOFTNIC_NOTHING) {
+    if (w->asked == SOFTNIC_NOTHING && w->is_ahead &&
+        (e->num == 1 || softnic_draw(e, SOFTNIC_STAYS_IN) != 0)) {
+        w->asked = SOFTNIC_ENTRIES;
+    } else if (w->asked == SOFTNIC_NOTHING) {
         w->qp = e->qps + softnic_draw(e, e->num) * e->step;
         if (softnic_find_entries(e, w, now)) {
             w->asked = SOFTNIC_ENTRIES;
             return SOFTNIC_ENTRIES;
         }
+    }
+    if (w->asked != SOFTNIC_COPIES) {
+        w->is_ahead = 0;
     }
     if (w->asked == SOFTNIC_ENTRIES) {
         softnic_take_off(e, w, now);

@@ -157,12 +157,13 @@ TERN_DEVICE int softnic_rc_post(struct softnic_rc_qp *qp)
 TERN_DEVICE int softnic_rc_complete(struct softnic_card *card, struct softnic_rc_qp *qp)
 {
     struct rc_completion done;
-    int is_over = rc_requester_peek(&qp->requester, &done), hold;
-    if (!is_over || softnic_must_release(qp->front)) {
+    int hold;
+    if (!rc_requester_peek(&qp->requester, &done)) {
         softnic_release(qp->front);
-    }
-    if (!is_over) {
         return 0;
+    }
+    if (softnic_must_release(qp->front)) {
+        softnic_release(qp->front);
     }
     hold = card->hold_one_in != 0 && softnic_card_draw(card, card->hold_one_in) == 0;
     if (softnic_hold(qp->front, qp->over, &done.entry->op, &done.entry->refusal, done.syndrome) && !hold) {
