@@ -29,7 +29,11 @@
 #define COMBINE_RUN(s)     1u
 #endif
 
-enum { COMBINE_VECS = COMBINE_CHUNK / 512 };
+/* What a warp adds at a time, in a kernel that has no measure of its own. */
+#ifndef COMBINE_PIECE
+#define COMBINE_PIECE COMBINE_CHUNK
+#endif
+enum { COMBINE_VECS = COMBINE_PIECE / 512 };
 
 struct puller {
     const struct combine_args *p;

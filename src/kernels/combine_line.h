@@ -6,8 +6,8 @@
  *
  *   loader   one warp: posts items, the sums that the block makes one after the other, and starts a bulk copy
  *            for each row of an item, whole, or a chunk of it after the other if it is long
- *   adders   each has a KiB of a chunk's columns and adds it of every row, in order; what it has at the end of
- *            an item it writes
+ *   adders   each has a piece of a chunk's columns and adds it of every row, in order; what it has at the
+ *            end of an item it writes
  *   closer   one warp: weights, as many items' at once as its lanes can take, and what follows an item
  *
  * What an item is, the two kinds of block say: line_forward.h, line_home.h. A row goes through a slot,
