@@ -3,7 +3,8 @@
 #
 # The kernels touch no memory that is not theirs, and no shared memory that another thread is at: test programs under
 # compute-sanitizer's memcheck and racecheck, on a GPU.
-# Small shapes, because every access is checked; a long deadline, because every kernel is slow. `make
+# Small shapes, because every access is checked; a long deadline, because every kernel is slow; no NIC in software,
+# which is a kernel that stays, beside which no other begins there. `make
 # check-memcheck` runs this; it is no part of `make check`.
 set -u
 cd "$(dirname "$0")/.." || exit 2
@@ -20,7 +21,7 @@ if ! "$build/bin/tern-info" 2> /dev/null | sed '1,/^machine cuda/d' | grep -q '^
     skip "memcheck: there is no GPU here that Tern can use"
     finish
 fi
-export TERN_MACHINE=cuda TERN_TEST_SCALE=2 TERN_TIMEOUT_MS=60000
+export TERN_MACHINE=cuda TERN_TEST_SCALE=2 TERN_TIMEOUT_MS=60000 TERN_TEST_SANITIZER=1
 
 # checked TOOL PROGRAM...
 checked()
