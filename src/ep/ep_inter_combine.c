@@ -14,12 +14,12 @@ static enum tern_status prepare_line(const struct tern_ep *ep, struct inter_comb
     struct combine_inter_args *k = &x->k;
     struct line_geometry g;
     x->kernel = TERN_KERNEL_combine_inter_bulk;
-    k->c.chunk_bytes = k->c.row_bytes < LINE_PIECE ? k->c.row_bytes : LINE_PIECE;
-    TERN_TRY(terni_tuning_combine_line(&ep->machine->info, k->c.row_bytes, k->c.chunk_bytes,
+    TERN_TRY(terni_tuning_combine_line(&ep->machine->info, k->c.row_bytes,
                                        terni_place_table(&ep->shape, COMBINE_COLUMNS), &g));
     x->geometry = g.all;
     k->c.num_stages = g.all.num_stages;
     k->c.table_bytes = g.all.table_bytes;
+    k->c.chunk_bytes = g.piece;
     k->c.num_pullers = g.adders;
     k->num_lines = g.lines;
     k->line_bytes = g.line_bytes;

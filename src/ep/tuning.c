@@ -37,7 +37,7 @@ struct tuned {
     uint32_t inter_stages;    /* of dispatch across domains: more warps, less deep */
     uint32_t mix_warps, mix_stages;       /* of combine across domains, warps by themselves */
     uint32_t lines, line_adders;          /* likewise, where warps are in lines: of a block, of a line */
-    uint32_t line_slots;                  /* of a line: rows, or parts of them, on their way */
+    uint32_t line_slots, line_piece;      /* of a line: rows, or parts of them, on their way; of an adder */
     uint32_t route_fewest, route_warps;   /* of a block of route */
     uint32_t route_tokens, route_workers; /* a warp, in one step; at most */
 };
@@ -50,9 +50,9 @@ struct tuned {
  *   mix              as many warps as registers allow, stages for the shared memory that they leave
  *   route            16 warps, 8 workers: 20   1 block of 32 warps: 50 */
 static const struct tuned tuned_devices[] = {
-    {TERN_MACHINE_CPU, 0, 2, 4, 2, 3, 4, 2, 3, 2, 2, 3, 1, 2, 4, 3},
-    {TERN_MACHINE_CUDA, 90, 16, 4, 2, 3, 2, MIX_WARPS, 13, LINES, LINE_ADDERS, LINE_SLOTS, 16, 16, 32,
-     ROUTE_MAX_WORKERS},
+    {TERN_MACHINE_CPU, 0, 2, 4, 2, 3, 4, 2, 3, 2, 2, 5, 1024, 1, 2, 4, 3},
+    {TERN_MACHINE_CUDA, 90, 16, 4, 2, 3, 2, MIX_WARPS, 13, LINES, LINE_ADDERS, LINE_SLOTS, LINE_PIECE, 16, 16,
+     32, ROUTE_MAX_WORKERS},
 };
 
 static uint32_t clamp(uint32_t value, uint32_t low, uint32_t high)
@@ -60,17 +60,28 @@ static uint32_t clamp(uint32_t value, uint32_t low, uint32_t high)
     return value < low ? low : value > high ? high : value;
 }
 
+static uint32_t lesser_of(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
 /* A device that nobody measured: as deep as three warps of dispatch, or 16 of combine, can be. */
 static struct tuned computed(const struct machine_info *info)
 {
-    struct tuned t = {info->kind,  info->compute_capability,
-                      16,          0,
-                      2,           0,
-                      2,           MIX_WARPS,
-                      13,          LINES,
-                      LINE_ADDERS, LINE_SLOTS,
-                      16,          16,
-                      32,          ROUTE_MAX_WORKERS};
+    struct tuned t = {info->kind,
+                      info->compute_capability,
+                      16,
+                      0,
+                      2,
+                      0,
+                      2,
+                      MIX_WARPS,
+                      13,
+                      LINES,
+                      LINE_ADDERS,
+                      LINE_SLOTS,
+                      LINE_PIECE,
+                      16,
+                      16,
+                      32,
+                      ROUTE_MAX_WORKERS};
     t.dispatch_stages = clamp(info->max_shared_bytes / (3 * USUAL_ROW), 2, 4);
     t.combine_stages = clamp(info->max_shared_bytes / (16 * USUAL_BATCH), 2, 4);
     return t;
@@ -244,15 +255,15 @@ enum tern_status terni_tuning_combine_inter(const struct machine_info *info, int
 }
 
 enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint32_t row_bytes,
-                                           uint32_t chunk_bytes, uint32_t table_bytes,
-                                           struct line_geometry *x)
+                                           uint32_t table_bytes, struct line_geometry *x)
 {
     struct tuned tuned = tuned_of(info);
     struct geometry *g = &x->all;
-    uint32_t pieces = (row_bytes + chunk_bytes - 1) / chunk_bytes;
+    uint32_t piece = lesser_of(row_bytes, tuned.line_piece), pieces = (row_bytes + piece - 1) / piece;
     uint32_t room = info->max_shared_bytes > table_bytes ? info->max_shared_bytes - table_bytes : 0;
-    x->adders = pieces < tuned.line_adders ? pieces : tuned.line_adders;
-    uint32_t slot = x->adders * chunk_bytes + LINE_SLOT_BYTES;
+    x->piece = piece;
+    x->adders = lesser_of(pieces, tuned.line_adders);
+    uint32_t slot = x->adders * piece + LINE_SLOT_BYTES;
     x->lines = tuned.lines;
     while (x->lines > 1 && room / x->lines < LINE_BYTES + LINE_FEWEST_SLOTS * slot) {
         x->lines--;
@@ -261,7 +272,7 @@ enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint
     g->num_stages = room > LINE_BYTES ? clamp((room - LINE_BYTES) / slot, 0, tuned.line_slots) : 0;
     g->num_threads = (int)(x->lines * (x->adders + 2)) * 32;
     g->table_bytes = table_bytes;
-    x->bars_offset = g->num_stages * x->adders * chunk_bytes;
+    x->bars_offset = g->num_stages * x->adders * piece;
     x->line_bytes =
         (uint32_t)align_up(x->bars_offset + LINE_BYTES + g->num_stages * LINE_SLOT_BYTES, LINE_UNIT);
     g->shared_bytes = table_bytes + x->lines * x->line_bytes;

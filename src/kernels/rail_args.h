@@ -90,7 +90,11 @@ struct combine_inter_args {
 };
 
 /* What a line of combine (combine_line.h) has on its way: items, and rows in slots. */
-enum { LINE_ITEMS = 8, LINE_LETTERS = 32, LINE_PIECE = 2048 /* bytes, that an adder has of a slot */ };
+enum {
+    LINE_ITEMS = 8,
+    LINE_LETTERS = 32,
+    LINE_PIECE = 2048 /* bytes, at most, that an adder has of a slot */
+};
 
 /* An item. Of a forwarder, a message; at home a token, of which the note says no more. */
 struct line_item {
