@@ -26,7 +26,7 @@ class Model:
         random = torch.Generator().manual_seed(1)
 
         def matrices(*shape: int) -> torch.Tensor:
-            made = torch.randn(LAYERS, *shape, generator=random) / HIDDEN**0.5
+            made = torch.randn(LAYERS, *shape, generator=random, device="cpu") / HIDDEN**0.5
             return made.bfloat16().to(comm.device)
 
         num_experts = SHARE * comm.size
@@ -43,7 +43,8 @@ class MicroBatch:
     def __init__(self, ep: tern.EP, model: Model, lane: int) -> None:
         self.ep, self.model, self.lane = ep, model, lane
         random = torch.Generator().manual_seed(100 * ep.comm.rank + lane)
-        self.tokens = torch.randn(TOKENS, HIDDEN, generator=random).bfloat16().to(ep.comm.device)
+        tokens = torch.randn(TOKENS, HIDDEN, generator=random, device="cpu")
+        self.tokens = tokens.bfloat16().to(ep.comm.device)
         self.worst = 0.0
 
     def attend(self, layer: int) -> None:

@@ -27,8 +27,9 @@ class Expert(nn.Module):
     def __init__(self, number: int) -> None:
         super().__init__()
         random = torch.Generator().manual_seed(number)
-        self.up = nn.Parameter(torch.randn(HIDDEN, INNER, generator=random) / HIDDEN**0.5)
-        self.down = nn.Parameter(torch.randn(INNER, HIDDEN, generator=random) / INNER**0.5)
+        up = torch.randn(HIDDEN, INNER, generator=random, device="cpu")
+        down = torch.randn(INNER, HIDDEN, generator=random, device="cpu")
+        self.up, self.down = nn.Parameter(up / HIDDEN**0.5), nn.Parameter(down / INNER**0.5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.silu(x.float() @ self.up) @ self.down
@@ -38,7 +39,7 @@ class Gate(nn.Module):
     def __init__(self, num_experts: int) -> None:
         super().__init__()
         random = torch.Generator().manual_seed(1000)
-        self.weight = nn.Parameter(torch.randn(HIDDEN, num_experts, generator=random))
+        self.weight = nn.Parameter(torch.randn(HIDDEN, num_experts, generator=random, device="cpu"))
 
     def forward(self, x: torch.Tensor) -> "tuple[torch.Tensor, torch.Tensor]":
         return (x.float() @ self.weight).softmax(-1).topk(TOPK)
@@ -78,7 +79,7 @@ class Dense(nn.Module):
 
 def tokens_of(rank: int, device: torch.device) -> torch.Tensor:
     random = torch.Generator().manual_seed(2000 + rank)
-    x = torch.randn(TOKENS, HIDDEN, generator=random).bfloat16()
+    x = torch.randn(TOKENS, HIDDEN, generator=random, device="cpu").bfloat16()
     return x.to(device).requires_grad_()
 
 

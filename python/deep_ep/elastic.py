@@ -233,13 +233,15 @@ class ElasticBuffer:
                 )
                 ids = topk_idx.clone() if do_handle_copy else topk_idx
                 plan = self._plan(ids, num_experts, most, do_expand, expert_alignment or 1)
+                told = self._tell(ids, num_experts)
+                if do_expand and do_cpu_sync is not False:
+                    plan.most_rows = self._most_expanded(told, plan.alignment)
             else:
                 plan = handle.plan
             self._reserve(plan, parts)
             route = self._routes.route(plan)
             counts: List[int] = []
             if handle is None:
-                told = self._tell(ids, num_experts)
                 num_recv = self.num_ranks * most
                 if do_cpu_sync is not False:
                     known = route.counts
@@ -291,7 +293,7 @@ class ElasticBuffer:
         self, ids: torch.Tensor, num_experts: int, most: int, by_expert: bool, alignment: int
     ) -> Plan:
         """With room for all that can come."""
-        rows = most_rows = self.num_ranks * most
+        rows = self.num_ranks * most
         if by_expert:
             share = num_experts // self.num_ranks
             rows = rows * min(int(ids.shape[1]), share) + (alignment - 1) * share
@@ -300,7 +302,7 @@ class ElasticBuffer:
             num_experts,
             ids,
             num_rows=rows,
-            most_rows=most_rows,
+            most_rows=rows,
             most_tokens=most,
             layout="expert" if by_expert else "rank",
             alignment=alignment,
@@ -333,6 +335,12 @@ class ElasticBuffer:
             ids, num_experts, self.num_ranks, NODE_RANKS
         )
         return self._exchange.run([per_rank, per_expert])
+
+    def _most_expanded(self, told: torch.Tensor, alignment: int) -> int:
+        """The most expanded rows that a rank receives, padding included. Waits for what was told."""
+        self._exchange.wait()
+        counts = told.cpu()[:, self.num_ranks :].sum(0).view(self.num_ranks, -1)
+        return max(sum(_up(number, alignment) for number in share) for share in counts.tolist())
 
     def combine(
         self,
@@ -372,7 +380,7 @@ class ElasticBuffer:
             given = tuple(bias for bias in biases if bias is not None)
             try:
                 sums = route.plain_combine(x, topk_weights, given, None, sms)
-            except tern.NoSpace:  # more rows by expert than staging takes
+            except tern.NoSpace:  # more rows than the dispatch gave, and than staging takes
                 x = comm.empty(x.shape, x.dtype).copy_(x)
                 if topk_weights is not None:
                     topk_weights = comm.empty(topk_weights.shape, topk_weights.dtype).copy_(

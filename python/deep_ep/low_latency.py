@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 import torch
 
 import tern
+from tern import low_latency
 from tern.tensors import capturing
 
 from . import config
@@ -104,14 +105,21 @@ class LowLatency:
 
         def send() -> "tern.Batch":
             with torch.no_grad():
-                batch = ep.ll_dispatch(
+                batch = low_latency.dispatch(
+                    ep,
                     x,
                     topk_idx,
-                    max_tokens=num_max_tokens,
-                    cast=cast,
-                    lane=lane,
-                    hook=with_hook,
-                    wait_ns=wait_stats,
+                    None,
+                    num_max_tokens,
+                    cast,
+                    "expert",
+                    "combine",
+                    lane,
+                    with_hook,
+                    None,
+                    wait_stats,
+                    None,
+                    apart=True,
                 )
                 if stats is not None and not with_hook:
                     stats.add_(batch.counts)

@@ -113,8 +113,9 @@ def _batch(comm: Communicator, tokens: int, given: Any) -> Tuple[Any, Any, Any]:
     import torch
 
     random = torch.Generator().manual_seed(1000 * tokens + comm.rank)
-    x = torch.randn(tokens, given.hidden, generator=random).bfloat16()
-    ids = torch.rand(tokens, given.experts, generator=random).argsort(1)[:, : given.topk]
+    x = torch.randn(tokens, given.hidden, generator=random, device="cpu").bfloat16()
+    scores = torch.rand(tokens, given.experts, generator=random, device="cpu")
+    ids = scores.argsort(1)[:, : given.topk]
     weights = torch.ones(tokens, given.topk)
     return tuple(tensor.contiguous().to(comm.device) for tensor in (x, ids, weights))
 

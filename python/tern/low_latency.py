@@ -4,7 +4,7 @@
 
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from . import tensors
 from .errors import BadState, Unsupported
@@ -21,6 +21,8 @@ _WEIGHTS = ("combine", "dispatch")
 _COMPRESSIONS = (None, "fp8", "log10")
 _SEND, _RECEIVE = 1, 2
 Make = Callable[[], "torch.Tensor"]
+Part = Tuple[Any, ...]  # shape, first element, type; (): none
+_LINE = 32  # parts of a block begin at a multiple of so many words
 
 
 @dataclass
@@ -31,9 +33,11 @@ class Batch:
     x: Any  # [L, R * T, H]; layout "rank": [R * T, H]
     # of a cast: [L, R * T, words], the rows of a word together; layout "rank": [R * T, words]
     scales: Any
-    counts: Any  # int32 [L] rows of each expert; layout "rank": [R] rows from each source
-    ranges: Any  # int64 [L, R]: first row << 32 | number; layout "rank": None
-    source: Any  # int32 [L, R * T] token at its source; layout "rank": [R * T]
+    block: Any  # the memory of the next three, which are made when they are first looked at
+    # int32 [L] rows of each expert; layout "rank": [R] rows from each source
+    counts: Any = field(init=False)
+    ranges: Any = field(init=False)  # int64 [L, R]: first row << 32 | number; layout "rank": None
+    source: Any = field(init=False)  # int32 [L, R * T] token at its source; layout "rank": [R * T]
     topk_idx: Any  # layout "rank": [R * T, topk], local experts or -1; else None
     topk_weights: Any  # likewise, their weights; None if there were none
     hook: Optional[Callable[[], None]]  # receives; None if all is there
@@ -41,7 +45,16 @@ class Batch:
     num_tokens: int = 0
     topk: int = 0
     weights: str = "combine"
-    layout: str = field(default="expert")
+    layout: str = "expert"
+    parts: Optional[Dict[str, Part]] = field(default=None, repr=False)  # of the block
+
+    def __getattr__(self, name: str) -> Any:
+        parts = self.__dict__.get("parts") or {}
+        if name not in parts:
+            raise AttributeError(f"a batch has no {name}")
+        made = tensors.part_of(self.block, *parts[name]) if parts[name] else None
+        setattr(self, name, made)
+        return made
 
 
 class Plan(NamedTuple):
@@ -54,9 +67,12 @@ class Plan(NamedTuple):
     # What makes each output.
     x: Make
     scales: Optional[Make]
-    counts: Make
-    source: Make
-    ranges: Optional[Make]  # by expert
+    block: Make
+    parts: Dict[str, Part]
+    apart: Tuple[Make, Optional[Make], Make]  # counts, ranges, source
+    counts: int  # bytes of the block before them, likewise; the ranges come first
+    source: int
+    ranges: bool  # by expert
     topk_idx: Optional[Make]  # by rank
     topk_weights: Optional[Make]
 
@@ -75,7 +91,10 @@ def dispatch(
     sum_counts: Optional[Tensor],
     wait_ns: Optional[Tensor],
     num_sms: Optional[int],
+    apart: bool = False,
 ) -> Batch:
+    """apart: makes counts, ranges and source at once, as tensors of their own, which cost less than
+    parts of a block for a caller that looks at all of them."""
     comm = ep.comm
     device, plain = comm.device, comm.torch.Tensor
     tokens = x if type(x) is plain else tensors.look("x", x)
@@ -111,16 +130,24 @@ def dispatch(
         wait_ns = _statistics(ep, "wait_ns", wait_ns, comm.size)
     got = plan.x()
     scales = None if plan.scales is None else plan.scales()
-    counts, source = plan.counts(), plan.source()
-    ranges = None if plan.ranges is None else plan.ranges()
+    block = counts = ranges = source = None
+    if apart:
+        make_counts, make_ranges, make_source = plan.apart
+        counts, source = make_counts(), make_source()
+        ranges = None if make_ranges is None else make_ranges()
+        at_counts, at_source = counts.data_ptr(), source.data_ptr()
+        at_ranges = None if ranges is None else ranges.data_ptr()
+    else:
+        block = plan.block()
+        first = block.data_ptr()
+        at_counts, at_source = first + plan.counts, first + plan.source
+        at_ranges = first if plan.ranges else None
     got_idx = None if plan.topk_idx is None else plan.topk_idx()
     got_weights = None if plan.topk_weights is None else plan.topk_weights()
     batch = Batch(
         got,
         scales,
-        counts,
-        ranges,
-        source,
+        block,
         got_idx,
         got_weights,
         None,
@@ -129,7 +156,10 @@ def dispatch(
         plan.topk,
         weights,
         layout,
+        plan.parts,
     )
+    if apart:
+        batch.counts, batch.ranges, batch.source = counts, ranges, source
     call = ep.raw.ll_dispatch
     values = (
         tokens.data_ptr(),
@@ -140,9 +170,9 @@ def dispatch(
         None if wait_ns is None else wait_ns.data_ptr(),
         got.data_ptr(),
         None if scales is None else scales.data_ptr(),
-        counts.data_ptr(),
-        None if ranges is None else ranges.data_ptr(),
-        source.data_ptr(),
+        at_counts,
+        at_ranges,
+        at_source,
         None if got_idx is None else got_idx.data_ptr(),
         None if got_weights is None else got_weights.data_ptr(),
     )
@@ -150,7 +180,8 @@ def dispatch(
     latest = ep.lanes[lane] = weakref.ref(batch)
     ep.settle()
     if hook:
-        written = (got, scales, counts, ranges, source, got_idx, got_weights, sum_counts, wait_ns)
+        written = (got, scales, got_idx, got_weights, sum_counts, wait_ns)
+        written += (block,) if block is not None else (counts, ranges, source)
         kept = ((tokens, ids, topk_weights), written)
         batch.hook = _hook(ep, call, (plan.prepared, lane, _RECEIVE) + values, lane, latest, kept)
     elif sum_counts is not None or wait_ns is not None:
@@ -208,6 +239,10 @@ def _plan(
         kind = torch.int32 if is_packed else torch.float32
         strides = (1, rows) if by_rank else (rows * words, 1, rows)  # the rows of a word together
         scales = make(first + (rows, words), kind, strides)
+    num_counts = num_ranks if by_rank else ep.num_local_experts
+    at_counts = 0 if by_rank else _lines(2 * ep.num_local_experts * num_ranks)
+    at_source = at_counts + _lines(num_counts)
+    num_words = at_source + (rows if by_rank else ep.num_local_experts * rows)
     wide = torch.bfloat16 if cast is None else getattr(torch, "float8_e4m3fn", torch.uint8)
     return Plan(
         num_tokens,
@@ -215,14 +250,30 @@ def _plan(
         prepared,
         x=make(first + (rows, hidden), wide),
         scales=scales,
-        counts=make((num_ranks,) if by_rank else first, torch.int32),
-        source=make(first + (rows,), torch.int32),
-        ranges=None if by_rank else make(first + (num_ranks,), torch.int64),
+        block=make((_lines(num_words),), torch.int32),
+        parts={
+            "counts": ((num_counts,), at_counts, torch.int32),
+            "source": (first + (rows,), at_source, torch.int32),
+            "ranges": () if by_rank else (first + (num_ranks,), 0, torch.int64),
+        },
+        apart=(
+            make((num_counts,), torch.int32),
+            None if by_rank else make(first + (num_ranks,), torch.int64),
+            make(first + (rows,), torch.int32),
+        ),
+        counts=4 * at_counts,
+        source=4 * at_source,
+        ranges=not by_rank,
         topk_idx=make((rows, topk), torch.int32) if by_rank else None,
         topk_weights=(
             make((rows, topk), torch.float32) if by_rank and topk_weights is not None else None
         ),
     )
+
+
+def _lines(words: int) -> int:
+    """Words of whole lines."""
+    return -(-words // _LINE) * _LINE
 
 
 def combine(

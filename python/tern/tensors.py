@@ -220,6 +220,20 @@ def fast_empty(device: "torch.device") -> Optional[Callable[..., "torch.Tensor"]
     return getattr(guards, f"_empty_strided_{device.type}", None)
 
 
+def part_of(
+    block: "torch.Tensor", shape: Tuple[int, ...], first: int, dtype: "torch.dtype"
+) -> "torch.Tensor":
+    """A dense tensor of the memory of a new, flat one, from its element `first` on, counted in
+    dtype: what the programs of torch's compiler make of their tensors, or else a view."""
+    import torch
+
+    if dtype != block.dtype:
+        block = block.view(dtype)
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    short = getattr(guards, "_reinterpret_tensor", None)
+    return (short or torch.as_strided)(block, shape, dense(shape), first)
+
+
 def dense(shape: Sequence[int]) -> Tuple[int, ...]:
     """The strides of a tensor whose elements lie one after the other."""
     strides, step = [], 1

@@ -24,6 +24,7 @@ class Arguments(RankTest):
         self.ep = tern.EP(
             self.comm, num_experts=4, max_topk=2, max_tokens=8, hidden=64, ll_tokens=8, ll_hidden=64
         )
+        self.place = self.comm.device
         self.x = torch.ones(4, 64).bfloat16()
         self.ids = torch.tensor([[0, 1], [2, 3], [1, -1], [3, 0]])
         self.weights = torch.full((4, 2), 0.5)
@@ -37,17 +38,22 @@ class Arguments(RankTest):
             call(*args, **keywords)
         return caught.exception
 
+    def route_and_wait(self, ids):
+        """On a GPU faults are told when the object is waited for."""
+        self.ep.route(ids)
+        self.ep.synchronize()
+
     def test_routes(self):
         self.refused(
-            r"topk_idx is float32 \[4, 2\] on cpu: it must be int64 or int32 "
-            r"\[tokens, topk\] on cpu, dense",
+            rf"topk_idx is float32 \[4, 2\] on {self.place}: it must be int64 or int32 "
+            rf"\[tokens, topk\] on {self.place}, dense",
             self.ep.route,
             self.weights,
         )
         self.refused(
-            r"topk_idx is int64 \[2, 4\] on cpu with strides \[1, 2\]", self.ep.route, self.ids.t()
+            rf"topk_idx is int64 \[2, 4\] on {self.place} with strides \[1, 2\]", self.ep.route, self.ids.t()
         )
-        self.refused(r"topk_idx is int64 \[8\] on cpu", self.ep.route, self.ids.reshape(-1))
+        self.refused(rf"topk_idx is int64 \[8\] on {self.place}", self.ep.route, self.ids.reshape(-1))
         self.refused(r"topk_idx is a list: it must be a tensor", self.ep.route, [[0]])
         self.refused(
             r"layout is 'row': it must be one of 'rank', 'expert'",
@@ -68,12 +74,12 @@ class Arguments(RankTest):
     def test_dispatch_and_combine(self):
         route = self.ep.route(self.ids)
         self.refused(
-            r"x is bfloat16 \[3, 64\] on cpu: it must be bfloat16 \[4, columns\]",
+            rf"x is bfloat16 \[3, 64\] on {self.place}: it must be bfloat16 \[4, columns\]",
             route.dispatch,
             self.x[:3],
         )
         self.refused(
-            r"x is float32 \[4, 64\] on cpu: it must be bfloat16",
+            rf"x is float32 \[4, 64\] on {self.place}: it must be bfloat16",
             route.dispatch,
             self.x.float(),
             cast="fp8",
@@ -105,7 +111,7 @@ class Arguments(RankTest):
         call = self.ep.ll_dispatch
         self.refused(r"x is float32 \[4, 64\]", call, self.x.float(), self.ids)
         self.refused(
-            r"topk_idx is int64 \[3, 2\] on cpu: it must be int64 or int32 \[4, topk\]",
+            rf"topk_idx is int64 \[3, 2\] on {self.place}: it must be int64 or int32 \[4, topk\]",
             call,
             self.x,
             self.ids[:3],
@@ -358,7 +364,7 @@ class Arguments(RankTest):
     def test_reset_makes_an_object_as_new(self):
         ids = self.ids.clone()
         ids[2, 0] = 5
-        self.assertEqual(self.refused("5", self.ep.route, ids).fault.seen, 5)
+        self.assertEqual(self.refused("5", self.route_and_wait, ids).fault.seen, 5)
         self.ep.reset()
         self.assertIsNone(self.ep.fault)
         self.assertTrue(torch.equal(self.ep.route(self.ids).dispatch(self.x).x, self.x))
@@ -397,7 +403,7 @@ class Arguments(RankTest):
     def test_ids_out_of_range_are_the_fault_of_no_other_call(self):
         ids = self.ids.clone()
         ids[0, 0] = 4
-        self.assertEqual(self.refused("4", self.ep.route, ids).fault.seen, 4)
+        self.assertEqual(self.refused("4", self.route_and_wait, ids).fault.seen, 4)
         route = self.ep.route(self.ids)
         error = self.refused("max_row_bytes", route.dispatch, self.x.float(), num_rows=4)
         self.assertIsNone(error.fault)

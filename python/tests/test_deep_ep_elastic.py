@@ -165,6 +165,29 @@ class Elastic(unittest.TestCase):
             with self.assertRaises(AssertionError):
                 self.buffer.dispatch(self.x, handle=handle, do_expand=True, expert_alignment=1)
 
+    def test_expanded_rows_that_are_more_than_the_buffers(self):
+        """Alignment makes many of few: they fit neither the window nor what staging begins with."""
+        hidden, alignment = 1024, 8192
+        x = self.x.repeat(1, hidden // HIDDEN)
+        wanted, offsets = ref.expert_rows(self.all_ids, self.rank, self.share, alignment)
+        self.buffer.allow_multiple_reduction = False
+        for sync in (True, False):
+            recv, _, weights, handle, _ = self.dispatch(
+                x, do_expand=True, expert_alignment=alignment, do_cpu_sync=sync
+            )
+            self.assertGreater(recv.numel() * 2, 2**24)
+            self.assertEqual(len(recv) == len(wanted), sync)
+            for first, num in zip(offsets, self.counts()):
+                for i in range(first, first + num):
+                    source, token, _ = wanted[i]
+                    self.equal(recv[i, :HIDDEN], self.batches[source][0][token])
+            again = self.buffer.dispatch(x, handle=handle, do_expand=True)[0]
+            for first, num in zip(offsets, self.counts()):
+                self.equal(again[first : first + num], recv[first : first + num])
+            sums, _, _ = self.buffer.combine(recv.clone(), handle)
+            chosen = (self.ids >= 0).sum(1, keepdim=True)
+            self.equal(sums, (x.float() * chosen).bfloat16())
+
     def test_rows_that_are_not_those_of_the_handle(self):
         recv, _, weights, handle, _ = self.dispatch(do_expand=True)
         for given, sentence in (

@@ -145,10 +145,32 @@ class LowLatency(RankTest):
         with self.assertRaises(tern.BadState):
             self.ep.ll_combine(got, got.x, self.weights)
 
+    def test_counts_ranges_and_source_are_of_one_block(self):
+        """Made when they are looked at, once, and they outlive their batch."""
+        got = self.ep.ll_dispatch(self.x, self.ids)
+        self.assertFalse({"counts", "ranges", "source"} & set(vars(got)))
+        begin, size = got.block.data_ptr(), 4 * got.block.numel()
+        places = []
+        for tensor in (got.ranges, got.counts, got.source):
+            self.assertTrue(tensor.is_contiguous())
+            places.append((tensor.data_ptr(), tensor.numel() * tensor.element_size()))
+        self.assertEqual(places[0][0], begin)
+        for (at, length), (after, _) in zip(places, places[1:] + [(begin + size, 0)]):
+            self.assertLessEqual(at + length, after)
+        counts = got.counts
+        self.assertIs(got.counts, counts)
+        numbers = (got.ranges & 0xFFFFFFFF).sum(1)
+        with self.assertRaisesRegex(AttributeError, "a batch has no sources"):
+            got.sources
+        del got
+        gc.collect()
+        others = [torch.full((4096,), -7, dtype=torch.int32) for _ in range(8)]
+        self.assertEqual(counts.tolist(), numbers.tolist(), len(others))
+
     def test_hook_keeps_all_that_it_receives(self):
         """Every output of a batch that is gone is still there for its hook, and none after it."""
         got = self.ep.ll_dispatch(self.x, self.ids, hook=True)
-        outputs = [weakref.ref(t) for t in (got.x, got.counts, got.ranges, got.source)]
+        outputs = [weakref.ref(t) for t in (got.x, got.block)]
         hook = got.hook
         del got
         gc.collect()
