@@ -2,7 +2,7 @@
  *
  * tern_device.h - put, get, signals, atomics, waits and barriers for kernels. A kernel takes a struct
  * tern_net by value, which the host has from tern_net_view (tern_net.h), and gives its address to the calls
- * below:
+ * below. Without __grid_constant__ each thread copies the view to memory of its own first:
  *
  *     __global__ void send(const __grid_constant__ struct tern_net net, char *to, char *row, void *flag)
  *     {

@@ -8,8 +8,9 @@
 
 enum { FEWEST_BLOCKS = 2 };
 
-/* A block is some lines of warps. */
-static enum tern_status prepare_line(const struct tern_ep *ep, struct inter_combine *x)
+/* A block is some lines of warps. A line's loader looks after 32 streams at most: *fits is whether these do.
+ */
+static enum tern_status prepare_line(const struct tern_ep *ep, struct inter_combine *x, int *fits)
 {
     struct combine_inter_args *k = &x->k;
     struct line_geometry g;
@@ -24,8 +25,9 @@ static enum tern_status prepare_line(const struct tern_ep *ep, struct inter_comb
     k->num_lines = g.lines;
     k->line_bytes = g.line_bytes;
     k->bars_offset = g.bars_offset;
-    k->roles = terni_tuning_line_roles(terni_inter_streams(ep), x->num_blocks);
-    return terni_inter_check_warps(ep, k->roles.forwarders * g.lines);
+    k->roles = terni_tuning_line_roles(terni_inter_streams(ep), g.lines, x->num_blocks);
+    *fits = terni_inter_streams(ep) <= k->roles.forwarders * g.lines * 32;
+    return TERN_OK;
 }
 
 /* Every warp is one by itself; with few tokens each takes parts of them. */
@@ -59,6 +61,7 @@ enum tern_status terni_inter_combine_prepare(struct tern_route *route, uint32_t 
     struct combine_inter_args *k = &x->k;
     int narrow = c->topk <= 32 && ep->shape.domain_ranks <= 32 && ep->shape.num_domains <= 32;
     uint32_t chunks = (c->row_bytes + c->chunk_bytes - 1) / c->chunk_bytes;
+    int fits = 0;
     memset(x, 0, sizeof(*x));
     k->c = *c;
     k->weights_offset = message.weights_offset;
@@ -68,8 +71,10 @@ enum tern_status terni_inter_combine_prepare(struct tern_route *route, uint32_t 
     k->c.parts = 1;
     k->c.part_chunks = chunks;
     if (bulk && narrow) {
-        TERN_TRY(prepare_line(ep, x));
-    } else {
+        TERN_TRY(prepare_line(ep, x, &fits));
+    }
+    if (!fits) {
+        k->c.chunk_bytes = c->chunk_bytes;
         TERN_TRY(prepare_warps(ep, x, bulk, chunks));
     }
     k->c.f.message.num_blocks = x->num_blocks;

@@ -65,23 +65,9 @@ static uint32_t lesser_of(uint32_t a, uint32_t b) { return a < b ? a : b; }
 /* A device that nobody measured: as deep as three warps of dispatch, or 16 of combine, can be. */
 static struct tuned computed(const struct machine_info *info)
 {
-    struct tuned t = {info->kind,
-                      info->compute_capability,
-                      16,
-                      0,
-                      2,
-                      0,
-                      2,
-                      MIX_WARPS,
-                      13,
-                      LINES,
-                      LINE_ADDERS,
-                      LINE_SLOTS,
-                      LINE_PIECE,
-                      16,
-                      16,
-                      32,
-                      ROUTE_MAX_WORKERS};
+    struct tuned t = tuned_devices[1]; /* but for what shared memory decides */
+    t.kind = info->kind;
+    t.capability = info->compute_capability;
     t.dispatch_stages = clamp(info->max_shared_bytes / (3 * USUAL_ROW), 2, 4);
     t.combine_stages = clamp(info->max_shared_bytes / (16 * USUAL_BATCH), 2, 4);
     return t;
@@ -284,8 +270,9 @@ enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint
     return TERN_OK;
 }
 
-/* One for each warp of combine's forwarders, so that dispatch's, which are fewer and have less to do, look
- * after one or two; with many blocks one for each of dispatch's. Two warps can look after all, where an
+/* One for each warp of half the blocks, if each were MIX_WARPS that add, so that dispatch's forwarders, which
+ * are fewer, look after one or two, and lines of combine after two; with many blocks one for each of
+ * dispatch's. Two warps can look after all, where an
  * operation has few blocks. */
 uint32_t terni_tuning_streams(uint32_t num_blocks, uint32_t num_domains)
 {
@@ -294,16 +281,19 @@ uint32_t terni_tuning_streams(uint32_t num_blocks, uint32_t num_domains)
     return (warps + num_domains - 2) / (num_domains - 1);
 }
 
-/* A rail moves a message within this rank's memory; a forwarder moves it to, or adds, some rows of its
- * domain, as own senders and home do with this rank's tokens. Warps beyond the streams would find nothing to
- * do. `warps`: of a block. */
-struct inter_roles terni_tuning_line_roles(uint32_t num_streams, uint32_t num_blocks)
+/* No more forwarders than let the line with most streams have fewest. `lines`: of a block. */
+struct inter_roles terni_tuning_line_roles(uint32_t num_streams, uint32_t lines, uint32_t num_blocks)
 {
     struct inter_roles r = {0, 0, 0};
-    r.forwarders = clamp(num_blocks / 2, 1, num_streams);
+    uint32_t most = num_blocks / 2 * lines, each = (num_streams + most - 1) / most;
+    r.forwarders = ((num_streams + each - 1) / each + lines - 1) / lines;
     r.own = num_blocks - r.forwarders;
     return r;
 }
+
+/* A rail moves a message within this rank's memory; a forwarder moves it to, or adds, some rows of its
+ * domain, as own senders and home do with this rank's tokens. Warps beyond the streams would find nothing to
+ * do. `warps`: of a block. */
 
 struct inter_roles terni_tuning_roles(uint32_t num_streams, uint32_t warps, uint32_t num_blocks,
                                       int has_rails)

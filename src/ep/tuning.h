@@ -38,15 +38,16 @@ enum tern_status terni_tuning_dispatch_inter(const struct machine_info *info, in
                                              struct inter_geometry *g);
 enum tern_status terni_tuning_combine_inter(const struct machine_info *info, int bulk, uint32_t most_warps,
                                             uint32_t stage_bytes, uint32_t table_bytes, struct geometry *g);
-/* Combine by lines (combine_line.h); a slot holds `piece` bytes for each adder. num_stages: slots of a line. */
+/* Combine by lines (combine_line.h); a slot holds `piece` bytes for each adder. num_stages: slots of a line.
+ */
 struct line_geometry {
     struct geometry all;
     uint32_t lines, adders, piece, line_bytes, bars_offset;
 };
 enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint32_t row_bytes,
                                            uint32_t table_bytes, struct line_geometry *g);
-/* How it shares its blocks out. */
-struct inter_roles terni_tuning_line_roles(uint32_t num_streams, uint32_t num_blocks);
+/* How it shares its blocks out, 2 at least. */
+struct inter_roles terni_tuning_line_roles(uint32_t num_streams, uint32_t lines, uint32_t num_blocks);
 /* How many streams to each rail peer keep the warps of so many blocks busy. */
 uint32_t terni_tuning_streams(uint32_t num_blocks, uint32_t num_domains);
 /* How an operation shares its blocks, of `warps` each, out; has_rails: of dispatch. */

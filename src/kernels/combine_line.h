@@ -296,7 +296,9 @@ TERN_DEVICE uint32_t line_take(const struct line *l, uint32_t most, int waits)
 {
     uint32_t num = 0, place = l->place, lap = l->place_lap;
     while (num < most && place < LINE_ITEMS) { /* those behind the ring's end are for the next time */
-        int is = (num != 0 && l->items[place - 1].over) ? 0 : mbar_test(l->posted + place, lap & 1);
+        int is = num != 0 && l->items[place - 1].over ? 0
+                 : num == 0 && waits                  ? mbar_test(l->posted + place, lap & 1)
+                                                      : mbar_poll(l->posted + place, lap & 1);
         if (!warp_any(!is)) {
             num++;
             place++;

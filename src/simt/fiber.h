@@ -69,6 +69,7 @@ void mbar_init(uint64_t *bar, uint32_t count);
 void fence_mbar_init(void);
 void mbar_expect(uint64_t *bar, uint32_t bytes);
 int mbar_test(uint64_t *bar, uint32_t parity);
+TERN_DEVICE int mbar_poll(uint64_t *bar, uint32_t parity) { return mbar_test(bar, parity); }
 void bulk_load(void *shared, const void *global, uint32_t bytes, uint64_t *bar);
 void bulk_store(void *global, const void *shared, uint32_t bytes);
 void bulk_commit(void);

@@ -392,6 +392,18 @@ TERN_DEVICE int mbar_test(uint64_t *bar, uint32_t parity)
     return (int)done;
 }
 
+TERN_DEVICE int mbar_poll(uint64_t *bar, uint32_t parity)
+{
+    uint32_t done;
+    asm volatile("{\n\t.reg .pred p;\n\t"
+                 "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+                 "selp.u32 %0, 1, 0, p;\n\t}"
+                 : "=r"(done)
+                 : "r"(shared_address(bar)), "r"(parity)
+                 : "memory");
+    return (int)done;
+}
+
 TERN_DEVICE void bulk_load(void *shared, const void *global, uint32_t bytes, uint64_t *bar)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
@@ -424,6 +436,12 @@ TERN_DEVICE void mbar_init(uint64_t *, uint32_t) { __trap(); }
 TERN_DEVICE void fence_mbar_init(void) {}
 TERN_DEVICE void mbar_expect(uint64_t *, uint32_t) { __trap(); }
 TERN_DEVICE int mbar_test(uint64_t *, uint32_t)
+{
+    __trap();
+    return 1;
+}
+
+TERN_DEVICE int mbar_poll(uint64_t *, uint32_t)
 {
     __trap();
     return 1;

@@ -45,7 +45,9 @@
  *                                     cycles instead of 500; the cpu machine takes each for both
  *   void     mbar_init(bar, count)    then fence_mbar_init() before others use it
  *   void     mbar_expect(bar, bytes)  one arrival, and so many bytes to come
- *   int      mbar_test(bar, parity)   1 once the phase with that parity is complete; acquires
+ *   int      mbar_test(bar, parity)   1 once the phase with that parity is complete; acquires. May take its
+ *                                     time to say 0: for loops that have nothing else to do
+ *   int      mbar_poll(bar, parity)   the same at once
  *   void     bulk_load(shared, global, bytes, bar)    asynchronous; 16-byte aligned, multiple of 16
  *   void     bulk_store(global, shared, bytes)        asynchronous, joins this thread's open group
  *   void     bulk_commit()                            closes the group
