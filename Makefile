@@ -495,7 +495,7 @@ help:
 	'make check-asan     the test programs under AddressSanitizer and UndefinedBehaviorSanitizer' \
 	'make check-tsan     the test programs under ThreadSanitizer, and a proof that it is awake' \
 	'make check-gpu      the test programs on the GPUs of this machine' \
-	'make check-memcheck three of them under compute-sanitizer' \
+	'make check-memcheck some of them under compute-sanitizer' \
 	'make fuzz           the decoder of work queue entries under libFuzzer, for SECONDS=60' \
 	'make bench          limits of the machine, then both modes of dispatch and combine beside them' \
 	'make install        into $$(DESTDIR)$$(PREFIX); make uninstall removes it' \
