@@ -26,6 +26,13 @@ enum {
     USUAL_BATCH = 4096
 };
 
+/* ThreadSanitizer follows 8128 fibers: there combine has no more threads than dispatch. */
+#ifdef __SANITIZE_THREAD__
+enum { CPU_LINES = 1, CPU_ADDERS = 1 };
+#else
+enum { CPU_LINES = 2, CPU_ADDERS = 2 };
+#endif
+
 /* What was measured to be best on one kind of device. */
 struct tuned {
     enum tern_machine kind;
@@ -50,7 +57,7 @@ struct tuned {
  *   mix              as many warps as registers allow, stages for the shared memory that they leave
  *   route            16 warps, 8 workers: 20   1 block of 32 warps: 50 */
 static const struct tuned tuned_devices[] = {
-    {TERN_MACHINE_CPU, 0, 2, 4, 2, 3, 4, 2, 3, 2, 2, 5, 1024, 1, 2, 4, 3},
+    {TERN_MACHINE_CPU, 0, 2, 4, 2, 3, 4, 2, 3, CPU_LINES, CPU_ADDERS, 5, 1024, 1, 2, 4, 3},
     {TERN_MACHINE_CUDA, 90, 16, 4, 2, 3, 2, MIX_WARPS, 13, LINES, LINE_ADDERS, LINE_SLOTS, LINE_PIECE, 16, 16,
      32, ROUTE_MAX_WORKERS},
 };
