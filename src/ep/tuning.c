@@ -67,8 +67,6 @@ static uint32_t clamp(uint32_t value, uint32_t low, uint32_t high)
     return value < low ? low : value > high ? high : value;
 }
 
-static uint32_t lesser_of(uint32_t a, uint32_t b) { return a < b ? a : b; }
-
 /* A device that nobody measured: as deep as three warps of dispatch, or 16 of combine, can be. */
 static struct tuned computed(const struct machine_info *info)
 {
@@ -252,10 +250,10 @@ enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint
 {
     struct tuned tuned = tuned_of(info);
     struct geometry *g = &x->all;
-    uint32_t piece = lesser_of(row_bytes, tuned.line_piece), pieces = (row_bytes + piece - 1) / piece;
+    uint32_t piece = clamp(row_bytes, 1, tuned.line_piece), pieces = (row_bytes + piece - 1) / piece;
     uint32_t room = info->max_shared_bytes > table_bytes ? info->max_shared_bytes - table_bytes : 0;
     x->piece = piece;
-    x->adders = lesser_of(pieces, tuned.line_adders);
+    x->adders = clamp(pieces, 1, tuned.line_adders);
     uint32_t slot = x->adders * piece + LINE_SLOT_BYTES;
     x->lines = tuned.lines;
     while (x->lines > 1 && room / x->lines < LINE_BYTES + LINE_FEWEST_SLOTS * slot) {
