@@ -404,9 +404,9 @@ static enum tern_status settle(struct run *r)
                          o->net.warps);
     }
     for (uint32_t k = 0; k < o->net.bytes.num; k++) {
-        if (o->net.bytes.values[k] > drive_area(&r->party)) {
+        if (o->net.bytes.values[k] > drive_area(&r->party, o)) {
             return TERN_FAIL(TERN_INVALID_ARGUMENT, "--bytes %u: a peer has room for %llu here",
-                             o->net.bytes.values[k], (unsigned long long)drive_area(&r->party));
+                             o->net.bytes.values[k], (unsigned long long)drive_area(&r->party, o));
         }
     }
     return TERN_OK;
@@ -450,7 +450,7 @@ enum tern_status drive_run(const struct options *options, struct report *report,
     TERN_TRY(report_begin(report, r.party.first != 0, options->json));
     TERN_TRY(settle(&r));
     progress_init(&r.progress, report->quiet);
-    TERN_TRY(party_open(&r.party, drive_heap_bytes(&r.party)));
+    TERN_TRY(party_open(&r.party, drive_heap_bytes(&r.party, &r.o)));
     r.drive = (struct drive *)calloc(1, sizeof(*r.drive));
     enum tern_status status = run_open(&r);
     free(r.drive);

@@ -43,9 +43,9 @@ struct drive {
 
 /* ---- drive_open.c ---- */
 
-/* Of one block of an area. */
-uint64_t drive_area(const struct party *party);
-uint64_t drive_heap_bytes(const struct party *party);
+/* Of one block of an area. Options are settled: sizes and warps stand there. */
+uint64_t drive_area(const struct party *party, const struct options *options);
+uint64_t drive_heap_bytes(const struct party *party, const struct options *options);
 /* COLLECTIVE. The party is open, and has so much window memory. */
 enum tern_status drive_open(struct drive *d, struct party *party, const struct options *options);
 void drive_close(struct drive *d);

@@ -5,21 +5,42 @@
 #include "drive.h"
 
 #include "core/core.h"
+#include "net/group.h"
 
 #include <string.h>
 
-enum { DEADLINE_MS = 10000 };
+/* Groups of threads take a warp at least. Of MOST_BYTES a rank has one to send and one to receive a peer. */
+enum { DEADLINE_MS = 10000, ROW_BYTES = 14336, USUAL_SMS = 132, MOST_BYTES = 1 << 30 };
 
-uint64_t drive_area(const struct party *party)
+/* Bytes to each peer with which every group of a put or get has one of the largest operations. */
+static uint64_t one_each(const struct options *o, int num_ranks)
 {
-    uint64_t rows = party->num_ranks > 4 ? 2048 : 4096;
-    return party->machine == TERN_MACHINE_CPU ? wire_default_bytes(party->machine, party->num_ranks, 1)
-                                              : 14336 * rows;
+    uint64_t sms = o->sms != 0 ? o->sms : USUAL_SMS, largest = 0;
+    uint64_t groups = sms * (o->net.scope == GROUP_BLOCK ? 1 : o->net.warps);
+    uint64_t peers = num_ranks > 1 ? (uint64_t)num_ranks - 1 : 1;
+    for (uint32_t k = 0; k < o->net.bytes.num; k++) {
+        largest = o->net.bytes.values[k] > largest ? o->net.bytes.values[k] : largest;
+    }
+    return (groups + peers - 1) / peers * largest;
 }
 
-uint64_t drive_heap_bytes(const struct party *party)
+uint64_t drive_area(const struct party *party, const struct options *options)
 {
-    return wire_heap_bytes(party->num_ranks, drive_area(party)) + 8 * (uint64_t)DRIVE_WORDS + 4096;
+    uint64_t rows = party->num_ranks > 4 ? 2048 : 4096, each;
+    if (party->machine == TERN_MACHINE_CPU) {
+        return wire_default_bytes(party->machine, party->num_ranks, 1);
+    }
+    if ((options->command & (COMMAND_PUT | COMMAND_GET)) == 0) {
+        return ROW_BYTES * rows;
+    }
+    each = one_each(options, party->num_ranks);
+    each = each < MOST_BYTES ? each : MOST_BYTES;
+    return ROW_BYTES * (each > ROW_BYTES * rows ? (each + ROW_BYTES - 1) / ROW_BYTES : rows);
+}
+
+uint64_t drive_heap_bytes(const struct party *party, const struct options *options)
+{
+    return wire_heap_bytes(party->num_ranks, drive_area(party, options)) + 8 * (uint64_t)DRIVE_WORDS + 4096;
 }
 
 static enum tern_status open_networks(struct drive *d)
@@ -77,7 +98,7 @@ static enum tern_status open_memory(struct drive *d, int i)
 static enum tern_status open_all(struct drive *d)
 {
     static const struct tern_net none = TERN_NET_INIT;
-    TERN_TRY(wire_open(&d->wire, d->party, drive_area(d->party), d->options->seed));
+    TERN_TRY(wire_open(&d->wire, d->party, drive_area(d->party, d->options), d->options->seed));
     for (int i = 0; i < d->party->num_local; i++) { /* before a NIC that is a kernel stays on the device */
         TERN_TRY(open_memory(d, i));
     }

@@ -65,7 +65,8 @@ example()
 }
 percent='[0-9.]+ %'
 for try in "moe_layer gradients within $percent of the dense layer's, loss [0-9]+ to [0-9]+" \
-    "decode_loop 4 steps of 2 layers, 16 tokens, each within $percent of its experts' sum"; do
+    "decode_loop 4 steps of 2 layers, 16 tokens, each within $percent of its experts' sum" \
+    "decode_graph 8 steps of 2 layers, 16 routings, each within $percent of its experts' sum"; do
     name=${try%% *}
     example "examples/python/$name.py" "${try#* }" && ok "examples/python/$name.py: $(head -n 1 "$scratch/out")" ||
         { cat "$scratch/out" "$scratch/stderr" | sed 's/^/# /'; not_ok "examples/python/$name.py"; }

@@ -198,7 +198,7 @@ class Route:
         empty: Optional[Callable[..., "torch.Tensor"]] = None,
     ) -> Rows:
         """Dispatch without gradients. empty: makes the outputs, of a shape and a type; default: in
-        window memory. Others go through staging."""
+        window memory, or what a CUDA graph has if one is captured. Others go through staging."""
         ep = self.ep
         comm, by_expert = ep.comm, self.layout == "expert"
         device, plain = comm.device, comm.torch.Tensor
@@ -235,6 +235,8 @@ class Route:
             if num_rows is None
             else tensors.number("num_rows", num_rows, 0, 2**31 - 1)
         )
+        if empty is None and num_rows is not None and tensors.capturing(comm):
+            empty = tensors.graph_memory(comm)
         if empty is None:
             made = tensors.windows(comm, rows, plan.shapes, plan.views)
         else:

@@ -19,7 +19,7 @@ from typing import (
     Union,
 )
 
-from .errors import InvalidArgument, Unsupported
+from .errors import BadState, InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
     import torch
@@ -275,10 +275,21 @@ def matrix(comm: "Communicator", like: "torch.Tensor", rows: int, columns: int) 
 def window(comm: "Communicator", shape: Sequence[int], dtype: "torch.dtype") -> "torch.Tensor":
     """A new tensor in window memory, which peers address. Contents undefined. It holds the
     communicator."""
+    if capturing(comm):
+        raise BadState(
+            f"a CUDA graph is being captured, to which window memory cannot belong ({tuple(shape)}): "
+            "make it before"
+        )
     code, bits, is_known = _KINDS.get(dtype) or _kind(dtype)
     place, index = comm.place
     tensor = taker()(comm.raw.alloc(0, tuple(shape), code, bits, place, index, comm.stream()))
     return tensor if is_known else tensor.view(dtype)
+
+
+def graph_memory(comm: "Communicator") -> Callable[..., "torch.Tensor"]:
+    """What makes the outputs of a call in a CUDA graph: torch, whose memory lives as long as the
+    graph. Window memory is another's when its tensor is gone, while the graph still writes it."""
+    return lambda shape, dtype: comm.torch.empty(shape, dtype=dtype, device=comm.device)
 
 
 def row_shapes(

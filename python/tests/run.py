@@ -18,6 +18,7 @@ WORLDS = [
     ("test_gradients", 4, ()),
     ("test_compiled", 2, ()),
     ("test_torch_compile", 2, ()),
+    ("test_graphs", 4, ()),
     ("test_tools", 1, ()),
     ("test_deep_ep_buffer", 1, ()),
     ("test_deep_ep_normal", 4, ()),

@@ -166,7 +166,9 @@ class References(unittest.TestCase):
             owners = scores.topk(topk, 1).indices // share
             goes = torch.zeros((tokens, ranks)).scatter_(1, owners, 1).sum(0)
             apart = float(goes[0] / goes[1:].mean())
-            self.assertLess(abs(apart - ratio), 0.1 * ratio, (ratio, topk, precise))
+            # Drawn at random, some 256 tokens are within 16 of their mean two times in three.
+            bound = 0.1 if precise else 0.25
+            self.assertLess(abs(apart - ratio), bound * ratio, (ratio, topk, precise))
             if precise:
                 self.assertLess(float(goes[1:].max() / goes[1:].min()), 1.02)
         with self.assertRaises(AssertionError):

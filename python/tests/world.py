@@ -87,6 +87,10 @@ class Record(unittest.TestResult):
 
     addError = addFailure
 
+    def addSubTest(self, test, subtest, error):
+        if error is not None:
+            self.add(test, "not ok", f"{subtest}: {self._exc_info_to_string(error, test)}")
+
     def addSkip(self, test, reason):
         self.add(test, "skip", reason)
 

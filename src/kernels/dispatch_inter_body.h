@@ -283,16 +283,22 @@ TERN_DEVICE int forward_store(struct inter_sender *w, uint32_t stage, uint32_t p
 /* ---- Both ---- */
 
 /* Messages go through the stages of a warp until there are no more; what is loaded is always brought to its
- * end, because loads must not outlive the block. 0: the operation is abandoned. */
+ * end, because loads must not outlive the block. With two stages both have a load on its way, and a stage is
+ * awaited until its store has read it; with more the latest store is not awaited, and one stage is its.
+ * 0: the operation is abandoned. */
 TERN_DEVICE int inter_pipeline(struct inter_sender *w, int forwards, const int bulk)
 {
     uint32_t num = w->num_stages, loaded = 0, stored = 0;
     enum rail_found found = RAIL_PIECE;
     int ok = 1;
     for (;;) {
-        while (found == RAIL_PIECE && ok && loaded - stored + (num > 1) < num) {
-            if (bulk) {
-                bulk_wait_read(1); /* the stores out of this stage, before the latest ones, have read it */
+        while (found == RAIL_PIECE && ok && loaded - stored + (num > 2) < num) {
+            if (bulk) { /* the stores out of this stage have read it */
+                if (num > 2) {
+                    bulk_wait_read(1);
+                } else {
+                    bulk_wait_read(0);
+                }
                 fence_proxy_async_shared();
             }
             sync_warp();
