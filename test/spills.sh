@@ -18,6 +18,9 @@ for log in $(find "${TERN_BUILD:-build/release}/obj/cuda" -name '*.ptxas' | sort
         /Used [0-9]+ registers/ {
             match($0, /Used [0-9]+/)
             registers = substr($0, RSTART + 5, RLENGTH - 5)
+            if (sub(/^_ZN7tern_ll[0-9]+/, "tern_cuda_ll_", kernel)) { # TERN_KERNEL_AS
+                sub(/E[0-9]+.*$/, "", kernel)
+            }
             if (kernel !~ /^tern_cuda_/) {
                 next
             }

@@ -83,7 +83,12 @@ class Graphs(Replayed):
 
     def test_static_shapes(self):
         ep = tern.EP(
-            self.comm, num_experts=EXPERTS, max_topk=TOPK, max_tokens=TOKENS, hidden=HIDDEN
+            self.comm,
+            num_experts=EXPERTS,
+            max_topk=TOPK,
+            max_tokens=TOKENS,
+            hidden=HIDDEN,
+            staging_bytes=2**20,  # of expert layout's outputs, which may have a row a choice
         )
         for layout in ("rank", "expert"):
             with self.subTest(layout=layout):

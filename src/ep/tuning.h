@@ -47,7 +47,8 @@ struct line_geometry {
 enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint32_t row_bytes,
                                            uint32_t table_bytes, struct line_geometry *g);
 /* How it shares its blocks out, 2 at least. */
-struct inter_roles terni_tuning_line_roles(uint32_t num_streams, uint32_t lines, uint32_t num_blocks);
+struct inter_roles terni_tuning_line_roles(uint32_t num_streams, uint32_t num_domains, uint32_t lines,
+                                           uint32_t num_blocks);
 /* How many streams to each rail peer keep the warps of so many blocks busy. */
 uint32_t terni_tuning_streams(uint32_t num_blocks, uint32_t num_domains);
 /* How an operation shares its blocks, of `warps` each, out; has_rails: of dispatch. */

@@ -290,19 +290,18 @@ TERN_DEVICE void line_add(struct line *l, const int home)
 
 /* ---- The closer ---- */
 
-/* How many items are posted one behind the other, up to `most`; waits for the first, before which it may have
- * to do something: 0 then, if `waits` is 0. All lanes. */
-TERN_DEVICE uint32_t line_take(const struct line *l, uint32_t most, int waits)
+/* How many items are posted one behind the other, up to `most`; waits for the first. All lanes. */
+TERN_DEVICE uint32_t line_take(const struct line *l, uint32_t most)
 {
-    uint32_t num = 0, place = l->place, lap = l->place_lap;
+    uint32_t num = 0, place = l->place, lap = l->place_lap & 1;
     while (num < most && place < LINE_ITEMS) { /* those behind the ring's end are for the next time */
-        int is = num != 0 && l->items[place - 1].over ? 0
-                 : num == 0 && waits                  ? mbar_test(l->posted + place, lap & 1)
-                                                      : mbar_poll(l->posted + place, lap & 1);
+        int is = num == 0                        ? mbar_test(l->posted + place, lap)
+                 : l->items[place - 1].over != 0 ? 0
+                                                 : mbar_poll(l->posted + place, lap);
         if (!warp_any(!is)) {
             num++;
             place++;
-        } else if (num == 0 && waits) {
+        } else if (num == 0) {
             spin();
         } else {
             break;

@@ -82,7 +82,7 @@ TERN_DEVICE int forward_closes(struct line *l)
     }
     wanted = warp_any(wanted);
     for (;;) {
-        uint32_t num = line_take(l, 32 / c->topk, 1);
+        uint32_t num = line_take(l, 32 / c->topk);
         int over = l->items[l->place + num - 1].over;
         num -= (uint32_t)over;
         forward_tails(l, num, wanted);

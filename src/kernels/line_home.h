@@ -185,66 +185,79 @@ TERN_DEVICE void home_tails(const struct line *l, uint32_t num)
     p->c.out_weights[(uint64_t)item->n.token * topk + k] = sum;
 }
 
-/* What this lane has read of its domain and not said: letters of one chunk. Saying it costs a fence, so that
- * several are said together. */
-struct home_unsaid {
-    uint32_t num, message; /* the last of them */
+/* A lane's letters of `num` items: `count` of one domain and chunk, of which `message` is one; 0: another lane
+ * says these, or there are none. */
+struct home_read {
+    uint32_t count;
+    int32_t message;
+    int domain;
 };
 
-/* 0: the operation is to be abandoned. */
-TERN_DEVICE int home_say(const struct line *l, struct home_unsaid *read)
+/* `pair`: of an item and a domain. */
+TERN_DEVICE struct home_read home_read_of(const struct line *l, uint32_t num, uint32_t pair)
 {
-    const struct combine_inter_args *p = l->m.p;
-    uint32_t e = (uint32_t)lane(), num = read->num;
-    read->num = 0;
-    if (num == 0) {
-        return 1;
+    uint32_t domains = (uint32_t)l->m.p->rail.world.num_domains, chunk = l->m.p->rail.chunk;
+    uint32_t mine = pair / domains, e = pair % domains;
+    struct home_read r = {0, mine < num ? l->items[l->place + mine].message[e] : -1, (int)e};
+    for (uint32_t j = 0; j < num && r.message >= 0; j++) {
+        int32_t other = l->items[l->place + j].message[e];
+        if (other >= 0 && (uint32_t)other / chunk == (uint32_t)r.message / chunk) {
+            r.count++;
+            r.message = j < mine ? -1 : r.message; /* the first of them says it */
+        }
     }
-    struct rail_letter letter =
-        rail_letter_of(&p->rail, rail_index(&p->rail, e), read->message, (uint32_t)p->far.num_out[e]);
-    return rail_finish(&l->m.rail, &letter, num, 1);
+    r.count = r.message >= 0 ? r.count : 0;
+    return r;
 }
 
-/* A token's letters have been read. 0: as above. All lanes. */
-TERN_DEVICE int home_has_read(const struct line *l, struct home_unsaid *read, int32_t message)
+/* 0: the operation is to be abandoned. */
+TERN_DEVICE int home_say(const struct line *l, const struct home_read *r)
 {
-    uint32_t chunk = l->m.p->rail.chunk;
-    int ok = 1;
-    if (message >= 0) {
-        ok = read->num == 0 || read->message / chunk == (uint32_t)message / chunk || home_say(l, read);
-        read->num++;
-        read->message = (uint32_t)message;
+    const struct combine_inter_args *p = l->m.p;
+    if (r->count == 0) {
+        return 1;
     }
-    return !warp_any(!ok);
+    struct rail_letter letter = rail_letter_of(&p->rail, rail_index(&p->rail, (uint32_t)r->domain),
+                                               (uint32_t)r->message, (uint32_t)p->far.num_out[r->domain]);
+    return rail_finish(&l->m.rail, &letter, r->count, 1);
+}
+
+/* `num` items are done. That their letters have been read is said by a lane for each chunk of a domain, since
+ * saying it is some ways to memory and back, one after the other; the last of it when the items' places are
+ * free. 0: as above. All lanes. */
+TERN_DEVICE int home_finish(struct line *l, uint32_t num, int ok)
+{
+    uint32_t pairs = num * (uint32_t)l->m.p->rail.world.num_domains;
+    struct home_read r = {0, -1, 0};
+    for (uint32_t first = 0; first < pairs; first += 32) {
+        ok = ok && !warp_any(!home_say(l, &r));
+        r = home_read_of(l, num, first + (uint32_t)lane());
+    }
+    for (; num != 0; num--) {
+        line_close(l, ok);
+    }
+    return ok && !warp_any(!home_say(l, &r));
 }
 
 /* 0: the operation is to be abandoned. All lanes of the closer. */
 TERN_DEVICE int home_closes(struct line *l)
 {
     const struct combine_inter_args *p = l->m.p;
-    struct home_unsaid read = {0, 0};
     int ok = 1;
     for (;;) {
-        uint32_t num = line_take(l, 32 / p->c.topk, 0);
-        if (num == 0) { /* who waits has said what it has read (rail_home.h) */
-            ok &= !warp_any(!home_say(l, &read));
-            num = line_take(l, 32 / p->c.topk, 1);
-        }
+        uint32_t num = line_take(l, 32 / p->c.topk);
         int over = l->items[l->place + num - 1].over;
         num -= (uint32_t)over;
         ok = ok && home_check(l, num);
         if (ok && p->c.out_weights) {
             home_tails(l, num);
         }
-        sync_warp();
-        for (; num != 0; num--) {
-            const struct line_item *item = line_await_done(l);
-            int32_t message = item->message[lane()];
-            ok = ok && home_has_read(l, &read, message);
-            line_close(l, ok);
+        for (uint32_t j = 0; j < num; j++) {
+            line_await(l->done + l->place + j, l->place_lap);
         }
+        sync_warp();
+        ok = home_finish(l, num, ok);
         if (over) {
-            ok = ok && !warp_any(!home_say(l, &read));
             return ok;
         }
     }

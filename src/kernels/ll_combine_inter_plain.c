@@ -6,4 +6,7 @@
 #include "kernels/kernels.h"
 #include "kernels/ll_combine_body.h"
 
-TERN_KERNEL(ll_combine_inter_plain, struct ll_combine_inter_args, p) { ll_combine_body(&p->c, LL_PLAIN, 0); }
+TERN_KERNEL_AS(tern_ll, combine_inter_plain, ll_combine_inter_plain, struct ll_combine_inter_args, p)
+{
+    ll_combine_body(&p->c, LL_PLAIN, 0);
+}

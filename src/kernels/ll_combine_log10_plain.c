@@ -5,4 +5,7 @@
 #include "kernels/kernels.h"
 #include "kernels/ll_combine_body.h"
 
-TERN_KERNEL(ll_combine_log10_plain, struct ll_combine_args, p) { ll_combine_body(p, LL_LOG10, 0); }
+TERN_KERNEL_AS(tern_ll, combine_log10_plain, ll_combine_log10_plain, struct ll_combine_args, p)
+{
+    ll_combine_body(p, LL_LOG10, 0);
+}

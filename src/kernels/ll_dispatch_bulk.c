@@ -5,7 +5,7 @@
 #include "kernels/kernels.h"
 #include "kernels/ll_dispatch_body.h"
 
-TERN_KERNEL(ll_dispatch_bulk, struct ll_dispatch_args, p)
+TERN_KERNEL_AS(tern_ll, dispatch_bulk, ll_dispatch_bulk, struct ll_dispatch_args, p)
 {
     if (TERN_HAS_BULK) { /* elsewhere it is never launched, and need not be compiled */
         ll_dispatch_body(p, 1);

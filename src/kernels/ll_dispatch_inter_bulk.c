@@ -5,7 +5,7 @@
 #include "kernels/kernels.h"
 #include "kernels/ll_dispatch_body.h"
 
-TERN_KERNEL(ll_dispatch_inter_bulk, struct ll_dispatch_inter_args, p)
+TERN_KERNEL_AS(tern_ll, dispatch_inter_bulk, ll_dispatch_inter_bulk, struct ll_dispatch_inter_args, p)
 {
     if (TERN_HAS_BULK) {
         ll_dispatch_body(&p->d, 1);

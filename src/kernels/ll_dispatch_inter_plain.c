@@ -5,4 +5,7 @@
 #include "kernels/kernels.h"
 #include "kernels/ll_dispatch_body.h"
 
-TERN_KERNEL(ll_dispatch_inter_plain, struct ll_dispatch_inter_args, p) { ll_dispatch_body(&p->d, 0); }
+TERN_KERNEL_AS(tern_ll, dispatch_inter_plain, ll_dispatch_inter_plain, struct ll_dispatch_inter_args, p)
+{
+    ll_dispatch_body(&p->d, 0);
+}

@@ -4,7 +4,7 @@
 #include "kernels/kernels.h"
 #include "kernels/ll_dispatch_body.h"
 
-TERN_KERNEL(ll_dispatch_mask_bulk, struct ll_dispatch_args, p)
+TERN_KERNEL_AS(tern_ll, dispatch_mask_bulk, ll_dispatch_mask_bulk, struct ll_dispatch_args, p)
 {
     if (TERN_HAS_BULK) {
         ll_dispatch_body(p, 1);

@@ -4,4 +4,7 @@
 #include "kernels/kernels.h"
 #include "kernels/ll_dispatch_body.h"
 
-TERN_KERNEL(ll_dispatch_plain, struct ll_dispatch_args, p) { ll_dispatch_body(p, 0); }
+TERN_KERNEL_AS(tern_ll, dispatch_plain, ll_dispatch_plain, struct ll_dispatch_args, p)
+{
+    ll_dispatch_body(p, 0);
+}

@@ -7,10 +7,14 @@
 
 #include "kernels/kernels.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define DECLARE(name, type, threads) __attribute__((visibility("default"))) void tern_cuda_##name(void);
-TERN_KERNEL_LIST(DECLARE)
+TERN_C_KERNEL_LIST(DECLARE)
+#undef DECLARE
+#define DECLARE(name, type, threads) const void *tern_cuda_at_##name(void);
+TERN_LL_KERNEL_LIST(DECLARE)
 #undef DECLARE
 
 #pragma weak tern_cuda_wire_store
@@ -33,13 +37,18 @@ struct cuda_kernel terni_cuda_kernel(int kernel)
     static const struct {
         const char *name;
         void (*function)(void);
+        const void *(*at)(void); /* of a C++ name: gives its address */
         int max_threads;
     } table[TERN_KERNEL_COUNT] = {
-#define ENTRY(name, type, threads) {#name, tern_cuda_##name, threads},
-        TERN_KERNEL_LIST(ENTRY)
+#define ENTRY(name, type, threads) {#name, tern_cuda_##name, NULL, threads},
+        TERN_C_KERNEL_LIST(ENTRY)
+#undef ENTRY
+#define ENTRY(name, type, threads) {#name, NULL, tern_cuda_at_##name, threads},
+            TERN_LL_KERNEL_LIST(ENTRY)
 #undef ENTRY
     };
-    struct cuda_kernel k = {table[kernel].name, stub_of(table[kernel].function), table[kernel].max_threads};
+    const void *function = table[kernel].at ? table[kernel].at() : stub_of(table[kernel].function);
+    struct cuda_kernel k = {table[kernel].name, function, table[kernel].max_threads};
 
     return k;
 }

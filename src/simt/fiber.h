@@ -24,6 +24,9 @@
     void tern_cpu_##name(const void *args) { name##_body((const type *)args); }                              \
     static void name##_body(const type *p)
 
+/* With a C++ name too, where there is C++ (ptx.h). */
+#define TERN_KERNEL_AS(space, function, name, type, p) TERN_KERNEL(name, type, p)
+
 #ifdef TERN_HOST_THREAD
 #include "simt/thread.h"
 #else
