@@ -297,12 +297,12 @@ $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
 
 # Programs that are wrong on purpose, for test/tsan_awake.sh: real kernels in which all release stores, or one of
 # them alone (ready, done), are relaxed, or the fences before them missing, or in one of them (dispatch, combine of
-# low latency) the fence between a stage and its bulk copy, or (dispatch across domains) the order of rows that
+# low latency) the fence between a stage and its bulk copy, or (across domains) the order of rows that
 # leave together; and kernels of simt_test likewise. net_ops has relaxed signals, or looks at words without
 # acquiring; rail_kernel likewise, or lacks the fence before bulk copies.
 ifeq ($(VARIANT),tsan)
 AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done ep_no_fence ll_ready ll_done ll_no_fence \
-    ll_dispatch_proxy ll_combine_proxy ll_chunk simt_relaxed simt_no_fence net_signal net_acquire rail_signal rail_acquire rail_proxy)
+    ll_dispatch_proxy ll_combine_proxy ll_chunk ll_ship simt_relaxed simt_no_fence net_signal net_acquire rail_signal rail_acquire rail_proxy)
 SIMT_OBJ := $(call c_obj,$(wildcard test/simt_test.c))
 
 $(OBJ)/relaxed/%.o: EXTRA = -DTERN_WEAKEN_RELEASE
@@ -348,6 +348,10 @@ $(foreach name,signal acquire,$(eval $(call wrong_net,$(name))))
 $(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy,$(eval $(call wrong_ep,$(name))))
 $(B)/awake/ll_chunk: $(call c_obj,$(wildcard test/ep_ll_inter_test.c)) \
     $(patsubst %,$(OBJ)/chunk/src/kernels/ll_dispatch_inter_%.o,plain bulk) $(HELP_LIB) $(STATIC)
+	$(call program,$(filter %.o,$^) $(HELP_LIB))
+$(B)/awake/ll_ship: $(call c_obj,$(wildcard test/ep_ll_inter_test.c)) \
+    $(foreach name,ll_combine ll_combine_fp8 ll_combine_log10,$(patsubst %,$(OBJ)/chunk/src/kernels/$(name)_inter_%.o,plain bulk)) \
+    $(HELP_LIB) $(STATIC)
 	$(call program,$(filter %.o,$^) $(HELP_LIB))
 $(B)/awake/simt_relaxed: $(SIMT_OBJ) $(OBJ)/relaxed/test/simt_kernels.o $(HELP_LIB) $(STATIC)
 	$(call program,$(filter %.o,$^) $(HELP_LIB))

@@ -3,6 +3,7 @@
  * Low latency and words that get lost: every rank has sent, its kernel has ended, and then the words that say
  * so are wiped from one rank's window, as if they had never come. Whoever waits for such a row must not take
  * it, nor anything after it, for what lies in the buffer is not known. The deadline must name the sender.
+ * With masks all goes on, without exactly the rows that the word stands for.
  *
  * Windows are host memory on the cpu machine only. */
 #include "ll_batch.h"
@@ -11,14 +12,14 @@
 
 #include <string.h>
 
-enum { RANKS = 4, SENDER = 0, VICTIM = 1, LOST_TOKENS = 64, MOST_WARPS = 32 };
+enum { RANKS = 4, SENDER = 0, VICTIM = 1, FAR_VICTIM = 2, LOST_TOKENS = 64, MOST_WARPS = 32 };
 
 struct stage {
     struct scene scene;
     struct ll_batch batch;
 };
 
-static int stage_open(struct stage *x, uint32_t timeout_ms)
+static int stage_open(struct stage *x, uint32_t timeout_ms, uint32_t domain_ranks, uint32_t compression)
 {
     struct ll_shape s;
 
@@ -28,12 +29,15 @@ static int stage_open(struct stage *x, uint32_t timeout_ms)
     s.batch = scene_shape(RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
     s.batch.max_tokens = LOST_TOKENS;
     s.hidden = 64;
+    s.compression = compression;
     ll_batch_init(&x->batch, &x->scene.world, x->scene.eps, &s, &x->scene.rng);
     for (int r = 0; r < RANKS; r++) {
         x->batch.ranks[r].num_sms = 1;
     }
     ll_config_add(&x->scene.config, &s, 1);
     x->scene.config.timeout_ms = timeout_ms;
+    x->scene.config.domain_ranks = domain_ranks;
+    x->scene.config.ll_mask = domain_ranks != 0;
     return scene_open(&x->scene);
 }
 
@@ -108,7 +112,64 @@ static int lost_combine_body(struct stage *x)
     return check_victim(x, TERN_OP_LL_COMBINE, x->batch.ranks[VICTIM].home);
 }
 
-static int with_stage(struct test *t, int (*body)(struct stage *))
+/* Rows that the sender's chunk number `chunk` has for the far victim weigh nothing in the reference. Returns
+ * how many it has. */
+static uint32_t weigh_nothing(struct stage *x, uint32_t chunk)
+{
+    const struct batch *b = &x->batch.batch;
+    float *weights = (float *)world_image(&x->scene.world, b->weights[FAR_VICTIM]);
+    int experts = (int)(b->shape.num_experts / RANKS);
+    uint32_t topk = b->shape.topk, slot = 0, lost = 0;
+
+    for (int e = SENDER * experts; e < (SENDER + 1) * experts; e++) {
+        for (uint32_t t = 0; t < b->num_tokens[FAR_VICTIM]; t++) {
+            uint32_t hits = 0;
+            for (uint32_t c = t * topk; c < (t + 1) * topk; c++) {
+                int is_it = b->ids[FAR_VICTIM][c] == e;
+                hits += (uint32_t)is_it;
+                if (is_it && slot / (uint32_t)ll_words_chunk() == chunk) {
+                    weights[c] = 0.0f;
+                }
+            }
+            lost += hits && slot / (uint32_t)ll_words_chunk() == chunk;
+            slot += hits > 0;
+        }
+    }
+    return lost;
+}
+
+/* The second chunk of what a far rank sends home. */
+static int lost_chunk_body(struct stage *x)
+{
+    struct place home = x->batch.ranks[FAR_VICTIM].home;
+    const void *seen;
+    uint64_t masks[2];
+
+    PASS(begin(x));
+    PASS(ll_dispatch_issue(&x->batch, TERN_LL_RECEIVE, 0));
+    PASS(ll_combine_issue(&x->batch, TERN_LL_SEND, 0));
+    PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
+    CHECK(__atomic_exchange_n(
+              ll_words_home(x->scene.eps[FAR_VICTIM], 0, 2, x->scene.eps[SENDER], (uint32_t)ll_words_chunk()),
+              0, __ATOMIC_RELAXED) >>
+                  32 ==
+              2,
+          "the chunk has not come");
+    PASS(ll_combine_issue(&x->batch, TERN_LL_RECEIVE, 0));
+    PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
+    OK(tern_ll_mask_peek(x->scene.eps[FAR_VICTIM], masks));
+    CHECK(masks[0] == 1u << SENDER, "masks are 0x%llx", (unsigned long long)masks[0]);
+    CHECK(weigh_nothing(x, 1) == (uint32_t)ll_words_chunk(), "there is no second chunk");
+    ll_expect_dispatch(&x->batch);
+    ll_expect_combine(&x->batch);
+    seen = world_peek(&x->scene.world, FAR_VICTIM, world_device(&x->scene.world, home), home.bytes);
+    CHECK(seen != NULL && memcmp(seen, world_image(&x->scene.world, home), home.bytes) == 0,
+          "other sums than without the rows of that chunk");
+    return 0;
+}
+
+static int with_stage(struct test *t, int (*body)(struct stage *), uint32_t domain_ranks,
+                      uint32_t compression)
 {
     struct stage x;
     int cpu = scene_on_cpu();
@@ -117,14 +178,19 @@ static int with_stage(struct test *t, int (*body)(struct stage *))
     if (cpu != 1) {
         return cpu < 0 ? cpu : test_skip(t, "windows are not host memory");
     }
-    result = stage_open(&x, t->scale < 100 ? 3000 : 700);
+    result = stage_open(&x, t->scale < 100 ? 3000 : 700, domain_ranks, compression);
     result = result ? result : body(&x);
     stage_close(&x);
     return result;
 }
 
-static int lost_dispatch(struct test *t) { return with_stage(t, lost_dispatch_body); }
-static int lost_combine(struct test *t) { return with_stage(t, lost_combine_body); }
+static int lost_dispatch(struct test *t) { return with_stage(t, lost_dispatch_body, 0, TERN_LL_PLAIN); }
+static int lost_combine(struct test *t) { return with_stage(t, lost_combine_body, 0, TERN_LL_PLAIN); }
+static int lost_chunk(struct test *t)
+{
+    PASS(with_stage(t, lost_chunk_body, RANKS / 2, TERN_LL_PLAIN));
+    return with_stage(t, lost_chunk_body, RANKS / 2, TERN_LL_LOG10);
+}
 
 int main(int argc, char **argv)
 {
@@ -133,5 +199,6 @@ int main(int argc, char **argv)
     test_begin(&t, argc, argv);
     test_run(&t, "rows of a dispatch whose words never came", lost_dispatch);
     test_run(&t, "rows of a combine whose words never came", lost_combine);
+    test_run(&t, "a chunk of a combine whose word never came, with masks", lost_chunk);
     return test_end(&t);
 }

@@ -37,6 +37,17 @@ char *ll_words_place(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, in
     return copy + ((uint64_t)from * ep->shape.ll_tokens + slot) * l->ll.row_stride;
 }
 
+uint64_t *ll_words_home(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, const struct tern_ep *from,
+                        uint32_t slot)
+{
+    const struct ep_layout *l = &from->layout;
+    const char *own = from->device_memory + l->ll_lanes + lane * l->ll.bytes;
+    const struct ll_far_home *homes = (const struct ll_far_home *)(const void *)(own + l->ll.homes);
+
+    return ll_words_arrivals(ep, lane, epoch) + (uint64_t)ep->shape.ll_tokens * ep->shape.max_topk +
+           homes[ep->comm->rank].there + slot / LL_CHUNK * LL_CHUNK;
+}
+
 int ll_words_chunk(void) { return LL_CHUNK; }
 
 int ll_words_posted(const struct tern_ep *ep, uint64_t *posted)

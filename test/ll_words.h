@@ -12,6 +12,10 @@
 uint64_t *ll_words_arrivals(const struct tern_ep *ep, uint32_t lane, uint64_t epoch);
 /* Likewise the entry words of rank `from`. */
 uint64_t *ll_words_entry(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int from);
+/* In this rank's window, the word of row `slot` of a combine that a far rank sends home, whose object is
+ * `from`; the lane's latest dispatch has been received there. Rows of a chunk have one word. */
+uint64_t *ll_words_home(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, const struct tern_ep *from,
+                        uint32_t slot);
 /* Where rank `from` puts row `slot` of a dispatch in the window of rank `to`, as this rank reaches it. If
  * `from` is far from `to`, of rows of the object's largest size alone. */
 char *ll_words_place(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int to, int from,

@@ -48,7 +48,8 @@ reports "a relaxed store of low latency's entry words alone" src/kernels/ "$buil
 reports "a relaxed store of low latency's arrival words alone" src/kernels/ "$build/awake/ll_done" --case 1
 reports "low latency's dispatch without the proxy fence" src/kernels/ll_send "$build/awake/ll_dispatch_proxy" --case 1
 reports "low latency's combine without the proxy fence" src/kernels/ll_make "$build/awake/ll_combine_proxy" --case 1
-reports "rows of a chunk counted without order" src/kernels/ll_chunk "$build/awake/ll_chunk" --case 1
+reports "rows of a dispatch's chunk counted without order" src/kernels/ll_send_far "$build/awake/ll_chunk" --case 1
+reports "rows of a combine's chunk counted without order" src/kernels/ll_ship "$build/awake/ll_ship" --case 1
 # ThreadSanitizer does not model fences; the executor looks that they are there.
 for program in ep ll; do
     timeout 120 "$build/awake/${program}_no_fence" --case 1 > "$scratch/log" 2>&1

@@ -108,6 +108,7 @@ void terni_ll_frame(struct tern_ep *ep, int operation, struct op_frame *frame)
 void terni_ll_far(const struct tern_ep *ep, uint32_t lane, struct ll_far *far)
 {
     const struct ep_layout *l = &ep->layout;
+    char *own = ep->device_memory + l->ll_lanes + lane * l->ll.bytes;
     int domain_ranks = (int)ep->shape.domain_ranks;
     memset(far, 0, sizeof(*far));
     far->net = ep->net;
@@ -118,6 +119,10 @@ void terni_ll_far(const struct tern_ep *ep, uint32_t lane, struct ll_far *far)
     far->row_bytes = l->ll.rows_out_bytes;
     far->chunks = (uint64_t *)(ep->device_memory + l->ll_chunks + lane * l->ll.chunk_bytes);
     far->rank_chunks = l->ll.rank_chunks;
+    far->numbers = (int32_t *)(own + l->ll.numbers);
+    far->places = (uint32_t *)(own + l->ll.places);
+    far->homes = (struct ll_far_home *)(own + l->ll.homes);
+    far->near_places = (uint64_t)ep->shape.ll_tokens * ep->shape.max_topk;
     far->first = ep->comm->rank / domain_ranks * domain_ranks;
     far->num_near = domain_ranks;
     far->slots = l->ll.out_slots;

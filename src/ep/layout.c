@@ -314,14 +314,15 @@ uint32_t terni_ll_sent_bytes(uint32_t compression, uint32_t hidden)
 
 uint32_t terni_ll_place_offset(const struct ep_shape *s)
 {
-    uint64_t far = s->num_domains > 1 ? s->num_ranks + 1ull : 0; /* where rows for each far rank begin */
+    uint64_t far = s->num_domains > 1 ? s->num_ranks + s->num_experts + 2ull : 0; /* where rows begin */
     return (uint32_t)((s->num_experts + (1ull + LL_STAGES) * s->num_ranks + far) * sizeof(uint32_t));
 }
 
 uint32_t terni_ll_stage_offset(const struct ep_shape *s)
 {
-    uint64_t places = (s->num_experts + s->num_ranks + s->experts_a_rank + 2ull) * sizeof(uint32_t);
-    return (uint32_t)align_up(terni_ll_place_offset(s) + places, 128);
+    uint64_t order = s->num_domains > 1 ? s->num_experts + 2ull * s->num_ranks + 1 : 0;
+    uint64_t places = s->num_experts + s->num_ranks + s->experts_a_rank + 2ull + order;
+    return (uint32_t)align_up(terni_ll_place_offset(s) + places * sizeof(uint32_t), 128);
 }
 
 uint32_t terni_ll_shared_bytes(const struct ep_shape *s, uint32_t row_bytes)
@@ -380,34 +381,34 @@ static uint32_t most_out_slots(const struct ep_shape *s, uint64_t row_bytes)
 
 static void layout_lane(const struct ep_shape *s, struct ll_layout *l)
 {
-    uint64_t rows = (uint64_t)s->num_ranks * s->ll_tokens;
-    uint64_t choices = (uint64_t)s->ll_tokens * s->max_topk;
-    uint64_t here = s->max_topk < s->experts_a_rank ? s->max_topk : s->experts_a_rank;
-    uint64_t at = 0;
-    /* A token counts an expert once. */
-    _Static_assert(MAX_LL_TOKENS < 1 << 16, "an entry word has 16 bits for the choices of an expert");
-    l->entry_words = LL_ENTRY_WORDS(s->experts_a_rank);
+    uint64_t tokens = s->ll_tokens, rows = s->num_ranks * tokens, choices = tokens * s->max_topk;
+    uint64_t places = s->num_domains > 1 ? 2 * choices : choices; /* any choice may be of a far rank */
+    uint64_t here = lesser(s->max_topk, s->experts_a_rank), far = s->num_ranks - s->domain_ranks, at = 0;
+    _Static_assert(MAX_LL_TOKENS < 1 << 16, "an entry word has 16 bits for the tokens of an expert");
+    l->entry_words = LL_ENTRY_WORDS(s->experts_a_rank) + (far > 0);
     l->entry_bytes = align_up(s->num_ranks * l->entry_words * sizeof(uint64_t), ALIGNMENT);
-    l->arrival_bytes = align_up(larger(rows, choices) * sizeof(uint64_t), ALIGNMENT);
+    l->arrival_bytes = align_up(larger(rows, places) * sizeof(uint64_t), ALIGNMENT);
     l->row_stride = terni_ll_row_bytes(s->max_topk, s->ll_hidden);
     /* Short rows are longer compressed: blocks are whole. */
     l->home_stride = larger(2ull * s->ll_hidden, terni_ll_sent_bytes(TERN_LL_LOG10, s->ll_hidden));
-    l->buffer_bytes = align_up(larger(rows * l->row_stride, choices * l->home_stride), ALIGNMENT);
-    if (s->num_domains > 1 && s->ll_lanes > 0) {
-        l->out_slots = between(rows * here, 1, most_out_slots(s, l->home_stride));
-        l->recycles = l->out_slots < rows * here;
-        uint64_t far = s->num_ranks - s->domain_ranks;
-        uint64_t rows_out =
-            s->ll_tokens * (s->max_topk < far ? s->max_topk : far); /* a token, to each once */
-        l->rows_out_bytes =
-            align_up(larger(rows_out * l->row_stride, l->out_slots * l->home_stride), ALIGNMENT);
+    l->buffer_bytes = align_up(larger(rows * l->row_stride, places * l->home_stride), ALIGNMENT);
+    if (far > 0 && s->ll_lanes > 0) {
+        uint64_t away = far * tokens * here; /* rows of a combine, at most */
+        l->out_slots = between(away, 1, most_out_slots(s, l->home_stride));
+        l->recycles = l->out_slots < away;
+        uint64_t out = tokens * lesser(s->max_topk, far); /* of a dispatch: a token, to each once */
+        l->rows_out_bytes = align_up(larger(out * l->row_stride, l->out_slots * l->home_stride), ALIGNMENT);
         l->rank_chunks = (s->ll_tokens + LL_CHUNK - 1) / LL_CHUNK;
-        l->chunk_bytes = align_up(s->num_ranks * l->rank_chunks * sizeof(uint64_t), ALIGNMENT);
+        uint64_t chunks = larger(s->num_ranks * l->rank_chunks, away / LL_CHUNK + s->num_ranks);
+        l->chunk_bytes = align_up(chunks * sizeof(uint64_t), ALIGNMENT);
     }
     l->ids = take(&at, choices * sizeof(int32_t));
-    l->totals = take(&at, 2 * sizeof(int32_t));
+    l->totals = take(&at, LL_TOTALS * sizeof(int32_t));
     l->plan = take(&at, rows * (LL_PLAN_ROWS + 2ull * s->max_topk) * sizeof(int32_t));
     l->pushes = take(&at, rows * here * sizeof(struct ll_push));
+    l->numbers = take(&at, far > 0 ? choices * sizeof(int32_t) : 0);
+    l->places = take(&at, far > 0 ? s->num_experts * sizeof(uint32_t) : 0);
+    l->homes = take(&at, far > 0 ? s->num_ranks * sizeof(struct ll_far_home) : 0);
     l->bytes = at;
     l->wait_bytes = align_up(s->num_ranks * sizeof(uint64_t), ALIGNMENT);
     l->verdict_bytes =

@@ -45,6 +45,7 @@ struct ll_layout {
     uint64_t rank_chunks;               /* of a dispatch's rows for a far rank */
     uint64_t chunk_bytes;               /* of the counters of all, in device memory */
     uint64_t ids, totals, plan, pushes; /* from the start of the lane's device memory */
+    uint64_t numbers, places, homes;    /* likewise, of far ranks */
     uint64_t bytes;
     uint64_t wait_bytes, verdict_bytes; /* of what a reset zeroes */
 };

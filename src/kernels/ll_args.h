@@ -8,10 +8,12 @@
  * are enough: a rank sends in epoch e + 1 only after it saw every rank enter e, which each did after it had
  * finished e - 1.
  *
- *   entries[2][R][2 + L/2] tagged words from rank s: signature; dispatch also rows, choices an expert
+ *   entries[2][R][2 + L/2] tagged words from rank s: signature; dispatch also rows, choices an expert, and
+ *                          if there are far ranks one more, for them
  *   arrivals[2][R * T]     the epoch, halves exchanged. Dispatch, [s][j]: row j of rank s is in the buffer,
  *                          with some that follow if the rank is far (ll_far_args.h)
- *           [2][T * K]     combine, [t][k]: so is the row that stands for choice k of token t
+ *           [2][T * K]     combine, [t][k]: so is the row that stands for choice k of token t; behind them
+ *                          those of far ranks' rows (ll_far_args.h)
  *   buffers[2]             the rows themselves, likewise indexed */
 #ifndef TERN_LL_ARGS_H
 #define TERN_LL_ARGS_H
@@ -27,6 +29,8 @@ enum { LL_STAGES = 3 };
 /* Words of a block that makes rows, in shared memory: the next unit of work, then of each stage. */
 enum { LL_MAKE_NEXT, LL_MAKE_STAGES };
 enum { LL_MAKE_MADE, LL_MAKE_FREED, LL_MAKE_WORDS };
+/* What a dispatch has received: rows, pushes, and rows that a combine sends to far ranks. */
+enum { LL_TOTAL_ROWS, LL_TOTAL_PUSHES, LL_TOTAL_AWAY, LL_TOTALS };
 enum { LL_MASK_CLEAR, LL_MASK_SET, LL_MASK_GET }; /* what the ll_mask kernel does */
 
 /* Header of a row on its way, in 32-bit words: token, then K expert ids, K slots and K weights. */
@@ -46,7 +50,7 @@ struct ll_state {
 struct ll_push {
     int32_t row; /* of the caller's tensor */
     int32_t rank;
-    int32_t place; /* there: token * K + k */
+    int32_t place; /* there: token * K + k, unless the rank is far */
     int32_t reserved;
 };
 
@@ -81,9 +85,10 @@ struct ll_lane {
     struct ll_state *state;
     struct ep_record *bad_id;
     int32_t *ids;           /* [T][K] of this rank's own tokens, -1 for every invalid id */
-    int32_t *totals;        /* [2]: rows received, pushes */
+    int32_t *totals;        /* [LL_TOTALS] */
     int32_t *plan;          /* [rows received]; not by rank */
-    struct ll_push *pushes; /* [rows of the slab], or by rank [rows received] */
+    struct ll_push *pushes; /* [rows of the slab], or by rank [rows received]; if ranks are far, both in the
+                               order of ll_order.h */
     struct ll_masks masks;
     uint64_t *wait_ns; /* [R] of the caller, or NULL */
     uint64_t *waits;   /* [R] the longest of the operation so far, with its tag */

@@ -5,7 +5,7 @@
  * its weight, and one row goes home. By rank the caller has made that one row, which goes as it is. With a
  * compression (`codec`, ll_codec.h) rows are packed before they go, and unpacked where they are added. How
  * rows leave is in ll_pipe.h and ll_make.h. At home warps take pieces of tokens, wait for the words of the
- * rows that a token awaits, add them in the order of choices and round once.
+ * rows that a token awaits (ll_awaited.h), add them in the order of choices and round once.
  *
  * After ll_enter no thread waits at a barrier of its block, unless times are to be noted. Entry words say
  * that a rank's earlier kernels are over, which the rows' own words do not; one warp of the rank sends and
@@ -13,6 +13,7 @@
 #ifndef TERN_LL_COMBINE_BODY_H
 #define TERN_LL_COMBINE_BODY_H
 
+#include "kernels/ll_awaited.h"
 #include "kernels/ll_make.h"
 #include "kernels/ll_pipe.h"
 
@@ -44,7 +45,7 @@ TERN_DEVICE struct ll_outset ll_set_out(const struct ll_combine_args *p, const i
         s.heap = p->f.ep_bases[lane() < p->f.num_ranks ? lane() : 0];
     }
     s.dispatched = p->lane.state->dispatched;
-    s.count = (uint32_t)p->lane.totals[p->adds_here ? 0 : 1];
+    s.count = (uint32_t)p->lane.totals[p->adds_here ? LL_TOTAL_ROWS : LL_TOTAL_PUSHES];
     if (ll_as_they_are(p, codec)) {
         s.push = ll_prepare_pipe(p, bulk);
     } else {
@@ -98,60 +99,6 @@ TERN_DEVICE int ll_await_entries(const struct ll_combine_args *p, uint64_t epoch
     return warp_all(ok);
 }
 
-/* What a lane knows of the token's choice that it looks after. */
-struct ll_awaited {
-    int present;   /* the choice takes part in the sum */
-    int source;    /* the choice in whose name its row comes */
-    int32_t owner; /* the rank it comes from; -1: none comes for this choice */
-    float weight;
-};
-
-/* One warp: the verdicts on the rows of token t, each of which has arrived, or its rank is lost. */
-TERN_DEVICE void ll_judge_token(const struct ll_combine_args *p, uint64_t epoch, uint32_t t, int end,
-                                struct ll_awaited *a)
-{
-    uint64_t c = (uint64_t)t * p->topk + (uint32_t)lane();
-    int here = 0;
-    if (a->owner >= 0 && ll_gone(&p->f, &p->lane, a->owner) != LL_KNOWN) {
-        if (end == LL_LOST) {
-            ll_raise_doubt(&p->lane, epoch);
-        }
-        here = ll_judge_row(&p->f, &p->lane, epoch, c, ll_arrival(&p->lane, p->f.own, epoch, c));
-    }
-    a->present = shfl_u32((uint32_t)here, a->source) && a->present;
-    sync_warp(); /* what each lane has acquired is there for all lanes */
-}
-
-/* One warp: every row of token t is here, or left out; 0: abandon. */
-TERN_DEVICE int ll_await_rows(const struct ll_combine_args *p, uint64_t epoch, uint64_t begin, uint32_t t,
-                              struct ll_awaited *a)
-{
-    uint32_t k = (uint32_t)lane();
-    uint64_t c = (uint64_t)t * p->topk + k;
-    int32_t id = k < p->topk ? p->lane.ids[c] : -1;
-    int32_t rank = id >= 0 ? id / (int32_t)p->experts_a_rank : -1;
-    uint32_t data;
-    int end = LL_HERE;
-    a->source = TERN_FFS(match_any_u32((uint32_t)(p->summed ? rank : id))) - 1;
-    a->present = id >= 0 && (!p->summed || a->source == lane());
-    a->weight = a->present && !p->summed ? p->weights[c] : 1.0f;
-    a->owner = a->source == lane() ? rank : -1;
-    if (a->owner >= 0) {
-        end = ll_gone(&p->f, &p->lane, rank) == LL_KNOWN
-                  ? LL_LOST
-                  : ll_await(&p->f, &p->lane, epoch, begin, OP_AWAIT_DONE, rank,
-                             ll_arrival(&p->lane, p->f.own, epoch, c), &data);
-    }
-    if (TERN_RARE(!warp_all(end == LL_HERE))) {
-        if (!ll_has_masks(&p->lane) || warp_any(end == LL_ABANDON)) {
-            return 0;
-        }
-        ll_judge_token(p, epoch, t, end, a);
-    }
-    sync_warp(); /* what each lane has acquired is there for all lanes */
-    return 1;
-}
-
 /* A row at home, of which a lane has loaded its channels. */
 struct ll_loaded {
     struct vec16 v[LL_SUM_VECS];
@@ -197,7 +144,8 @@ TERN_DEVICE void ll_add_home(const struct ll_combine_args *p, float sum[][8], co
 TERN_DEVICE void ll_add_token(const struct ll_combine_args *p, uint64_t epoch, uint32_t t, uint32_t begin,
                               const struct ll_awaited *a, const int codec)
 {
-    const char *rows = ll_buffer(&p->lane, p->f.own, epoch) + (uint64_t)t * p->topk * p->lane.home_stride;
+    const char *rows = ll_buffer(&p->lane, p->f.own, epoch) +
+                       (LL_WITH_FAR ? 0 : (uint64_t)t * p->topk * p->lane.home_stride);
     char *to = p->out + (int64_t)t * p->out_stride;
     float sum[LL_SUM_VECS][8];
     ll_clear_sums(sum);
@@ -211,8 +159,10 @@ TERN_DEVICE void ll_add_token(const struct ll_combine_args *p, uint64_t epoch, u
                 int k = TERN_FFS(left) - 1;
                 weight[h] = shfl_f32(a->weight, k);
                 ll_load_home(p, &loaded[h],
-                             rows + (uint64_t)shfl_u32((uint32_t)a->source, k) * p->lane.home_stride, begin,
-                             codec);
+                             rows + (LL_WITH_FAR
+                                         ? ll_awaited_at(p, a, k)
+                                         : (uint64_t)shfl_u32((uint32_t)a->source, k) * p->lane.home_stride),
+                             begin, codec);
                 left &= left - 1;
             }
         }

@@ -1,42 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Low-latency dispatch, receiving: what comes, and where it goes. Every block learns from all ranks' entry
- * words where each (expert, source) begins in the slab.
- *
- * Shared memory, beside what sending needs: | begins [R][L] | rows before [R + 1] | rows of the slab before
- * [L + 1] | */
+ * words where each (expert, source) begins in the slab. */
 #ifndef TERN_LL_COUNTS_H
 #define TERN_LL_COUNTS_H
 
-#include "kernels/ids.h"
-#include "kernels/ll_frame.h"
-
-struct ll_receiver {
-    const struct ll_dispatch_args *p;
-    uint64_t epoch, begin;
-    int threads;      /* the block's first so many receive; the others wait for copies that they have sent */
-    uint32_t *begins; /* choices at first */
-    uint32_t *rows_before, *slab_before;
-};
-
-TERN_DEVICE struct ll_receiver ll_receiver_of(const struct ll_dispatch_args *p, uint64_t epoch, int threads)
-{
-    struct ll_receiver r;
-    r.p = p;
-    r.epoch = epoch;
-    r.threads = threads;
-    r.begin = ll_begin(&p->lane);
-    r.begins = (uint32_t *)(shared_memory() + p->place_offset);
-    r.rows_before = r.begins + p->num_experts;
-    r.slab_before = r.rows_before + p->f.num_ranks + 1;
-    return r;
-}
-
-/* By rank, choices an expert are for the caller's sums only. */
-TERN_DEVICE uint32_t ll_experts_counted(const struct ll_dispatch_args *p)
-{
-    return p->by_rank && !p->sum_counts ? 0 : p->experts_a_rank;
-}
+#include "kernels/ll_order.h"
 
 /* Word w of rank s's entry is so. */
 TERN_DEVICE void ll_take_count(const struct ll_receiver *r, uint32_t s, uint32_t w, uint32_t value)
@@ -49,6 +18,13 @@ TERN_DEVICE void ll_take_count(const struct ll_receiver *r, uint32_t s, uint32_t
         begins[0] = value & 0xffffu;
         if (e + 1 < r->p->experts_a_rank) {
             begins[1] = value >> 16;
+        }
+        if (LL_WITH_FAR) {
+            uint32_t *before = ll_choices_before(r, s) + e;
+            before[1] = value & 0xffffu;
+            if (e + 1 < r->p->experts_a_rank) {
+                before[2] = value >> 16;
+            }
         }
     }
 }
@@ -119,27 +95,6 @@ TERN_DEVICE void ll_recount(const struct ll_receiver *r)
     sync_part(r->threads);
 }
 
-/* One warp: values[1 .. n] become the sums of those up to them, values[0] 0. A lane has consecutive ones. */
-TERN_DEVICE void ll_scan(uint32_t *values, uint32_t n)
-{
-    uint32_t each = (n + 31) / 32, sum = 0;
-    uint32_t begin = 1 + (uint32_t)lane() * each;
-    uint32_t end = begin + each < n + 1 ? begin + each : n + 1;
-    TERN_ROLLED
-    for (uint32_t i = begin; i < end; i++) {
-        sum += values[i];
-    }
-    sum = scan_warp(sum) - sum;
-    TERN_ROLLED
-    for (uint32_t i = begin; i < end; i++) {
-        sum += values[i];
-        values[i] = sum;
-    }
-    if (lane() == 0) {
-        values[0] = 0;
-    }
-}
-
 /* All receiving threads: choices an expert become places in the slab; block 0 gives the caller its counts and
  * ranges. */
 TERN_DEVICE void ll_place_experts(const struct ll_receiver *r)
@@ -171,6 +126,9 @@ TERN_DEVICE int ll_place(const struct ll_receiver *r)
     uint32_t ranks = (uint32_t)p->f.num_ranks;
     int doubts = ll_has_masks(&p->lane) && tid() == r->threads - 1 && ll_doubts(&p->lane, r->epoch);
     ll_place_experts(r);
+    if (LL_WITH_FAR) {
+        ll_order_choices(r);
+    }
     for (uint32_t s = (uint32_t)tid(); bid() == 0 && p->by_rank && s < ranks; s += (uint32_t)r->threads) {
         p->out_counts[s] = (int32_t)r->rows_before[s + 1];
     }
@@ -179,6 +137,9 @@ TERN_DEVICE int ll_place(const struct ll_receiver *r)
         ll_scan(r->slab_before, ll_experts_counted(p));
     }
     if (warp() == r->threads / 32 - 1) {
+        if (LL_WITH_FAR) {
+            ll_order_ranks(r);
+        }
         ll_scan(r->rows_before, ranks);
     }
     if (ll_has_masks(&p->lane)) {
@@ -189,8 +150,12 @@ TERN_DEVICE int ll_place(const struct ll_receiver *r)
     if (bid() == 0 && tid() == 0) {
         uint32_t received = r->rows_before[ranks];
         p->lane.state->dispatched = p->traces;
-        p->lane.totals[0] = (int32_t)received;
-        p->lane.totals[1] = (int32_t)(p->by_rank ? received : r->slab_before[p->experts_a_rank]);
+        p->lane.totals[LL_TOTAL_ROWS] = (int32_t)received;
+        p->lane.totals[LL_TOTAL_PUSHES] =
+            (int32_t)(p->by_rank ? received : r->slab_before[p->experts_a_rank]);
+    }
+    if (LL_WITH_FAR && bid() == 0) {
+        ll_note_homes(r);
     }
     return doubts;
 }

@@ -7,16 +7,27 @@
  * are received like rows of near ranks. Out-boxes are in the lane, in two copies as its buffers:
  *
  *   entries_out[2][R][2 + L/2]  dispatch: entry words on their way to rank d
- *   rows_out[2]                 dispatch: rows for the first far rank, by their slots, then for the next one,
- *                               no gaps between rows or ranks
- *                               combine: [slots] rows on their way home, the lane's home_stride apart
+ *   rows_out[2]                 rows for the first far rank, by their slots, then for the next one, no gaps
+ *                               between rows or ranks; of a combine that has more rows than there is room
+ *                               for, a slot a warp instead (ll_ship.h)
  *
- * A dispatch's rows for a far rank leave, and arrive, in chunks of LL_CHUNK consecutive slots, fewer in the
- * last one. In the far rank's buffer they begin where the source's places do, without gaps between rows
- * either, so that a chunk is one piece of memory on both sides; the arrival word of its first row stands for
- * all of it. In device memory a word counts the rows of each chunk that are in the out-box:
+ * Rows for a far rank leave, and arrive, in chunks of LL_CHUNK consecutive slots, fewer in the last one. At
+ * the far rank they lie without gaps either, so that a chunk is one piece of memory on both sides; the
+ * arrival word of its first row stands for all of it. A dispatch's rows begin where the source's places do.
+ * A combine's come to places behind those of near ranks' rows: home has a place for each row that it awaits,
+ * by rank and slot, and tells each far rank in its dispatch where those of that rank begin.
  *
- *   chunks[R][rank_chunks]      the epoch, LL_CHUNK_BITS further up, and rows in it */
+ * Slots of a combine: with weights at combine a far rank has a row a (token, expert), by expert, then in the
+ * order of the home's tokens; else one a token, in their order. Both sides know the counts.
+ *
+ * Device memory of the lane; the last three are a dispatch's notes for the combine that follows:
+ *
+ *   chunks[]                    the epoch, LL_CHUNK_BITS further up, and rows of a chunk in the out-box;
+ *                               dispatch [R][rank_chunks]
+ *   numbers[T][K]               of this rank's tokens: the choice's number among those of its expert, or of
+ *                               the token among those of its rank
+ *   places[E]                   where the first of them lies at home; or [R]
+ *   homes[R]                    of rows received from rank s */
 #ifndef TERN_LL_FAR_ARGS_H
 #define TERN_LL_FAR_ARGS_H
 
@@ -28,12 +39,23 @@
  * device with a block for each token is cast beside the others. Both ends know it: a power of two. */
 enum { LL_CHUNK = 8, LL_CHUNK_BITS = 8 };
 
+/* Rows of a combine for far rank s. */
+struct ll_far_home {
+    uint32_t begin, rows; /* among all that leave, which is also where they lie in the out-box */
+    uint32_t there;       /* the first one's place at s, behind near_places */
+    uint32_t reserved;
+};
+
 struct ll_far {
     struct tern_net net;             /* its record is NULL: the object has one of its own */
     uint64_t entries_out, rows_out;  /* offsets in an EP heap */
     uint64_t entry_bytes, row_bytes; /* of one copy */
-    uint64_t *chunks;                /* of the lane */
+    uint64_t *chunks;                /* this and the next four: of the lane */
     uint64_t rank_chunks;
+    int32_t *numbers;
+    uint32_t *places;
+    struct ll_far_home *homes;
+    uint64_t near_places;     /* of a combine's rows at home, and their words: [T][K] for near ranks */
     int32_t first, num_near;  /* ranks of this one's domain: first, ..., first + num_near - 1 */
     uint32_t slots, recycles; /* recycles: a combine may have more rows to send than there are slots */
 };

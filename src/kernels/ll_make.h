@@ -162,13 +162,12 @@ TERN_DEVICE void ll_make_unit(const struct ll_maker *m, struct ll_origin o, uint
     }
 }
 
-/* The warp that completed a row for a far rank: sends it home, and frees its stage. *used: as of
- * ll_take_slot. */
-TERN_DEVICE void ll_ship_made(const struct ll_maker *m, struct ll_parcel to, uint32_t row, uint32_t *used)
+/* The warp that completed a row for a far rank: frees its stage, and the row goes home with its chunk. */
+TERN_DEVICE void ll_ship_made(const struct ll_maker *m, int32_t rank, uint32_t row)
 {
     const struct ll_combine_args *p = m->p;
     const char *stage = shared_memory() + row % p->stages * p->stage_bytes;
-    char *slot = ll_take_slot(p, m->epoch, ll_number_of(row), used);
+    char *slot = ll_take_slot(p, m->epoch, ll_number_of(row));
     for (uint32_t i = (uint32_t)lane() * 16; i < p->sent_bytes; i += 512) {
         st_vec16(slot + i, ld_vec16(stage + i));
     }
@@ -176,7 +175,7 @@ TERN_DEVICE void ll_ship_made(const struct ll_maker *m, struct ll_parcel to, uin
     if (lane() == 0) {
         atom_add_acqrel_cta_u32(ll_stage_word(m, row, LL_MAKE_FREED), 1); /* pairs with ll_await_stage */
     }
-    ll_ship(p, m->epoch, to.rank, to.index, slot);
+    ll_ship(p, m->epoch, rank, ll_number_of(row), slot);
 }
 
 /* The warp that completed a row: sends it home, unless it goes nowhere, and frees its stage. */
@@ -231,12 +230,12 @@ TERN_DEVICE void ll_make_send(const struct ll_combine_args *p, uint64_t epoch, u
     struct ll_maker m = ll_maker_of(p, epoch);
     uint32_t rows = (uint32_t)bid() < count ? (count - (uint32_t)bid() - 1) / (uint32_t)nblk() + 1 : 0;
     uint32_t units = rows * m.units; /* of a KiB at least, and in this device's memory: below 2^32 */
-    uint32_t unit = (uint32_t)warp(), used = 0;
+    uint32_t unit = (uint32_t)warp();
     while (unit < units) {
         uint32_t row = unit / m.units, next = 0;
         struct ll_parcel to = {ll_goes_home(p, o.rank) ? o.rank : -1, o.index, NULL};
         struct ll_origin later = o;
-        to.heap = p->f.ep_bases[to.rank >= 0 ? to.rank : 0];
+        to.heap = LL_WITH_FAR ? NULL : p->f.ep_bases[to.rank >= 0 ? to.rank : 0];
         int out = ll_is_warp_out(p);
         if (lane() == 0) {
             next = atom_add_cta_u32(&m.words[LL_MAKE_NEXT], 1);
@@ -255,8 +254,11 @@ TERN_DEVICE void ll_make_send(const struct ll_combine_args *p, uint64_t epoch, u
         if (ll_count_made(&m, row, bulk)) {
             to.rank = out ? -1 : to.rank;
             if (ll_ships(p, to.rank)) {
-                ll_ship_made(&m, to, row, &used);
+                ll_ship_made(&m, to.rank, row);
             } else {
+                if (LL_WITH_FAR) { /* not before: registers are scarce */
+                    to.heap = p->f.ep_bases[to.rank >= 0 ? to.rank : 0];
+                }
                 ll_send_made(&m, to, row, bulk);
             }
         }

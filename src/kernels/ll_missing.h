@@ -107,13 +107,15 @@ TERN_DEVICE void ll_clear_missing(const struct ll_receiver *r, uint32_t piece, u
             for (uint32_t left = warp_ballot(slot >= 0); left; left &= left - 1) {
                 uint32_t next = shfl_u32(filled, TERN_FFS(left) - 1);
                 for (; begin < next; begin++) {
-                    ll_clear_piece(r, piece, e, begin, r->slab_before[e] + begin);
+                    ll_clear_piece(r, piece, e, begin,
+                                   LL_WITH_FAR ? ll_push_number(r, s, e, begin) : r->slab_before[e] + begin);
                 }
                 begin = next + 1;
             }
         }
         for (; begin < end; begin++) {
-            ll_clear_piece(r, piece, e, begin, r->slab_before[e] + begin);
+            ll_clear_piece(r, piece, e, begin,
+                           LL_WITH_FAR ? ll_push_number(r, s, e, begin) : r->slab_before[e] + begin);
         }
     }
 }

@@ -4,7 +4,7 @@
  * to warps of all blocks in turn. By bulk copies one lane does it all: it loads a row in chunks into its
  * warp's ring of stages, and stores each chunk as it lands. So all rows of a block are on their way at once,
  * and what one row waits for, its last copy and the fence before its word, delays no other. Rows for ranks of
- * other domains go first, by all lanes, since the network is the slower.
+ * other domains go first, by all lanes, since the network is the slower (ll_ship.h).
  *
  * Shared memory: | chunks of warp 0, 1, ... | mbarriers of warp 0, 1, ... | */
 #ifndef TERN_LL_PIPE_H
@@ -110,13 +110,14 @@ TERN_DEVICE void ll_pass_row(const struct ll_combine_args *p, struct ll_ring *r,
     }
 }
 
-/* One lane of each warp. `push`: the warp's first, if it has one. The next row is loaded into the ring while
- * the wire still has the one before. */
-TERN_DEVICE void ll_pipe_bulk(const struct ll_combine_args *p, uint64_t epoch, uint32_t count,
+/* One lane of each warp. `push`: the warp's first, if it has one; `near`: across domains, the first that is
+ * not for a far rank. The next row is loaded into the ring while the wire still has the one before. */
+TERN_DEVICE void ll_pipe_bulk(const struct ll_combine_args *p, uint64_t epoch, uint32_t near, uint32_t count,
                               struct ll_push push)
 {
     struct ll_ring ring = ll_ring_of(p);
-    uint32_t u = ll_find_push(p, (uint32_t)(warp() * nblk() + bid()), count, 1, &push);
+    uint32_t u = LL_WITH_FAR ? ll_find_push(p, near, count, near == ll_warp_number(), &push)
+                             : ll_find_push(p, (uint32_t)(warp() * nblk() + bid()), count, 1, &push);
     int out = 0;
     if (u < count) {
         ll_begin_row(p, &ring, ll_push_from(p, &push));
@@ -160,12 +161,13 @@ TERN_DEVICE void ll_copy_row(char *at, const char *row, uint32_t bytes)
     }
 }
 
-/* Each warp, by loads and stores. */
-TERN_DEVICE void ll_pipe_plain(const struct ll_combine_args *p, uint64_t epoch, uint32_t count,
+/* Each warp, likewise by loads and stores. */
+TERN_DEVICE void ll_pipe_plain(const struct ll_combine_args *p, uint64_t epoch, uint32_t near, uint32_t count,
                                struct ll_push push)
 {
     uint32_t step = (uint32_t)(nblk() * nwarps());
-    uint32_t u = ll_find_push(p, (uint32_t)(warp() * nblk() + bid()), count, 1, &push);
+    uint32_t u = LL_WITH_FAR ? ll_find_push(p, near, count, near == ll_warp_number(), &push)
+                             : ll_find_push(p, (uint32_t)(warp() * nblk() + bid()), count, 1, &push);
     while (u < count) {
         struct ll_parcel to = ll_push_to(p, &push);
         const char *row = ll_push_from(p, &push);
@@ -181,18 +183,23 @@ TERN_DEVICE void ll_pipe_plain(const struct ll_combine_args *p, uint64_t epoch, 
     }
 }
 
-/* Each warp: its rows for far ranks. */
-TERN_DEVICE void ll_pipe_far(const struct ll_combine_args *p, uint64_t epoch, uint32_t count)
+/* Each warp: its rows for far ranks; `push`: its first. Returns its first row behind them. */
+TERN_DEVICE uint32_t ll_pipe_far(const struct ll_combine_args *p, uint64_t epoch, struct ll_push push)
 {
-    uint32_t used = 0;
-    for (uint32_t u = ll_warp_number(); u < count; u += (uint32_t)(nblk() * nwarps())) {
-        struct ll_push push = p->lane.pushes[u];
-        if (ll_ships(p, push.rank)) {
-            char *slot = ll_take_slot(p, epoch, u, &used);
-            ll_copy_row(slot, ll_push_from(p, &push), p->row_bytes);
-            ll_ship(p, epoch, push.rank, push.place, slot);
+    uint32_t away = ll_rows_away(p), step = (uint32_t)(nblk() * nwarps()), u = ll_warp_number();
+    while (u < away) {
+        struct ll_push it = push;
+        if (u + step < away) {
+            push = p->lane.pushes[u + step]; /* on its way meanwhile */
         }
+        if (ll_goes_home(p, it.rank)) {
+            char *slot = ll_take_slot(p, epoch, u);
+            ll_copy_row(slot, ll_push_from(p, &it), p->row_bytes);
+            ll_ship(p, epoch, it.rank, u, slot);
+        }
+        u += step;
     }
+    return u;
 }
 
 /* Each warp, before ll_enter: its ring is ready, and its first push on the way. */
@@ -217,13 +224,11 @@ TERN_DEVICE struct ll_push ll_prepare_pipe(const struct ll_combine_args *p, cons
 TERN_DEVICE void ll_pipe_send(const struct ll_combine_args *p, uint64_t epoch, uint32_t count,
                               struct ll_push push, const int bulk)
 {
-    if (LL_WITH_FAR) {
-        ll_pipe_far(p, epoch, count);
-    }
+    uint32_t near = LL_WITH_FAR ? ll_pipe_far(p, epoch, push) : 0;
     if (!bulk) {
-        ll_pipe_plain(p, epoch, count, push);
+        ll_pipe_plain(p, epoch, near, count, push);
     } else if (lane() == 0) {
-        ll_pipe_bulk(p, epoch, count, push);
+        ll_pipe_bulk(p, epoch, near, count, push);
     }
     sync_warp();
 }

@@ -98,6 +98,9 @@ TERN_DEVICE void ll_note_row(const struct ll_receiver *r, const int32_t *header,
     if (c.placed) {
         uint32_t row = ll_slab_row(p, c);
         uint32_t index = p->by_rank ? number : r->slab_before[c.expert] + c.position;
+        if (LL_WITH_FAR && !p->by_rank) {
+            index = ll_push_number(r, s, c.expert, c.position);
+        }
         struct ll_push push = {(int32_t)row, (int32_t)s, token * (int32_t)p->topk + lane(), 0};
         p->lane.pushes[index] = push;
         if (p->out_source) {
@@ -200,6 +203,9 @@ TERN_DEVICE int ll_take_piece(const struct ll_receiver *r, uint32_t number, uint
     uint32_t i = number - r->rows_before[s];
     uint32_t data;
     int end = LL_HERE, here = 1;
+    if (LL_WITH_FAR) {
+        number = ll_row_number(r, s, number); /* its notes are for a combine */
+    }
     if (lane() == 0) {
         end = ll_await(&p->f, &p->lane, r->epoch, r->begin, OP_AWAIT_DONE, (int)s,
                        ll_arrival(&p->lane, p->f.own, r->epoch, ll_word_of(r, s, i)), &data);

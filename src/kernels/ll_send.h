@@ -4,18 +4,18 @@
  * choices come; each other block has a run of consecutive tokens. It counts what comes before its run
  * (across domains, all tokens), which makes slots, and takes token after token: all its warps read and cast
  * the row into shared memory, the first one writes the header, and one copy for each rank that the token goes
- * to leaves from there; for ranks of other domains, into the out-box (ll_chunk.h). With few tokens a block
+ * to leaves from there; for ranks of other domains, into the out-box (ll_send_far.h). With few tokens a block
  * has one or none, so latency is all: what needs neither the epoch nor the counts, the first row and its ids,
  * is read before either is known.
  *
- * Shared memory: | counters [E + R] | slots [LL_STAGES][R] | across domains [R + 1] | stages |. Stage i is
- * written again two barriers after its copies were started; between the two their word was sent, hence they
- * had ended. */
+ * Shared memory: | counters [E + R] | slots [LL_STAGES][R] | across domains [R + 1], [E + 1] | stages |.
+ * Stage i is written again two barriers after its copies were started; between the two their word was sent,
+ * hence they had ended. */
 #ifndef TERN_LL_SEND_H
 #define TERN_LL_SEND_H
 
 #include "kernels/cast.h"
-#include "kernels/ll_chunk.h"
+#include "kernels/ll_send_far.h"
 
 /* A program that is wrong on purpose, for test/tsan_awake.sh, is without it. */
 #ifdef TERN_TEST_NO_LL_DISPATCH_PROXY
@@ -78,7 +78,8 @@ TERN_DEVICE void ll_announce_counts(const struct ll_sender *s)
     }
 }
 
-/* All threads of the last block: the same for far ranks, each of which one warp tells. */
+/* All threads of the last block: the same for far ranks, each of which one warp tells; and behind it, where
+ * its rows of the combine go. */
 TERN_DEVICE void ll_announce_far(const struct ll_sender *s)
 {
     const struct ll_dispatch_args *p = s->p;
@@ -91,8 +92,12 @@ TERN_DEVICE void ll_announce_far(const struct ll_sender *s)
         for (uint32_t w = 1 + (uint32_t)lane(); w < words; w += 32) {
             out[w] = op_tagged(s->epoch, ll_entry_value(s, (uint32_t)d, w));
         }
+        if (lane() == 0) {
+            out[words] = op_tagged(s->epoch, ll_home_place(s, d));
+        }
         sync_warp();
-        ll_put_entry(&p->f, &p->lane, s->epoch, d, words, ll_entry_value(s, (uint32_t)d, LL_ENTRY_SIGNATURE));
+        ll_put_entry(&p->f, &p->lane, s->epoch, d, words + 1,
+                     ll_entry_value(s, (uint32_t)d, LL_ENTRY_SIGNATURE));
     }
 }
 
@@ -153,6 +158,9 @@ TERN_DEVICE void ll_give_slots(const struct ll_sender *s, uint32_t t, uint32_t s
     if (k < p->topk) {
         header[LL_HEADER_IDS + p->topk + k] = slot;
         p->lane.ids[(uint64_t)t * p->topk + k] = sent ? id : -1;
+    }
+    if (LL_WITH_FAR) {
+        ll_note_slot(s, t, slot, slots);
     }
     sync_warp();
 }
@@ -372,6 +380,7 @@ TERN_DEVICE void ll_dispatch_send(struct ll_sender *s, const int bulk)
         ll_announce_counts(s);
     }
     if (LL_WITH_FAR && s->announces) {
+        ll_place_homes(s);
         ll_announce_far(s);
     }
     if (nblk() == 1) { /* who counted all, and sends all */

@@ -105,6 +105,12 @@ TERN_DEVICE uint32_t *ll_far_begins(const struct ll_sender *s)
     return (uint32_t *)s->slots + LL_STAGES * (uint32_t)s->p->f.num_ranks;
 }
 
+/* Behind them, [E + 1]: where rows of each far expert, or rank, lie when they come home (ll_send_far.h). */
+TERN_DEVICE uint32_t *ll_home_places(const struct ll_sender *s)
+{
+    return ll_far_begins(s) + s->p->f.num_ranks + 1;
+}
+
 /* All threads, as ll_clear_counters. */
 TERN_DEVICE void ll_clear_begins(const struct ll_sender *s)
 {
