@@ -200,7 +200,7 @@ class Route:
         """Dispatch without gradients. empty: makes the outputs, of a shape and a type; default: in
         window memory, or what a CUDA graph has if one is captured. Others go through staging."""
         ep = self.ep
-        comm, by_expert = ep.comm, self.layout == "expert"
+        comm = ep.comm
         device, plain = comm.device, comm.torch.Tensor
         several = isinstance(x, (tuple, list))
         cast_number = 0 if cast is None else tensors.choice("cast", cast, CASTS)
@@ -245,8 +245,8 @@ class Route:
         got_idx = next(others) if plan.has_idx else None
         got_weights = next(others) if plan.has_weights else None
         got_source = next(others) if plan.has_source else None
-        # By rank, as many rows as come have no padding among them; by expert the kernel fills it.
-        if zero_padding and not by_expert and num_rows is not None:
+        # As many rows as come have no padding among them but that of experts, which the kernel fills.
+        if zero_padding and num_rows is not None:
             for tensor in made:
                 tensor.fill_(-1 if tensor is got_idx or tensor is got_source else 0)
         self._raw.dispatch(

@@ -199,6 +199,14 @@ class Routes(RankTest):
             rows.source,
             np.array([(-1, -1) if w is None else w[:2] for w in wanted], np.int32).reshape(-1, 2),
         )
+        for _ in range(2):  # the second time where the first left its rows
+            static = route.dispatch(self.x, self.weights, num_rows=len(wanted) + 40, source=True)
+            self.same(static.x[: len(wanted)], values(rows.x), "x, static")
+            self.assertEqual(int((static.x[len(wanted) :] != 0).sum()), 0)
+            self.assertEqual(int((static.topk_weights[len(wanted) :] != 0).sum()), 0)
+            self.assertTrue(bool((static.source[len(wanted) :] == -1).all()))
+            static.x[:] = 7
+            del static
         sums = route.combine(rows.x * rows.topk_weights[:, None].bfloat16(), rows.topk_weights)
         mine = [
             ref.total([ref.bf16(row * ref.bf16(w)) for e, w in zip(ids, weights) if e >= 0], HIDDEN)
