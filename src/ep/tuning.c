@@ -276,8 +276,8 @@ enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint
 }
 
 /* Two for each warp of a third of the blocks, or one where that is many: as many for each of dispatch's rails
- * and forwarders, and two or three for a line of combine (12 SMs: dispatch 1.52 ms with 48, 1.46 with 56, 1.62
- * with 64). Two warps can look after all, where an operation has few blocks. */
+ * and forwarders, and two or three for a line of combine (12 SMs: dispatch 1.52 ms with 48, 1.46 with 56,
+ * 1.62 with 64). Two warps can look after all, where an operation has few blocks. */
 uint32_t terni_tuning_streams(uint32_t num_blocks, uint32_t num_domains)
 {
     uint32_t senders = num_blocks / 3 * INTER_WARPS;
@@ -286,10 +286,10 @@ uint32_t terni_tuning_streams(uint32_t num_blocks, uint32_t num_domains)
 }
 
 /* With one other domain home adds three rows of a token for two that a forwarder adds, and it alone folds.
- * With half of the blocks each, forwarders waited four fifths of the time (2 x H200, 12 SMs, modelled network:
- * 2.58 ms, with 5 forwarders 1.93, with 4 2.10, with 3 2.62; by loads and stores, where nothing is put, 1.67 with
- * 6 and 1.29 with 4). With more domains forwarders have more messages a token. No more forwarders than let the
- * line with most streams have fewest. `lines`: of a block. */
+ * With half of the blocks each, forwarders waited four fifths of the time (2 x H200, 12 SMs, modelled
+ * network: 2.58 ms, with 5 forwarders 1.93, with 4 2.10, with 3 2.62; by loads and stores, where nothing is
+ * put, 1.67 with 6 and 1.29 with 4). With more domains forwarders have more messages a token. No more
+ * forwarders than let the line with most streams have fewest. `lines`: of a block. */
 struct inter_roles terni_tuning_line_roles(uint32_t num_streams, uint32_t num_domains, uint32_t lines,
                                            uint32_t num_blocks)
 {

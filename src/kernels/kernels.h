@@ -2,8 +2,8 @@
  *
  * The one list of kernels: X(name, argument struct, most threads a block). Both machines make their launch
  * tables from it (machine/cpu.c, machine/cuda.c); file NAME.c in this folder, or in bench/ for wire_* and
- * drive_*, holds
- * TERN_KERNEL(NAME, ...), or TERN_KERNEL_AS. To add a kernel: a line here, its file, its arguments in a header. */
+ * drive_*, holds TERN_KERNEL(NAME, ...), or TERN_KERNEL_AS. To add a kernel: a line here, its file, its
+ * arguments in a header. */
 #ifndef TERN_KERNELS_H
 #define TERN_KERNELS_H
 

@@ -185,8 +185,8 @@ TERN_DEVICE void home_tails(const struct line *l, uint32_t num)
     p->c.out_weights[(uint64_t)item->n.token * topk + k] = sum;
 }
 
-/* A lane's letters of `num` items: `count` of one domain and chunk, of which `message` is one; 0: another lane
- * says these, or there are none. */
+/* A lane's letters of `num` items: `count` of one domain and chunk, of which `message` is one; 0: another
+ * lane says these, or there are none. */
 struct home_read {
     uint32_t count;
     int32_t message;
