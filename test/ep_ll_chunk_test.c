@@ -138,7 +138,7 @@ static int issue(struct chunks *x, int (*body)(struct ll_batch *, uint32_t, int)
     return 0;
 }
 
-static int rounds(struct chunks *x, int num_sms)
+static int rounds(struct chunks *x, int num_sms, int count)
 {
     struct tern_comm_config comm = TERN_COMM_CONFIG_INIT;
     struct ll_batch *b = &x->batch;
@@ -148,7 +148,7 @@ static int rounds(struct chunks *x, int num_sms)
     CHECK(tern_comm_num_sms(x->world.members[0].comm) >= num_sms, "%d blocks, and %d processors a rank",
           num_sms, tern_comm_num_sms(x->world.members[0].comm));
     PASS(world_ep_open(&x->world, &x->config, x->eps));
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < count; round++) {
         ll_batch_redraw_ids(b, round == 1 ? ROUTING_MIXED : ROUTING_UNIFORM, &x->rng);
         PASS(world_upload(&x->world));
         PASS(issue(x, ll_dispatch_issue, 0));
@@ -160,7 +160,7 @@ static int rounds(struct chunks *x, int num_sms)
     return 0;
 }
 
-static int run(struct way way)
+static int run(struct test *t, struct way way)
 {
     static const struct tern_ep_config defaults = TERN_EP_CONFIG_INIT;
     struct chunks *x = (struct chunks *)test_take(1, sizeof *x);
@@ -197,7 +197,7 @@ static int run(struct way way)
     for (int r = 0; r < RANKS; r++) {
         x->batch.ranks[r].num_sms = way.num_sms;
     }
-    result = rounds(x, (int)way.num_sms);
+    result = rounds(x, (int)way.num_sms, t->scale < 100 ? 1 : ROUNDS);
     ll_batch_fini(&x->batch);
     world_ep_close(&x->world, x->eps);
     world_fini(&x->world);
@@ -209,8 +209,7 @@ static int one_block(struct test *t)
 {
     static const struct way way = {.num_sms = 1, .tokens = TOKENS};
 
-    (void)t;
-    return run(way);
+    return run(t, way);
 }
 
 static int some_blocks(struct test *t)
@@ -219,9 +218,8 @@ static int some_blocks(struct test *t)
         .num_sms = 2, .cast = TERN_CAST_FP8, .compression = TERN_LL_FP8, .tokens = TOKENS};
     static const struct way phases = {.num_sms = 5, .tokens = TOKENS, .in_phases = 1};
 
-    (void)t;
-    PASS(run(fp8));
-    return run(phases);
+    PASS(run(t, fp8));
+    return run(t, phases);
 }
 
 /* 15 blocks send, 6 tokens each: a chunk has rows of several. */
@@ -230,25 +228,21 @@ static int many_blocks(struct test *t)
     static const struct way way = {
         .num_sms = 16, .cast = TERN_CAST_FP8, .compression = TERN_LL_LOG10, .tokens = TOKENS};
 
-    (void)t;
-    return run(way);
+    return run(t, way);
 }
 
 static int sums(struct test *t)
 {
-    static const struct way whole = {.num_sms = 3, .weights = TERN_LL_WEIGHTS_AT_DISPATCH, .tokens = TOKENS};
-    static const struct way by_rank = {.num_sms = 16,
-                                       .weights = TERN_LL_WEIGHTS_AT_DISPATCH,
-                                       .layout = TERN_LL_BY_RANK,
-                                       .tokens = TOKENS,
-                                       .in_phases = 1};
-    struct way packed = whole;
+    static const struct way whole = {.num_sms = 2, .weights = TERN_LL_WEIGHTS_AT_DISPATCH, .tokens = TOKENS};
+    struct way packed = whole, by_rank = whole;
 
-    (void)t;
     packed.compression = TERN_LL_LOG10;
-    PASS(run(whole));
-    PASS(run(packed));
-    return run(by_rank);
+    by_rank.layout = TERN_LL_BY_RANK;
+    by_rank.in_phases = 1;
+    by_rank.num_sms = t->scale < 100 ? 2 : 16;
+    PASS(run(t, whole));
+    PASS(run(t, packed));
+    return run(t, by_rank);
 }
 
 static int little_room(struct test *t)
@@ -256,12 +250,11 @@ static int little_room(struct test *t)
     static const struct way way = {.num_sms = 2, .tokens = TOKENS, .ring_bytes = 1};
     struct way packed = way, summed = way;
 
-    (void)t;
     packed.compression = TERN_LL_FP8;
     summed.weights = TERN_LL_WEIGHTS_AT_DISPATCH;
-    PASS(run(way));
-    PASS(run(packed));
-    return run(summed);
+    PASS(run(t, way));
+    PASS(run(t, packed));
+    return run(t, summed);
 }
 
 int main(int argc, char **argv)
