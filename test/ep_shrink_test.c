@@ -179,7 +179,16 @@ static int by_nics(const struct test *t, const char *softnic)
     return 0;
 }
 
-static int copies(struct test *t) { return by_nics(t, ""); }
+/* What a NIC copies out of an out-box is written again after a word that the peer's NIC, another process's,
+ * has set: ThreadSanitizer does not see that order. By packets the rank's own NIC sets such words. */
+static int copies(struct test *t)
+{
+#ifdef __SANITIZE_THREAD__
+    return test_skip(t, "ThreadSanitizer does not see order that comes from another process");
+#else
+    return by_nics(t, "");
+#endif
+}
 
 static int packets(struct test *t) { return by_nics(t, "packets:5"); }
 
