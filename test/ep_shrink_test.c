@@ -120,7 +120,7 @@ static int body(int rank, struct procs_page *page, void *user)
 
 static int run(int num_ranks, int victim, int whole_domains)
 {
-    struct plan plan = {{num_ranks, victim, 0, 0, TERN_TRANSPORT_AUTO, DEADLINE_MS, 0}, whole_domains, NULL};
+    struct plan plan = {{num_ranks, victim, 0, 0, TERN_TRANSPORT_AUTO, DEADLINE_MS, 1}, whole_domains, NULL};
 
     return procs_run(num_ranks, victim, 120, body, &plan);
 }

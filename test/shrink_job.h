@@ -14,7 +14,7 @@ struct job_plan {
     int low_latency;
     uint32_t domain_ranks, transport; /* of the object, as its configuration has them */
     uint32_t deadline_ms;
-    int fate; /* the victim's: it goes so many eighths of a round after it has begun its last one */
+    int fate; /* the victim goes so many eighths of a round after it has begun its last one; 0: before */
 };
 
 struct job {
@@ -31,8 +31,8 @@ struct job {
 };
 
 int job_open(struct job *j, const struct job_plan *plan, const struct tern_id *id, int rank);
-/* Rounds until the victim is gone, which goes with operations under way; the others' end in a fault within
- * the deadline, and *blamed is the rank that this one's record names. */
+/* Rounds until the victim is gone, with operations under way; the others' end in a fault within the
+ * deadline, and *blamed is the rank that this one's record names. */
 int job_run(struct job *j, int *blamed);
 /* That its NICs have sent so far. */
 int job_packets(const struct job *j, uint64_t *packets);
