@@ -1,11 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Route, dispatch and combine, those of low latency too, cost no more than test/cost.expected says, on the cpu
-# machine and without a clock:
+# Route, dispatch and combine, those of low latency too, inside a domain and across domains, cost no more than
+# test/cost.expected says, on the cpu machine and without a clock:
 #
-#   counts        what their kernels ask of the executor: barriers, votes, copies and their bytes. No compiler,
-#                 processor or schedule changes these; they must be equal
+#   counts        what their kernels ask of the executor: barriers, votes, copies and their bytes, releases
+#                 (signals are), atomics; and of proxies and NICs: requests, entries. No compiler, processor or
+#                 schedule changes these; they must be equal. Those that waiting alters, by a little and across
+#                 domains only, have a "~": growth of more than 10 % fails
 #   instructions  of the host in a public call, and of the kernels themselves (the executor's own apart), counted
 #                 by callgrind. With the compiler of the recording, growth of more than 10 % fails, and of more
 #                 than 20 % in dispatch and combine, whose threads look again and again while they wait. With
@@ -83,11 +85,11 @@ calls()
     done
 }
 
-# kernels CASE NAME...: instructions of each in two rounds.
+# kernels CASE ROUNDS NAME...: instructions of each in so many rounds.
 kernels()
 {
-    callgrind "$1" 2 || return 1
-    shift
+    callgrind "$1" "$2" || return 1
+    shift 2
     for name; do
         awk -v name="$name" '$1 == "tern_cpu_" name || $1 == name "_body" { sum += $2 }
             END { if (sum) printf "kernel %s %d\n", name, sum }' "$scratch/functions"
@@ -99,11 +101,13 @@ instructions()
 {
     : > "$1"
     calls rank-1 tern_route_update tern_dispatch tern_combine >> "$1" || return 1
-    kernels rank-256 route dispatch_bulk combine_bulk >> "$1" || return 1
+    kernels rank-256 2 route dispatch_bulk combine_bulk >> "$1" || return 1
     calls ll-expert-1 tern_ll_dispatch tern_ll_combine >> "$1" || return 1
-    kernels ll-summed-32 ll_dispatch_bulk ll_combine_bulk >> "$1" || return 1
-    [ "$(wc -l < "$1")" -eq 10 ] || { echo "functions are missing:"; cat "$1"; } >> "$scratch/log"
-    [ "$(wc -l < "$1")" -eq 10 ]
+    kernels ll-summed-32 2 ll_dispatch_bulk ll_combine_bulk >> "$1" || return 1
+    kernels far-rank-64 1 route_inter dispatch_inter_bulk combine_inter_bulk >> "$1" || return 1
+    kernels far-ll-summed-32 1 ll_dispatch_inter_bulk ll_combine_inter_bulk >> "$1" || return 1
+    [ "$(wc -l < "$1")" -eq 15 ] || { echo "functions are missing:"; cat "$1"; } >> "$scratch/log"
+    [ "$(wc -l < "$1")" -eq 15 ]
 }
 
 record()
@@ -130,16 +134,19 @@ compare_counts()
     { grep "^counts $1 $2 " "$expected" || echo counts; sed -n "s/^$1 $2 /found /p" "$scratch/counts"; } | awk '
         {
             for (i = 2; i <= NF; i++) {
-                if (split($i, part, "=") == 2) {
+                if (split($i, part, /[=~]/) == 2) {
                     value[$1 == "found", part[1]] = part[2]
                     seen[part[1]] = 1
+                    about[part[1]] = $i ~ /~/
                 }
             }
         }
         END {
             for (name in seen) {
-                if (value[0, name] + 0 != value[1, name] + 0) {
-                    printf "%s is %d, recorded is %d\n", name, value[1, name], value[0, name]
+                was = value[0, name] + 0
+                is = value[1, name] + 0
+                if (about[name] ? is * 10 > was * 11 : is != was) {
+                    printf "%s is %d, recorded is %d%s\n", name, is, was, about[name] ? ", allowed 10 % more" : ""
                 }
             }
         }' > "$scratch/errors"

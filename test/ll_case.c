@@ -192,7 +192,7 @@ static int steps(const struct ll_case *c, const struct tern_id *id, struct world
     return 0;
 }
 
-int ll_case_run(const struct ll_case *c, int self, const struct tern_id *id)
+static int run_case(const struct ll_case *c, int self, const struct tern_id *id, struct tern_comm *comm)
 {
     const struct ll_shape *s = &c->shape;
     struct world w;
@@ -202,6 +202,9 @@ int ll_case_run(const struct ll_case *c, int self, const struct tern_id *id)
     int result;
 
     world_init(&w, c->num_ranks, self);
+    if (comm != NULL) {
+        w.members[self].comm = comm;
+    }
     w.num_lanes = 1;
     w.domain_ranks = c->domain_ranks;
     w.forces_domains = c->forces_domains;
@@ -224,4 +227,14 @@ int ll_case_run(const struct ll_case *c, int self, const struct tern_id *id)
     world_fini(&w);
     free(eps);
     return result;
+}
+
+int ll_case_run(const struct ll_case *c, int self, const struct tern_id *id)
+{
+    return run_case(c, self, id, NULL);
+}
+
+int ll_case_run_on(const struct ll_case *c, struct tern_comm *comm)
+{
+    return run_case(c, tern_comm_rank(comm), NULL, comm);
 }

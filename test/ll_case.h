@@ -25,5 +25,7 @@ void ll_case_draw(struct ll_case *c, uint64_t seed, int num_ranks, int small);
 void ll_case_cut(struct ll_case *c, int domain_ranks, uint32_t transport);
 /* Opens rank `self` (-1: all), runs the case against the reference, closes. Prints the case if it fails. */
 int ll_case_run(const struct ll_case *c, int self, const struct tern_id *id);
+/* The same for one rank on a communicator that is open, with windows that suffice; closes it, too. */
+int ll_case_run_on(const struct ll_case *c, struct tern_comm *comm);
 
 #endif

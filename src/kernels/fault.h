@@ -171,6 +171,7 @@ TERN_DEVICE void op_finish(const struct op_frame *f, uint64_t epoch)
 struct op_patience {
     uint64_t begin;
     uint32_t looks;
+    uint32_t lost; /* the peer, when it was last looked for (inter_fault.h) */
 #ifdef TERN_STAMPS
     struct stamp_wait stamp;
 #endif

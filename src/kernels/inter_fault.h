@@ -13,7 +13,10 @@
  * says it, beside its own abort word: domain-mates that have finished, a quarter past the deadline, ask
  * before they blame it (inter_line.h). Without, a link that dies or drags on in mid-operation would be laid
  * to whoever waits at its ends: their patience begins anew with every message, that of their mates does not.
- * Of a link a record names both ends, whoever tells: the one that is awaited, and the one that reports it. */
+ * Of a link a record names both ends, whoever tells: the one that is awaited, and the one that reports it.
+ *
+ * A rank that the network knows to be lost is named at once, by who waits for it: not first, after a
+ * deadline, a rank that itself waits for the lost one in its own domain. */
 #ifndef TERN_INTER_FAULT_H
 #define TERN_INTER_FAULT_H
 
@@ -36,12 +39,43 @@ TERN_DEVICE void inter_says(const struct op_frame *f, const struct op_note *note
     st_relaxed_sys_u64(op_own_word(f, f->abort_offset, OP_SAID_WORD), clock_ns());
 }
 
-/* After a look that found nothing. 0: the operation is to be abandoned. */
-TERN_DEVICE int inter_wait_on(const struct op_frame *f, struct op_patience *patience, struct op_note *note)
+/* After an operation on the rail peer in domain e. All threads that took part, or one; the first of them
+ * tells. 0: the operation is to be abandoned. */
+TERN_DEVICE int inter_carried(const struct op_frame *f, uint64_t epoch, int e, int status, int tells)
+{
+    if (TERN_RARE(status != TERN_OK) && tells) {
+        struct op_note note = {
+            status, OP_AWAIT_TRANSPORT, rail_note(f, e), f->rank, epoch, 0, (uint64_t)(int64_t)-status, 0, 0,
+            0};
+        op_fault(f, &note);
+    }
+    return status == TERN_OK;
+}
+
+/* Whether the network knows that a rank is lost: by what this one has handed over to it. */
+TERN_APART int inter_has_lost(const struct tern_net *net, int peer)
+{
+    for (uint32_t q = 0; q < net->num_queues; q++) {
+        route_look(net, peer, q);
+    }
+    return route_has_lost(net, peer);
+}
+
+/* After a look that found nothing. 0: the operation is to be abandoned. Who is lost is found so twice before
+ * it is named: what it sent before that may have come meanwhile. */
+TERN_DEVICE int inter_wait_on(const struct op_frame *f, const struct tern_net *net,
+                              struct op_patience *patience, struct op_note *note)
 {
     int verdict = op_patient(f, patience, note);
     if (TERN_RARE(note->elapsed_ns > f->timeout_ns / 64)) {
+        int peer = note->peer + OP_FIRST_RANK(f);
         inter_says(f, note);
+        if (verdict != OP_GIVEN_UP && inter_has_lost(net, peer)) {
+            if (patience->lost) {
+                return inter_carried(f, note->epoch, peer / f->num_ranks, TERN_DISCONNECTED, 1);
+            }
+            patience->lost = 1;
+        }
     }
     if (verdict == OP_EXPIRED && note->elapsed_ns <= f->timeout_ns + f->timeout_ns / 8) {
         return 1;
@@ -55,8 +89,8 @@ TERN_DEVICE int inter_wait_on(const struct op_frame *f, struct op_patience *pati
 
 /* Until the word is at least `wanted`; 0 if the operation is to be abandoned. What the rail peer in domain e
  * put before it raised the word is here then. */
-TERN_DEVICE int inter_await(const struct op_frame *f, uint64_t epoch, int e, int awaited,
-                            const uint64_t *word, uint64_t wanted)
+TERN_DEVICE int inter_await(const struct op_frame *f, const struct tern_net *net, uint64_t epoch, int e,
+                            int awaited, const uint64_t *word, uint64_t wanted)
 {
     struct op_patience patience = {0};
     for (;;) {
@@ -68,7 +102,7 @@ TERN_DEVICE int inter_await(const struct op_frame *f, uint64_t epoch, int e, int
         }
         struct op_note note = {
             OP_STATUS_TIMEOUT, awaited, rail_note(f, e), f->rank, epoch, wanted, seen, 0, 0, 0};
-        if (!inter_wait_on(f, &patience, &note)) {
+        if (!inter_wait_on(f, net, &patience, &note)) {
             op_waited(f, &patience, 0, 0);
             return 0;
         }
@@ -76,26 +110,13 @@ TERN_DEVICE int inter_await(const struct op_frame *f, uint64_t epoch, int e, int
 }
 
 /* The same for a warp: one lane looks. */
-TERN_DEVICE int inter_await_warp(const struct op_frame *f, uint64_t epoch, int e, int awaited,
-                                 const uint64_t *word, uint64_t wanted)
+TERN_DEVICE int inter_await_warp(const struct op_frame *f, const struct tern_net *net, uint64_t epoch, int e,
+                                 int awaited, const uint64_t *word, uint64_t wanted)
 {
-    int ok = lane() != 0 || inter_await(f, epoch, e, awaited, word, wanted);
+    int ok = lane() != 0 || inter_await(f, net, epoch, e, awaited, word, wanted);
     ok = !warp_any(!ok);
     sync_warp(); /* what one has seen through the word is there for all */
     return ok;
-}
-
-/* After an operation on the rail peer in domain e. All threads that took part, or one; the first of them
- * tells. 0: the operation is to be abandoned. */
-TERN_DEVICE int inter_carried(const struct op_frame *f, uint64_t epoch, int e, int status, int tells)
-{
-    if (TERN_RARE(status != TERN_OK) && tells) {
-        struct op_note note = {
-            status, OP_AWAIT_TRANSPORT, rail_note(f, e), f->rank, epoch, 0, (uint64_t)(int64_t)-status, 0, 0,
-            0};
-        op_fault(f, &note);
-    }
-    return status == TERN_OK;
 }
 
 /* One thread, at the end of an operation that was abandoned. */

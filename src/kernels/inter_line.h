@@ -67,7 +67,8 @@ TERN_DEVICE int inter_await_blocks(const struct rail *r, const struct route_far 
     int ok = 1;
     if (stream < rail_streams(r->p)) {
         int e = rail_far_end(r->p, stream);
-        ok = inter_await(r->f, r->epoch, e, OP_AWAIT_BLOCK, r->p->world.block_tails + e, *far->run);
+        ok = inter_await(r->f, &r->p->world.net, r->epoch, e, OP_AWAIT_BLOCK, r->p->world.block_tails + e,
+                         *far->run);
     }
     ok = !warp_any(!ok);
     sync_warp(); /* what a lane has seen through the word is there for all */

@@ -271,7 +271,7 @@ TERN_DEVICE enum rail_found rail_take(const struct rail *r, struct rail_hand *h,
         int failed = 0;
         if (h->taken < h->s.num) {
             struct op_note note = rail_wait_note(r, h);
-            failed = !inter_wait_on(r->f, &patience, &note);
+            failed = !inter_wait_on(r->f, &r->p->world.net, &patience, &note);
         }
         if (warp_any(failed)) {
             op_waited(r->f, &patience, 0, 0);

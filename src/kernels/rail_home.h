@@ -48,8 +48,8 @@ TERN_DEVICE int rail_has_come(const struct rail_args *p, const struct rail_lette
 /* One thread: until it is. 0: the operation is to be abandoned. */
 TERN_DEVICE int rail_await(const struct rail *r, const struct rail_letter *l)
 {
-    return inter_await(r->f, r->epoch, rail_far_end(r->p, l->stream), OP_AWAIT_CHUNK, r->p->tails + l->stream,
-                       rail_end(r->p, &l->s, l->j + 1));
+    return inter_await(r->f, &r->p->world.net, r->epoch, rail_far_end(r->p, l->stream), OP_AWAIT_CHUNK,
+                       r->p->tails + l->stream, rail_end(r->p, &l->s, l->j + 1));
 }
 
 /* Parts of chunk k's messages. */

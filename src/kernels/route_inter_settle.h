@@ -131,7 +131,8 @@ TERN_DEVICE int send_row(const struct far_settler *s, uint32_t e)
     const struct route_inter_args *p = s->p;
     const struct op_frame *f = &p->r.f;
     uint64_t bytes = sizeof(struct rail_row) + (uint64_t)s->columns * sizeof(uint32_t);
-    if (!inter_await_warp(f, s->epoch, (int)e, OP_AWAIT_BLOCK, p->world.block_tails + e, s->run - 1)) {
+    if (!inter_await_warp(f, &p->world.net, s->epoch, (int)e, OP_AWAIT_BLOCK, p->world.block_tails + e,
+                          s->run - 1)) {
         return 0;
     }
     int status =
@@ -147,7 +148,8 @@ TERN_DEVICE int take_row(const struct far_settler *s, uint32_t e)
     const struct route_inter_args *p = s->p;
     const struct op_frame *f = &p->r.f;
     struct rail_row *row = row_at(s, p->rows_in, e);
-    if (!inter_await_warp(f, s->epoch, (int)e, OP_AWAIT_COUNTS, p->world.row_tails + e, s->run)) {
+    if (!inter_await_warp(f, &p->world.net, s->epoch, (int)e, OP_AWAIT_COUNTS, p->world.row_tails + e,
+                          s->run)) {
         return 0;
     }
     if (row->signature != f->message.signature) {

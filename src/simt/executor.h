@@ -256,6 +256,8 @@ struct executor_stats {
     uint64_t bulk_groups, bulk_waits; /* of a thread */
     uint64_t bar_arrivals;
     uint64_t proxy_fences; /* of a thread */
+    uint64_t releases;     /* of a thread: stores and additions that release */
+    uint64_t atomics;      /* of a thread: others on words of more than its block */
 };
 
 struct executor {

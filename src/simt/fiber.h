@@ -35,7 +35,9 @@
 struct simt_thread {
     int tid, bid, nthr, nblk;
     char *shared;
-    int fenced; /* a system fence since the last acquire: what st_fenced relies on */
+    int fenced;        /* a system fence since the last acquire: what st_fenced relies on */
+    uint32_t releases; /* stores and additions that release, so far */
+    uint32_t atomics;  /* others, but those between threads of a block */
 };
 /* A fiber stays on its worker's thread. The model of access is the compiler's: a library with static TLS
  * cannot be loaded late into a program whose libraries have used up the room for it. */
@@ -89,6 +91,10 @@ TERN_DEVICE void simt_check_fence(void)
     }
 }
 
+/* For whoever counts what kernels do (executor_stats). */
+TERN_DEVICE void simt_released(void) { simt_self->releases++; }
+TERN_DEVICE void simt_atomic(void) { simt_self->atomics++; }
+
 TERN_DEVICE uint32_t warp_ballot(int v) { return simt_ballot(v); }
 TERN_DEVICE uint32_t shfl_u32(uint32_t v, int src) { return (uint32_t)simt_shfl(v, src); }
 TERN_DEVICE uint64_t shfl_u64(uint64_t v, int src) { return simt_shfl(v, src); }
@@ -136,18 +142,21 @@ TERN_DEVICE uint32_t atom_add_acqrel_cta_u32(uint32_t *p, uint32_t v)
 
 TERN_DEVICE uint32_t atom_add_acqrel_gpu_u32(uint32_t *p, uint32_t v)
 {
+    simt_atomic();
     simt_point();
     return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
 }
 
 TERN_DEVICE uint64_t atom_add_acqrel_gpu_u64(uint64_t *p, uint64_t v)
 {
+    simt_atomic();
     simt_point();
     return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
 }
 
 TERN_DEVICE uint32_t atom_cas_acqrel_gpu_u32(uint32_t *p, uint32_t expected, uint32_t desired)
 {
+    simt_atomic();
     simt_point();
     __atomic_compare_exchange_n(p, &expected, desired, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     return expected;
@@ -155,6 +164,7 @@ TERN_DEVICE uint32_t atom_cas_acqrel_gpu_u32(uint32_t *p, uint32_t expected, uin
 
 TERN_DEVICE uint64_t atom_cas_acqrel_gpu_u64(uint64_t *p, uint64_t expected, uint64_t desired)
 {
+    simt_atomic();
     simt_point();
     __atomic_compare_exchange_n(p, &expected, desired, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     return expected;
@@ -183,6 +193,7 @@ TERN_DEVICE uint64_t atom_add_acqrel_sys_u64(uint64_t *p, uint64_t v)
 
 TERN_DEVICE void red_max_release_gpu_u64(uint64_t *p, uint64_t v)
 {
+    simt_atomic();
     uint64_t seen;
     simt_point();
     seen = __atomic_load_n(p, __ATOMIC_RELAXED);
@@ -192,6 +203,7 @@ TERN_DEVICE void red_max_release_gpu_u64(uint64_t *p, uint64_t v)
 
 TERN_DEVICE void red_max_relaxed_gpu_u64(uint64_t *p, uint64_t v)
 {
+    simt_atomic();
     uint64_t seen;
     simt_point();
     seen = __atomic_load_n(p, __ATOMIC_RELAXED);
@@ -208,6 +220,7 @@ TERN_DEVICE void atom_max_cta_u64(uint64_t *p, uint64_t v)
 
 TERN_DEVICE uint64_t atom_add_relaxed_gpu_u64(uint64_t *p, uint64_t v)
 {
+    simt_atomic();
     return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
 }
 
@@ -215,6 +228,7 @@ TERN_DEVICE uint64_t atom_add_relaxed_gpu_u64(uint64_t *p, uint64_t v)
 #define FIBER_ATOM(name, builtin, bits)                                                                      \
     TERN_DEVICE uint##bits##_t name##_u##bits(uint##bits##_t *p, uint##bits##_t v)                           \
     {                                                                                                        \
+        simt_atomic();                                                                                       \
         simt_point();                                                                                        \
         return builtin(p, v, __ATOMIC_RELAXED);                                                              \
     }
@@ -232,6 +246,7 @@ FIBER_ATOM(atom_swap_relaxed_sys, __atomic_exchange_n, 64)
 
 TERN_DEVICE uint32_t atom_cas_relaxed_sys_u32(uint32_t *p, uint32_t expected, uint32_t desired)
 {
+    simt_atomic();
     simt_point();
     __atomic_compare_exchange_n(p, &expected, desired, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return expected;
@@ -239,6 +254,7 @@ TERN_DEVICE uint32_t atom_cas_relaxed_sys_u32(uint32_t *p, uint32_t expected, ui
 
 TERN_DEVICE uint64_t atom_cas_relaxed_sys_u64(uint64_t *p, uint64_t expected, uint64_t desired)
 {
+    simt_atomic();
     simt_point();
     __atomic_compare_exchange_n(p, &expected, desired, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return expected;
@@ -246,6 +262,7 @@ TERN_DEVICE uint64_t atom_cas_relaxed_sys_u64(uint64_t *p, uint64_t expected, ui
 
 TERN_DEVICE void red_add_release_sys_u32(uint32_t *p, uint32_t v)
 {
+    simt_released();
     simt_point();
     (void)__atomic_fetch_add(p, v, TERN_ORDER_RELEASE);
     simt_point();
@@ -253,6 +270,7 @@ TERN_DEVICE void red_add_release_sys_u32(uint32_t *p, uint32_t v)
 
 TERN_DEVICE void red_add_release_sys_u64(uint64_t *p, uint64_t v)
 {
+    simt_released();
     simt_point();
     (void)__atomic_fetch_add(p, v, TERN_ORDER_RELEASE);
     simt_point();
@@ -272,6 +290,7 @@ TERN_DEVICE uint64_t ld_published_sys_u64(const uint64_t *p) { return __atomic_l
 
 TERN_DEVICE void st_release_sys_u64(uint64_t *p, uint64_t v)
 {
+    simt_released();
     simt_point();
     __atomic_store_n(p, v, TERN_ORDER_RELEASE);
     simt_point();
@@ -288,6 +307,7 @@ TERN_DEVICE uint32_t ld_relaxed_sys_u32(const uint32_t *p) { return __atomic_loa
 
 TERN_DEVICE void st_release_sys_u32(uint32_t *p, uint32_t v)
 {
+    simt_released();
     simt_point();
     __atomic_store_n(p, v, TERN_ORDER_RELEASE);
     simt_point();

@@ -65,6 +65,7 @@ static void warp_open(struct executor *x, struct block *b, int idx)
         f->thread.nblk = b->grid->op->num_blocks;
         f->thread.shared = b->shared;
         f->thread.fenced = 0;
+        f->thread.releases = f->thread.atomics = 0;
         f->block = b;
         f->warp = w;
         f->lane = lane;
@@ -199,6 +200,8 @@ void terni_fiber_ended(struct fiber *f)
     w->exited |= 1u << f->lane;
     w->block->live--;
     x->live_fibers--;
+    x->stats.releases += f->thread.releases;
+    x->stats.atomics += f->thread.atomics;
     x->quiet = 0;
     terni_fiber_give(f);
 }

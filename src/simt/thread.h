@@ -36,6 +36,8 @@ TERN_DEVICE void spin(void) {}
 TERN_DEVICE void simt_acquired(void) {}
 TERN_DEVICE void simt_fenced(void) {}
 TERN_DEVICE void simt_check_fence(void) {}
+TERN_DEVICE void simt_released(void) {}
+TERN_DEVICE void simt_atomic(void) {}
 uint32_t simt_e4m3(float v);
 
 /* As the executor's. */
