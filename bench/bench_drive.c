@@ -58,6 +58,7 @@ struct run {
     struct party party;
     struct progress progress;
     struct drive *drive;
+    uint64_t area;   /* of a block, before --sms is what this rank has (drive.h) */
     uint32_t rounds; /* of latencies */
     double flag_us[FLAG_KINDS], limit_gb_s;
     struct tally tally;
@@ -403,10 +404,11 @@ static enum tern_status settle(struct run *r)
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--warps %u needs --scope block: others are of one warp",
                          o->net.warps);
     }
+    r->area = drive_area(&r->party, o);
     for (uint32_t k = 0; k < o->net.bytes.num; k++) {
-        if (o->net.bytes.values[k] > drive_area(&r->party, o)) {
+        if (o->net.bytes.values[k] > r->area) {
             return TERN_FAIL(TERN_INVALID_ARGUMENT, "--bytes %u: a peer has room for %llu here",
-                             o->net.bytes.values[k], (unsigned long long)drive_area(&r->party, o));
+                             o->net.bytes.values[k], (unsigned long long)r->area);
         }
     }
     return TERN_OK;
@@ -424,7 +426,7 @@ static enum tern_status run_open(struct run *r)
     }
     status = status != TERN_OK ? status : about_note(r->report, &r->party);
     if (status == TERN_OK) {
-        status = drive_open(r->drive, &r->party, &r->o);
+        status = drive_open(r->drive, &r->party, &r->o, r->area);
         if (status == TERN_OK) {
             status = run_all(r, us);
             progress_clear(&r->progress);
@@ -450,7 +452,7 @@ enum tern_status drive_run(const struct options *options, struct report *report,
     TERN_TRY(report_begin(report, r.party.first != 0, options->json));
     TERN_TRY(settle(&r));
     progress_init(&r.progress, report->quiet);
-    TERN_TRY(party_open(&r.party, drive_heap_bytes(&r.party, &r.o)));
+    TERN_TRY(party_open(&r.party, drive_heap_bytes(&r.party, r.area)));
     r.drive = (struct drive *)calloc(1, sizeof(*r.drive));
     enum tern_status status = run_open(&r);
     free(r.drive);

@@ -43,11 +43,12 @@ struct drive {
 
 /* ---- drive_open.c ---- */
 
-/* Of one block of an area. Options are settled: sizes and warps stand there. */
+/* Of one block of an area, the same on all ranks: of settled options, before --sms is what this rank has. */
 uint64_t drive_area(const struct party *party, const struct options *options);
-uint64_t drive_heap_bytes(const struct party *party, const struct options *options);
+uint64_t drive_heap_bytes(const struct party *party, uint64_t area);
 /* COLLECTIVE. The party is open, and has so much window memory. */
-enum tern_status drive_open(struct drive *d, struct party *party, const struct options *options);
+enum tern_status drive_open(struct drive *d, struct party *party, const struct options *options,
+                            uint64_t area);
 void drive_close(struct drive *d);
 
 /* ---- drive_time.c ---- */

@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-/* Groups of threads take a warp at least. Of MOST_BYTES a rank has one to send and one to receive a peer. */
-enum { DEADLINE_MS = 10000, ROW_BYTES = 14336, USUAL_SMS = 132, MOST_BYTES = 1 << 30 };
+enum { DEADLINE_MS = 10000, ROW_BYTES = 14336, USUAL_SMS = 132 };
+static const uint64_t most_bytes = 1ull << 32; /* to all peers, of all ranks of a process */
 
 /* Bytes to each peer with which every group of a put or get has one of the largest operations. */
 static uint64_t one_each(const struct options *o, int num_ranks)
@@ -26,21 +26,22 @@ static uint64_t one_each(const struct options *o, int num_ranks)
 
 uint64_t drive_area(const struct party *party, const struct options *options)
 {
-    uint64_t rows = party->num_ranks > 4 ? 2048 : 4096, each;
+    uint64_t rows = party->num_ranks > 4 ? 2048 : 4096, each, most;
     if (party->machine == TERN_MACHINE_CPU) {
         return wire_default_bytes(party->machine, party->num_ranks, 1);
     }
     if ((options->command & (COMMAND_PUT | COMMAND_GET)) == 0) {
         return ROW_BYTES * rows;
     }
+    most = most_bytes / (uint64_t)party->num_ranks / (party->in_process ? (uint64_t)party->num_ranks : 1);
     each = one_each(options, party->num_ranks);
-    each = each < MOST_BYTES ? each : MOST_BYTES;
+    each = each < most ? each : most;
     return ROW_BYTES * (each > ROW_BYTES * rows ? (each + ROW_BYTES - 1) / ROW_BYTES : rows);
 }
 
-uint64_t drive_heap_bytes(const struct party *party, const struct options *options)
+uint64_t drive_heap_bytes(const struct party *party, uint64_t area)
 {
-    return wire_heap_bytes(party->num_ranks, drive_area(party, options)) + 8 * (uint64_t)DRIVE_WORDS + 4096;
+    return wire_heap_bytes(party->num_ranks, area) + 8 * (uint64_t)DRIVE_WORDS + 4096;
 }
 
 static enum tern_status open_networks(struct drive *d)
@@ -95,10 +96,10 @@ static enum tern_status open_memory(struct drive *d, int i)
     return TERN_OK;
 }
 
-static enum tern_status open_all(struct drive *d)
+static enum tern_status open_all(struct drive *d, uint64_t area)
 {
     static const struct tern_net none = TERN_NET_INIT;
-    TERN_TRY(wire_open(&d->wire, d->party, drive_area(d->party, d->options), d->options->seed));
+    TERN_TRY(wire_open(&d->wire, d->party, area, d->options->seed));
     for (int i = 0; i < d->party->num_local; i++) { /* before a NIC that is a kernel stays on the device */
         TERN_TRY(open_memory(d, i));
     }
@@ -112,13 +113,14 @@ static enum tern_status open_all(struct drive *d)
     return TERN_OK;
 }
 
-enum tern_status drive_open(struct drive *d, struct party *party, const struct options *options)
+enum tern_status drive_open(struct drive *d, struct party *party, const struct options *options,
+                            uint64_t area)
 {
     memset(d, 0, sizeof(*d));
     d->party = party;
     d->options = options;
     d->wire.party = party; /* for a close before it is open */
-    enum tern_status status = open_all(d);
+    enum tern_status status = open_all(d, area);
     if (status != TERN_OK) {
         drive_close(d);
     }

@@ -34,7 +34,7 @@ struct chunks {
 };
 
 /* Of a rank that has room for so few rows. */
-enum { FEW = 32 };
+enum { FEW = 16 };
 
 static int is_far(int a, int b) { return a / GROUP != b / GROUP; }
 

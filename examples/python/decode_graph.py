@@ -78,7 +78,7 @@ def decode(comm: tern.Communicator) -> None:
             for number, layer in enumerate(layers):
                 worst = max(worst, decoder.check(number, layer))
                 routings.add(tuple(layer[1].flatten().tolist()))
-        if len(routings) < steps * LAYERS:
+        if len(routings) < steps * LAYERS // 2:  # few experts, on one rank, choose the same again
             sys.exit(f"only {len(routings)} routings in {steps} steps of {LAYERS} layers")
         ep.synchronize()
         sys.stdout.write(

@@ -235,7 +235,7 @@ class Route:
             if num_rows is None
             else tensors.number("num_rows", num_rows, 0, 2**31 - 1)
         )
-        if empty is None and num_rows is not None and tensors.capturing(comm):
+        if empty is None and tensors.capturing(comm):
             empty = tensors.graph_memory(comm)
         if empty is None:
             made = tensors.windows(comm, rows, plan.shapes, plan.views)
@@ -376,7 +376,7 @@ class Route:
         try:
             issue()
         except NoSpace:  # refused before anything was issued
-            if self.ep.limits_staging:
+            if self.ep.limits_staging or tensors.capturing(comm):
                 raise
             rows = comm.empty(rows.shape, rows.dtype).copy_(rows)
             if weights is not None:
