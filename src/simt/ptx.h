@@ -45,7 +45,7 @@
         name##_body(&args);                                                                                  \
     }                                                                                                        \
     }                                                                                                        \
-    extern "C" __attribute__((visibility("default"))) const void *tern_cuda_at_##name(void)                  \
+    extern "C" const void *tern_cuda_at_##name(void)                                                         \
     {                                                                                                        \
         return (const void *)space::function;                                                                \
     }                                                                                                        \
