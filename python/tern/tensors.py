@@ -55,11 +55,7 @@ def refuse(sentence: str) -> NoReturn:
 
 def capturing(comm: "Communicator") -> bool:
     """Whether what is issued now goes into a CUDA graph."""
-    if comm.machine != "cuda":
-        return False
-    import torch
-
-    return torch.cuda.is_current_stream_capturing()
+    return comm.machine == "cuda" and comm.torch.cuda.is_current_stream_capturing()
 
 
 def number(name: str, value: Any, low: int, high: int) -> int:
