@@ -299,10 +299,11 @@ $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
 # them alone (ready, done), are relaxed, or the fences before them missing, or in one of them (dispatch, combine of
 # low latency) the fence between a stage and its bulk copy, or (across domains) the order of rows that
 # leave together; and kernels of simt_test likewise. net_ops has relaxed signals, or looks at words without
-# acquiring; rail_kernel likewise, or lacks the fence before bulk copies.
+# acquiring; rail_kernel likewise, or lacks the fence before bulk copies; queue_kernel ends its turn at a queue by
+# a relaxed store.
 ifeq ($(VARIANT),tsan)
 AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done ep_no_fence ll_ready ll_done ll_no_fence \
-    ll_dispatch_proxy ll_combine_proxy ll_chunk ll_ship simt_relaxed simt_no_fence net_signal net_acquire rail_signal rail_acquire rail_proxy)
+    ll_dispatch_proxy ll_combine_proxy ll_chunk ll_ship simt_relaxed simt_no_fence net_signal net_acquire queue_turn rail_signal rail_acquire rail_proxy)
 SIMT_OBJ := $(call c_obj,$(wildcard test/simt_test.c))
 
 $(OBJ)/relaxed/%.o: EXTRA = -DTERN_WEAKEN_RELEASE
@@ -310,6 +311,7 @@ $(OBJ)/ready/%.o: EXTRA = -DTERN_WEAKEN_READY
 $(OBJ)/done/%.o: EXTRA = -DTERN_WEAKEN_DONE
 $(OBJ)/signal/%.o: EXTRA = -DTERN_WEAKEN_SIGNAL
 $(OBJ)/acquire/%.o: EXTRA = -DTERN_WEAKEN_ACQUIRE
+$(OBJ)/turn/%.o: EXTRA = -DTERN_WEAKEN_TURN
 $(OBJ)/rail/%.o: EXTRA = -DTERN_WEAKEN_RAIL
 $(OBJ)/rail_proxy/%.o: EXTRA = -DTERN_TEST_NO_RAIL_PROXY
 $(OBJ)/dispatch_proxy/%.o: EXTRA = -DTERN_TEST_NO_LL_DISPATCH_PROXY
@@ -340,10 +342,12 @@ define wrong_rail
 $(B)/awake/rail_$(1): $(call c_obj,$(wildcard test/rail_test.c)) $(OBJ)/$(2)/test/rail_kernel.o $(HELP_LIB) $(STATIC)
 	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
 endef
-$(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy chunk signal acquire rail rail_proxy,$(eval $(call wrong,$(name))))
+$(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy chunk signal acquire turn rail rail_proxy,$(eval $(call wrong,$(name))))
 $(eval $(call wrong_rail,signal,signal))
 $(eval $(call wrong_rail,acquire,rail))
 $(eval $(call wrong_rail,proxy,rail_proxy))
+$(B)/awake/queue_turn: $(call c_obj,$(wildcard test/queue_test.c)) $(OBJ)/turn/test/queue_kernel.o $(HELP_LIB) $(STATIC)
+	$(call program,$(filter %.o,$^) $(HELP_LIB))
 $(foreach name,signal acquire,$(eval $(call wrong_net,$(name))))
 $(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy,$(eval $(call wrong_ep,$(name))))
 $(B)/awake/ll_chunk: $(call c_obj,$(wildcard test/ep_ll_inter_test.c)) \

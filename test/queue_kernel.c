@@ -14,6 +14,7 @@ TERN_DEVICE uint64_t put_imm(const struct net_queue *q, const struct queue_step 
 {
     struct wqe_rdma_args args = {0};
     struct queue_piece piece;
+    struct queue_fixed f;
     uint64_t first;
     if (!queue_cut(q, s->remote, s->local, s->bytes, &piece)) {
         return net_ticket_refused(NET_REFUSED);
@@ -22,15 +23,16 @@ TERN_DEVICE uint64_t put_imm(const struct net_queue *q, const struct queue_step 
     if (net_ticket_status(first) != NET_OK) {
         return first;
     }
-    args.qpn = q->qpn;
+    f = queue_fixed_of(q);
+    args.qpn = f.qpn;
     args.fm_ce_se = WQE_CE_ALWAYS;
     args.remote = piece.remote;
     args.local = piece.local;
     args.rkey = piece.rkey;
     args.lkey = piece.lkey;
     args.bytes = piece.bytes;
-    wqe_rdma(&q->ring, (uint32_t)first, &args, WQE_RDMA_WRITE_IMM, (uint32_t)s->value);
-    queue_submit(q, first, 1);
+    wqe_rdma(&f.ring, (uint32_t)first, &args, WQE_RDMA_WRITE_IMM, (uint32_t)s->value);
+    queue_submit(&f, first, 1);
     return first + 1;
 }
 

@@ -63,6 +63,7 @@ done
 reports "a relaxed signal after a put" src/net/p2p.h "$build/awake/net_signal" --case 1
 reports "a barrier whose signals are relaxed" src/net/p2p.h "$build/awake/net_signal" --case 13
 reports "a wait that does not acquire" src/net/p2p.h "$build/awake/net_acquire" --case 1
+reports "a turn at a queue that ends without a release" src/net/ "$build/awake/queue_turn" --case 1
 reports "streams whose signals are relaxed" src/ "$build/awake/rail_signal" --case 1
 reports "streams whose counters are looked at without acquiring" src/ "$build/awake/rail_acquire" --case 1
 reports "streams without the proxy fence after a counter" src/simt/bulk.c "$build/awake/rail_proxy" --case 1
@@ -73,6 +74,7 @@ silent "the right low-latency dispatch and combine" "$build/test/ep_ll_random_te
 silent "the right low-latency dispatch and combine across domains" "$build/test/ep_ll_inter_test" --case 1
 silent "the right signals and waits" "$build/test/net_order_test" --case 1
 silent "the right barriers" "$build/test/net_order_test" --case 13
+silent "the right turns" "$build/test/queue_test" --case 1
 silent "the right streams" "$build/test/rail_test" --seeds 1-3
 silent "the right flag and fence" "$build/test/simt_test" message pipeline
 finish

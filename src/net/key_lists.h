@@ -27,11 +27,13 @@ struct key_block {
     uint64_t bytes, used; /* taken from the front on */
 };
 
-/* What so many bytes take of a block: lines of the device's caches, or halves; a short list is within one. */
+/* What so many bytes take of a block: lines of the device's caches, or halves; a short list is within one. An
+ * empty list has room for a range, of zeroes. */
 static inline uint64_t terni_key_block_share(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 static inline uint64_t terni_key_list_share(int num)
 {
-    return terni_key_block_share(sizeof(struct net_ranges) + (uint64_t)num * sizeof(struct net_range));
+    return terni_key_block_share(sizeof(struct net_ranges) +
+                                 (uint64_t)(num > 0 ? num : 1) * sizeof(struct net_range));
 }
 enum tern_status terni_key_block_open(struct machine *m, uint64_t bytes, struct key_block **b);
 /* All of a chain; NULL: nothing. */

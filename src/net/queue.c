@@ -11,7 +11,7 @@
 void terni_queue_state_init(struct net_queue_state *state, uint64_t first)
 {
     memset(state, 0, sizeof(*state));
-    state->reserved = state->ready = state->posted = state->consumed = first;
+    state->reserved = state->ready = state->consumed = first;
 }
 
 static int is_power_of_two(uint64_t n) { return n != 0 && (n & (n - 1)) == 0; }

@@ -3,16 +3,17 @@
  * A queue pair as kernels drive it: plain numbers and addresses, filled by a provider on the host. Whose NIC
  * reads the entries and writes the completions, silicon or software, is not in here and makes no difference.
  *
- * Four counters of 64 bits tell how far the queue is. They count blocks of the send ring from the queue's
+ * Three counters of 64 bits tell how far the queue is. They count blocks of the send ring from the queue's
  * first on, never wrap, and are kept apart from what is constant:
  *
- *                 consumed         posted          ready        reserved
- *     ... free ------|-- with the NIC --|-- written --|-- being built --|------- free ...
- *                    `----------------- at most the ring's blocks ------'
+ *                 consumed                   ready            reserved
+ *     ... free ------|-- written, with the NIC --|-- being built --|------- free ...
+ *                    `---------------- at most the ring's blocks --'
  *
  * reserved  slots given to threads. Raised only as far as there is room, so nobody waits while holding slots
- * ready     entries are whole up to here: threads finish in the order in which they reserved
- * posted    the NIC has been told
+ * ready     entries are whole up to here, and the NIC has been told, or will be by a thread that has reserved
+ *           what comes next: threads finish in the order in which they reserved, and who finds `ready` where
+ *           its own slots begin has the doorbell
  * consumed  the NIC has completed them, and the slots may be written again
  *
  * queue_core.h has what moves the counters, queue_ops.h the operations. A ticket (net_wait.h) is the value of
@@ -40,7 +41,7 @@ enum {
     /* Every completion has an entry of its own in a ring, with an owner bit. Otherwise all overwrite entry 0
      * (a collapsed queue). */
     NET_QUEUE_CQ_RING = 1 << 0,
-    /* Kernels cannot reach the doorbell: they publish `posted` in *relay, and a thread of the host writes
+    /* Kernels cannot reach the doorbell: they publish the index in *relay, and a thread of the host writes
      * record and doorbell (relay.h). */
     NET_QUEUE_RELAY = 1 << 1,
     /* Data that the NIC writes into this GPU may become visible after its completion: READs and fetching
@@ -56,7 +57,8 @@ struct net_range {
 };
 
 /* This, then `num` struct net_range, sorted by address. They do not overlap. Kernels search them; a list is
- * never changed, another takes its place (key_lists.h). */
+ * never changed, another takes its place (key_lists.h). Behind 0 there is one of no bytes, so that the first
+ * can be looked at before `num` is known. */
 struct net_ranges {
     uint64_t num;
 };
@@ -68,12 +70,10 @@ TERN_DEVICE const struct net_range *net_ranges_first(const struct net_ranges *li
 
 /* What kernels change; in memory of the GPU whose kernels drive the queue. See terni_queue_state_init. */
 struct net_queue_state {
-    uint64_t reserved, ready, posted, consumed;
+    uint64_t reserved, ready, consumed;
     uint64_t completions;  /* NET_QUEUE_CQ_RING: entries of the completion queue that were taken */
     uint64_t error;        /* 0, or the first error completion that was seen: QUEUE_ERROR_* */
     uint64_t results_busy; /* bit i: result word i is in use */
-    uint32_t lock;         /* 1: a thread writes record and doorbell */
-    uint32_t reserved_word;
     /* Of a result word whose wait was given up: the ticket after which the NIC writes it no more; else 0. */
     uint64_t result_until[NET_QUEUE_NUM_RESULTS];
 };
@@ -118,6 +118,34 @@ struct net_queue {
      * memory. A table of queues has it for the rank itself, too. */
     uint64_t *lost;
 };
+
+/* What writing entries and telling of them takes of a queue, read at once when slots have been reserved: that
+ * acquired, which emptied L1, and one after the other these would each come from L2. */
+struct queue_fixed {
+    struct wqe_ring ring;
+    uint32_t qpn, flags, batch_blocks;
+    uint32_t *record;
+    uint64_t *doorbell, *relay;
+    struct wqe_key results_lkey;
+    uint64_t results_addr;
+    struct net_queue_state *state;
+};
+
+TERN_DEVICE struct queue_fixed queue_fixed_of(const struct net_queue *q)
+{
+    struct queue_fixed f;
+    f.ring = q->ring;
+    f.qpn = q->qpn;
+    f.flags = q->flags;
+    f.batch_blocks = q->batch_blocks;
+    f.record = q->record;
+    f.doorbell = q->doorbell;
+    f.relay = q->relay;
+    f.results_lkey = q->results_lkey;
+    f.results_addr = q->results_addr;
+    f.state = q->state;
+    return f;
+}
 
 /* Host (queue.c). Of a queue whose first entry has index `first`; with NIC counters of 0, that is 0. */
 void terni_queue_state_init(struct net_queue_state *state, uint64_t first);

@@ -14,14 +14,25 @@
 
 /* ---- Keys ---- */
 
-/* The range that holds addr, or NULL. `word`: a queue's local or remote. What it points to is used before
- * this thread lets others run, see key_lists.h. */
-TERN_DEVICE const struct net_range *queue_range(const uint64_t *word, uint64_t addr)
+/* The list that a queue's `local` or `remote` names. It is used before this thread lets others run, see
+ * key_lists.h. */
+TERN_DEVICE const struct net_ranges *queue_list(const uint64_t *word)
 {
     /* Pairs with the store in terni_key_lists_publish. */
-    const struct net_ranges *list = (const struct net_ranges *)(uintptr_t)ld_published_sys_u64(word);
+    return (const struct net_ranges *)(uintptr_t)ld_published_sys_u64(word);
+}
+
+/* The range that holds addr, or NULL. */
+TERN_DEVICE const struct net_range *queue_range_in(const struct net_ranges *list, uint64_t addr)
+{
     const struct net_range *ranges = net_ranges_first(list);
-    uint64_t low = 0, high = list->num; /* those below `low` begin at or before addr, from `high` on behind */
+    /* Those below `low` begin at or before addr, or none does; from `high` on they begin behind it. */
+    uint64_t low = 1, high;
+    /* There is a first in any list, and often it is all: nothing is read before it. */
+    if (addr - ranges->addr < ranges->bytes) {
+        return ranges;
+    }
+    high = list->num;
     while (low < high) {
         uint64_t middle = low + (high - low) / 2;
         if (ranges[middle].addr <= addr) {
@@ -30,7 +41,12 @@ TERN_DEVICE const struct net_range *queue_range(const uint64_t *word, uint64_t a
             high = middle;
         }
     }
-    return low != 0 && addr - ranges[low - 1].addr < ranges[low - 1].bytes ? &ranges[low - 1] : NULL;
+    return addr - ranges[low - 1].addr < ranges[low - 1].bytes ? &ranges[low - 1] : NULL;
+}
+
+TERN_DEVICE const struct net_range *queue_range(const uint64_t *word, uint64_t addr)
+{
+    return queue_range_in(queue_list(word), addr);
 }
 
 /* One message. */
@@ -44,7 +60,9 @@ struct queue_piece {
 TERN_DEVICE int queue_cut(const struct net_queue *q, uint64_t remote, uint64_t local, uint64_t bytes,
                           struct queue_piece *piece)
 {
-    const struct net_range *r = queue_range(&q->remote, remote), *l = queue_range(&q->local, local);
+    /* Both before either is followed. */
+    const struct net_ranges *there = queue_list(&q->remote), *here = queue_list(&q->local);
+    const struct net_range *r = queue_range_in(there, remote), *l = queue_range_in(here, local);
     uint64_t most = q->message_bytes;
     if (r == NULL || l == NULL) {
         return 0;
@@ -62,7 +80,7 @@ TERN_DEVICE int queue_cut(const struct net_queue *q, uint64_t remote, uint64_t l
 
 /* ---- Entries ---- */
 
-TERN_DEVICE void queue_build_rdma(const struct net_queue *q, uint64_t idx, uint32_t opcode,
+TERN_DEVICE void queue_build_rdma(const struct queue_fixed *q, uint64_t idx, uint32_t opcode,
                                   const struct queue_piece *piece, uint32_t fm_ce_se)
 {
     struct wqe_rdma_args args;
@@ -77,7 +95,7 @@ TERN_DEVICE void queue_build_rdma(const struct net_queue *q, uint64_t idx, uint3
 }
 
 /* Completes when earlier READs and atomics have, and their data has been pushed into memory. */
-TERN_DEVICE void queue_build_dump(const struct net_queue *q, uint64_t idx)
+TERN_DEVICE void queue_build_dump(const struct queue_fixed *q, uint64_t idx)
 {
     struct wqe_dump_args args;
     args.qpn = q->qpn;
@@ -125,7 +143,7 @@ TERN_DEVICE int queue_amo_of(const struct net_queue *q, uint64_t remote, uint32_
 TERN_DEVICE uint32_t queue_amo_blocks(const struct queue_amo *a) { return a->blocks + a->dump + a->nop; }
 
 /* The old value goes to result word `word`. */
-TERN_DEVICE void queue_build_amo(const struct net_queue *q, uint64_t idx, const struct queue_amo *a,
+TERN_DEVICE void queue_build_amo(const struct queue_fixed *q, uint64_t idx, const struct queue_amo *a,
                                  uint32_t word)
 {
     struct wqe_atomic_args args;

@@ -4,8 +4,9 @@
  *
  *     queue_reserve   slots, once there is room                  may wait for the NIC
  *       build entries
- *     queue_submit    in the order of reservation; rings, or     waits for threads that reserved before
- *                     leaves it to whoever reserved after it
+ *     queue_submit    in its turn, the order of reservation;     waits for threads that reserved before
+ *                     rings, or leaves it to whoever reserved
+ *                     after it
  *     queue_flush     until the NIC has completed a ticket       may wait for the NIC
  *
  * Between reserve and submit a thread does nothing that could wait for anything: then the chain of threads
@@ -14,16 +15,31 @@
  * whoever reserved last is on its way to the doorbell, never itself waiting for completions that nobody asked
  * for.
  *
- * Memory order. An entry's stores come before the reading NIC's loads by: submit's CAS on `ready` (release),
- * ring's load of `ready` (acquire), fence, record, fence, doorbell. A slot's reading by the NIC comes before
- * the next store to it by: the completion's last word, poll's acquire of it, a poll's max on `consumed`
- * (release), reserve's load of `consumed` (acquire). Scope is the system's where a NIC is at the other end,
- * the device's where a thread is. */
+ * The turn is the lock. One thread at a time finds `ready` where its slots begin, since no two were given the
+ * same ones, and until it moves `ready` on record and doorbell are its own. So they never go backwards, and
+ * nobody compares and swaps for them.
+ *
+ * Memory order. An entry's stores come before the reading NIC's loads by: submit's store of `ready`
+ * (release), the next turn's load of it (acquire), from turn to turn up to one that rings, fence, record,
+ * fence, doorbell. A turn's record and doorbell come before the next ones by the same store and load. A
+ * slot's reading by the NIC comes before the next store to it by: the completion's last word, poll's acquire
+ * of it, a poll's max on `consumed` (release), reserve's load of `consumed` (acquire). Scope is the system's
+ * where a NIC is at the other end, the device's where a thread is: order is made of steps, each of which need
+ * only reach the two that take it. */
 #ifndef TERN_QUEUE_CORE_H
 #define TERN_QUEUE_CORE_H
 
 #include "net/mlx5_cqe.h"
 #include "net/queue.h"
+
+/* A program that is wrong on purpose, for test/tsan_awake.sh. */
+#ifdef TERN_WEAKEN_TURN
+#define TERN_QUEUE_END_TURN(p, v) st_relaxed_sys_u64(p, v)
+#else
+/* Pairs with queue_submit's loads in the thread that reserved next: what all threads wrote up to here is
+ * passed on, and this one's doorbell comes before its own. */
+#define TERN_QUEUE_END_TURN(p, v) st_release_gpu_u64(p, v)
+#endif
 
 /* ---- Completions ---- */
 
@@ -111,8 +127,8 @@ TERN_DEVICE uint32_t queue_poll(const struct net_queue *q)
 
 /* ---- Doorbell ---- */
 
-/* Everything that is ready, by the thread that has the lock. */
-TERN_DEVICE void queue_tell(const struct net_queue *q, uint64_t next)
+/* Up to `next`, by the thread whose turn it is. */
+TERN_DEVICE void queue_tell(const struct queue_fixed *q, uint64_t next)
 {
     /* With the store behind it, pairs with the NIC's (softnic_look) or the host's acquire: all that threads
      * wrote up to `next`, entries and data, can be read. */
@@ -128,26 +144,6 @@ TERN_DEVICE void queue_tell(const struct net_queue *q, uint64_t next)
     st_fenced_sys_u64(q->doorbell, doorbell_value(q->qpn, (uint32_t)next));
 }
 
-/* Until the NIC has been told of all entries before `until`, which must be ready. The lock keeps record and
- * doorbell from going backwards; who holds it waits for nothing. */
-TERN_DEVICE void queue_ring(const struct net_queue *q, uint64_t until)
-{
-    struct net_queue_state *s = q->state;
-    while (ld_relaxed_sys_u64(&s->posted) < until) {
-        /* Pairs with the release below, by the thread that had the lock before. */
-        if (atom_cas_acqrel_gpu_u32(&s->lock, 0, 1) == 0) {
-            uint64_t ready = ld_acquire_sys_u64(&s->ready); /* pairs with queue_submit's CAS */
-            if (ready > ld_relaxed_sys_u64(&s->posted)) {
-                queue_tell(q, ready);
-                st_relaxed_sys_u64(&s->posted, ready);
-            }
-            atom_cas_acqrel_gpu_u32(&s->lock, 1, 0); /* pairs with the CAS above */
-        } else {
-            spin();
-        }
-    }
-}
-
 /* ---- Slots ---- */
 
 /* Of a wait that is given none. */
@@ -157,50 +153,61 @@ TERN_DEVICE uint64_t queue_deadline(const struct net_queue *q)
 }
 
 /* The first of so many slots, which are this thread's to write and to submit, without waiting for anything;
- * or a refused ticket. */
+ * or a refused ticket.
+ *
+ * The swap is relaxed. It only tells apart threads that saw the same `reserved`, and what follows relies on
+ * nothing that another one did before its own: that the slots may be written comes from `consumed`, which was
+ * acquired after `reserved` was seen and has only grown since, and entries are passed on by `ready`. */
 TERN_DEVICE uint64_t queue_reserve(const struct net_queue *q, uint32_t blocks)
 {
     struct net_queue_state *s = q->state;
     const uint32_t room = wqe_ring_blocks(&q->ring);
     struct net_patience w = net_patience_of(q->abort, 0);
-    uint32_t status =
-        blocks > room ? (uint32_t)NET_REFUSED : queue_error_status(ld_relaxed_sys_u64(&s->error));
+    uint32_t status = blocks > room ? (uint32_t)NET_REFUSED : (uint32_t)NET_OK;
     while (status == NET_OK) {
-        uint64_t reserved = ld_relaxed_sys_u64(&s->reserved);
+        /* All three before any is looked at: they are on their way together. */
+        uint64_t error = ld_relaxed_sys_u64(&s->error), reserved = ld_relaxed_sys_u64(&s->reserved);
         /* Pairs with the polls' max: the NIC has read what the slots held. */
         uint64_t consumed = ld_acquire_sys_u64(&s->consumed);
-        if (reserved + blocks - consumed <= room) {
-            if (atom_cas_acqrel_gpu_u64(&s->reserved, reserved, reserved + blocks) == reserved) {
-                return reserved;
+        if (TERN_RARE(error != 0)) {
+            status = queue_error_status(error);
+        } else if (TERN_RARE(reserved + blocks - consumed > room)) {
+            if (w.deadline_ns == 0) {
+                w.deadline_ns = queue_deadline(q);
             }
-            continue;
-        }
-        if (w.deadline_ns == 0) {
-            w.deadline_ns = queue_deadline(q);
-        }
-        status = queue_poll(q);
-        if (status == NET_OK) {
-            status = net_patient(&w);
+            status = queue_poll(q);
+            status = status == NET_OK ? net_patient(&w) : status;
+        } else if (atom_cas_relaxed_gpu_u64(&s->reserved, reserved, reserved + blocks) == reserved) {
+            return reserved;
         }
     }
     return net_ticket_refused(status);
 }
 
-/* The entries from `first` on are written. Threads that synchronised with this one may have written them. */
-TERN_DEVICE void queue_submit(const struct net_queue *q, uint64_t first, uint32_t blocks)
+/* The entries from `first` on are written, by this thread, which reserved them, or by others that have
+ * synchronised with it.
+ *
+ * Somebody always rings. `reserved` is `end` or more for whoever reserved these slots, as no thread reads a
+ * word older than what it has stored. If it is more, a thread has reserved behind and will be here, too; if
+ * it is `end`, this one rings, even if that is old by now, which costs one more doorbell. So the last to
+ * reserve rings for all. This needs no order between the load of `reserved` and others. */
+TERN_DEVICE void queue_submit(const struct queue_fixed *q, uint64_t first, uint32_t blocks)
 {
     struct net_queue_state *s = q->state;
-    uint64_t end = first + blocks;
-    while (ld_relaxed_sys_u64(&s->ready) != first) {
+    const uint64_t end = first + blocks;
+    const int crosses = (first ^ end) >= q->batch_blocks;
+    /* Looked at with `ready`, each time: both are on their way together, and who has waited knows of those
+     * that came meanwhile. The acquire pairs with the store below, by the thread that reserved before. */
+    uint64_t reserved = ld_relaxed_sys_u64(&s->reserved), ready = ld_acquire_sys_u64(&s->ready);
+    while (ready != first) {
         spin();
+        reserved = ld_relaxed_sys_u64(&s->reserved);
+        ready = ld_acquire_sys_u64(&s->ready); /* pairs with it, too */
     }
-    /* Alone here. Pairs with itself in the thread that reserved before, and with queue_ring's load in whoever
-     * rings: what all threads wrote up to here is passed on. */
-    atom_cas_acqrel_gpu_u64(&s->ready, first, end);
-    /* After the CAS: whoever reserves last finds nothing newer here, so that somebody always rings. */
-    if (ld_relaxed_sys_u64(&s->reserved) == end || (first ^ end) >= q->batch_blocks) {
-        queue_ring(q, end);
+    if (reserved == end || crosses) {
+        queue_tell(q, end);
     }
+    TERN_QUEUE_END_TURN(&s->ready, end);
 }
 
 /* ---- Waiting ---- */

@@ -26,15 +26,17 @@
 TERN_DEVICE uint64_t queue_rdma(const struct net_queue *q, uint32_t opcode, const struct queue_piece *piece,
                                 uint32_t dump)
 {
+    struct queue_fixed f;
     uint64_t first = queue_reserve(q, 1 + dump);
     if (net_ticket_status(first) != NET_OK) {
         return first;
     }
-    queue_build_rdma(q, first, opcode, piece, dump ? WQE_CE_ON_ERROR : WQE_CE_ALWAYS);
+    f = queue_fixed_of(q);
+    queue_build_rdma(&f, first, opcode, piece, dump ? WQE_CE_ON_ERROR : WQE_CE_ALWAYS);
     if (dump) {
-        queue_build_dump(q, first + 1);
+        queue_build_dump(&f, first + 1);
     }
-    queue_submit(q, first, 1 + dump);
+    queue_submit(&f, first, 1 + dump);
     return first + 1 + dump;
 }
 
@@ -73,6 +75,7 @@ TERN_DEVICE uint64_t queue_get(const struct net_queue *q, uint64_t local, uint64
 TERN_DEVICE uint64_t queue_put_inline(const struct net_queue *q, uint64_t remote, uint64_t value,
                                       uint32_t bytes)
 {
+    struct queue_fixed f;
     const struct net_range *r = queue_range(&q->remote, remote);
     struct wqe_inline_args args;
     uint64_t first;
@@ -84,7 +87,8 @@ TERN_DEVICE uint64_t queue_put_inline(const struct net_queue *q, uint64_t remote
     if (net_ticket_status(first) != NET_OK) {
         return first;
     }
-    args.qpn = q->qpn;
+    f = queue_fixed_of(q);
+    args.qpn = f.qpn;
     args.fm_ce_se = WQE_CE_ALWAYS;
     args.remote = remote;
     args.bytes = bytes;
@@ -92,8 +96,8 @@ TERN_DEVICE uint64_t queue_put_inline(const struct net_queue *q, uint64_t remote
     args.words[1] = bytes == 8 ? (uint32_t)(value >> 32) : 0;
     args.words[2] = 0;
     args.words[3] = args.words[4] = args.words[5] = args.words[6] = 0;
-    wqe_write_inline(&q->ring, (uint32_t)first, &args);
-    queue_submit(q, first, 1);
+    wqe_write_inline(&f.ring, (uint32_t)first, &args);
+    queue_submit(&f, first, 1);
     return first + 1;
 }
 
@@ -102,6 +106,7 @@ TERN_DEVICE uint64_t queue_put_inline(const struct net_queue *q, uint64_t remote
 TERN_DEVICE uint64_t queue_put_warp(const struct net_queue *q, uint64_t remote, uint64_t local,
                                     uint64_t bytes)
 {
+    struct queue_fixed f;
     struct queue_piece piece = {0};
     uint32_t fits = bytes == 0 || (queue_cut(q, remote, local, bytes, &piece) && piece.bytes == bytes);
     uint32_t mine = warp_ballot(bytes != 0), num = (uint32_t)TERN_POPC(mine);
@@ -119,14 +124,15 @@ TERN_DEVICE uint64_t queue_put_warp(const struct net_queue *q, uint64_t remote, 
     if (net_ticket_status(first) != NET_OK) {
         return first;
     }
+    f = queue_fixed_of(q);
     if (bytes != 0) {
         int is_last = mine >> lane() == 1u;
-        queue_build_rdma(q, first + (uint32_t)popc_before(mine, lane()), WQE_RDMA_WRITE, &piece,
+        queue_build_rdma(&f, first + (uint32_t)popc_before(mine, lane()), WQE_RDMA_WRITE, &piece,
                          is_last ? WQE_CE_ALWAYS : WQE_CE_ON_ERROR);
     }
     sync_warp(); /* lane 0 submits what all have written */
     if (lane() == 0) {
-        queue_submit(q, first, num);
+        queue_submit(&f, first, num);
     }
     return first + num;
 }
@@ -137,6 +143,7 @@ TERN_DEVICE uint64_t queue_put_warp(const struct net_queue *q, uint64_t remote, 
 TERN_DEVICE uint64_t queue_amo_at(const struct net_queue *q, uint64_t remote, uint32_t amo, uint32_t width,
                                   uint64_t value, uint64_t compare, uint32_t word)
 {
+    struct queue_fixed f;
     struct queue_amo a;
     uint64_t first;
     if (!queue_amo_of(q, remote, amo, width, value, compare, 0, &a)) {
@@ -146,8 +153,9 @@ TERN_DEVICE uint64_t queue_amo_at(const struct net_queue *q, uint64_t remote, ui
     if (net_ticket_status(first) != NET_OK) {
         return first;
     }
-    queue_build_amo(q, first, &a, word);
-    queue_submit(q, first, queue_amo_blocks(&a));
+    f = queue_fixed_of(q);
+    queue_build_amo(&f, first, &a, word);
+    queue_submit(&f, first, queue_amo_blocks(&a));
     return first + queue_amo_blocks(&a);
 }
 
@@ -237,6 +245,7 @@ TERN_DEVICE void queue_give_result(const struct net_queue *q, uint32_t word)
 TERN_DEVICE uint32_t queue_fetch(const struct net_queue *q, uint64_t remote, uint32_t amo, uint32_t width,
                                  uint64_t value, uint64_t compare, uint64_t deadline_ns, uint64_t *old)
 {
+    struct queue_fixed f;
     struct queue_amo a;
     uint64_t first, raw;
     uint32_t status, word;
@@ -252,8 +261,9 @@ TERN_DEVICE uint32_t queue_fetch(const struct net_queue *q, uint64_t remote, uin
         queue_give_result(q, word);
         return net_ticket_status(first);
     }
-    queue_build_amo(q, first, &a, word);
-    queue_submit(q, first, queue_amo_blocks(&a));
+    f = queue_fixed_of(q);
+    queue_build_amo(&f, first, &a, word);
+    queue_submit(&f, first, queue_amo_blocks(&a));
     status = queue_flush(q, first + queue_amo_blocks(&a), deadline_ns);
     if (status != NET_OK) {
         queue_leave_result(q, word, first + queue_amo_blocks(&a));
@@ -271,6 +281,7 @@ TERN_DEVICE uint64_t queue_put_signal(const struct net_queue *q, uint64_t remote
                                       uint64_t bytes, uint64_t signal, uint32_t width, uint64_t value,
                                       uint32_t amo)
 {
+    struct queue_fixed f;
     struct queue_piece piece;
     struct queue_amo a;
     uint64_t first, ticket;
@@ -299,9 +310,10 @@ TERN_DEVICE uint64_t queue_put_signal(const struct net_queue *q, uint64_t remote
     if (net_ticket_status(first) != NET_OK) {
         return first;
     }
-    queue_build_rdma(q, first, WQE_RDMA_WRITE, &piece, WQE_CE_ON_ERROR);
-    queue_build_amo(q, first + 1, &a, NET_QUEUE_OF_SIGNALS);
-    queue_submit(q, first, 1 + queue_amo_blocks(&a));
+    f = queue_fixed_of(q);
+    queue_build_rdma(&f, first, WQE_RDMA_WRITE, &piece, WQE_CE_ON_ERROR);
+    queue_build_amo(&f, first + 1, &a, NET_QUEUE_OF_SIGNALS);
+    queue_submit(&f, first, 1 + queue_amo_blocks(&a));
     return first + 1 + queue_amo_blocks(&a);
 }
 

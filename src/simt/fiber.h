@@ -260,6 +260,11 @@ TERN_DEVICE uint64_t atom_cas_relaxed_sys_u64(uint64_t *p, uint64_t expected, ui
     return expected;
 }
 
+TERN_DEVICE uint64_t atom_cas_relaxed_gpu_u64(uint64_t *p, uint64_t expected, uint64_t desired)
+{
+    return atom_cas_relaxed_sys_u64(p, expected, desired);
+}
+
 TERN_DEVICE void red_add_release_sys_u32(uint32_t *p, uint32_t v)
 {
     simt_released();
@@ -295,6 +300,8 @@ TERN_DEVICE void st_release_sys_u64(uint64_t *p, uint64_t v)
     __atomic_store_n(p, v, TERN_ORDER_RELEASE);
     simt_point();
 }
+
+TERN_DEVICE void st_release_gpu_u64(uint64_t *p, uint64_t v) { st_release_sys_u64(p, v); }
 
 TERN_DEVICE uint32_t ld_acquire_sys_u32(const uint32_t *p)
 {

@@ -187,6 +187,16 @@ TERN_DEVICE void atom_max_cta_u64(uint64_t *p, uint64_t v)
     atomicMax((unsigned long long *)p, (unsigned long long)v);
 }
 
+TERN_DEVICE uint64_t atom_cas_relaxed_gpu_u64(uint64_t *p, uint64_t expected, uint64_t desired)
+{
+    uint64_t old;
+    asm volatile("atom.cas.relaxed.gpu.global.b64 %0, [%1], %2, %3;"
+                 : "=l"(old)
+                 : "l"(p), "l"(expected), "l"(desired)
+                 : "memory");
+    return old;
+}
+
 TERN_DEVICE uint64_t atom_add_relaxed_gpu_u64(uint64_t *p, uint64_t v)
 {
     uint64_t old;
@@ -264,6 +274,11 @@ TERN_DEVICE uint64_t ld_relaxed_sys_u64(const uint64_t *p)
 /* Not an acquire, which would empty L1: what *p points to was written before *p was, in memory that no kernel
  * of this device that runs now had read before, so that L1 has no older copy of it. */
 TERN_DEVICE uint64_t ld_published_sys_u64(const uint64_t *p) { return ld_relaxed_sys_u64(p); }
+
+TERN_DEVICE void st_release_gpu_u64(uint64_t *p, uint64_t v)
+{
+    asm volatile("st.release.gpu.global.u64 [%0], %1;" : : "l"(p), "l"(v) : "memory");
+}
 
 TERN_DEVICE void st_release_sys_u64(uint64_t *p, uint64_t v)
 {

@@ -22,7 +22,7 @@
  *   uint32_t atom_add_acqrel_gpu_u32(p, v)            uint64_t atom_add_acqrel_gpu_u64; on this device's
  *                                                     memory
  *   uint32_t atom_cas_acqrel_gpu_u32(p, old, new)     uint64_t atom_cas_acqrel_gpu_u64
- *   uint64_t atom_add_relaxed_gpu_u64(p, v)
+ *   uint64_t atom_add_relaxed_gpu_u64(p, v)           atom_cas_relaxed_gpu_u64(p, old, new)
  *   uint32_t atom_cas_acqrel_sys_u32(p, old, new)     uint64_t atom_cas_acqrel_sys_u64; memory of any device
  *   uint32_t atom_add_acqrel_sys_u32(p, v)            uint64_t atom_add_acqrel_sys_u64; likewise
  *   void     red_max_release_gpu_u64(p, v)            red_max_relaxed_gpu_u64(p, v)
@@ -34,6 +34,7 @@
  *   uint64_t ld_published_sys_u64(p)          of a pointer to what is never changed behind it
  *   void     st_release_sys_u64(p, v)  st_relaxed_sys_u64(p, v)
  *            and the same four for uint32_t, as st_fenced_sys_u64
+ *   void     st_release_gpu_u64(p, v)         for threads of this device
  *   void     fence_acqrel_sys()
  *   void     fence_compiler()         of this thread's accesses; no instruction
  *   void     fence_sc_sys()           also orders earlier stores before later loads
