@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Parts of queue pairs by themselves: completions as NICs write them, one by one, with every case that
- * pollers have been wrong about; how requests are cut; what a provider may not fill in. */
+ * pollers have been wrong about; how keys are found and requests cut; what a provider may not fill in. */
 #include "net/mlx5_cqe.h"
 #include "queue_rig.h"
 
@@ -120,7 +120,35 @@ static int completions(struct test *t)
     return TEST_PASSED;
 }
 
-/* ---- Cutting, checking ---- */
+/* ---- Looking up, cutting, checking ---- */
+
+/* Lists of no range to five, of 16 bytes each at 32, 64 and so on, and every address around them. */
+static int looking_up(struct test *t)
+{
+    struct {
+        struct net_ranges head;
+        struct net_range ranges[5];
+    } list;
+    (void)t;
+    memset(&list, 0, sizeof list);
+    for (uint64_t num = 0; num <= 5; num++) {
+        list.head.num = num;
+        for (uint64_t addr = 0; addr < 256; addr++) {
+            uint64_t at = addr / 32;
+            int is_there = at >= 1 && at <= num && addr % 32 < 16;
+            const struct net_range *r = queue_range_in(&list.head, addr);
+            CHECK(r == (is_there ? &list.ranges[at - 1] : NULL), "%llu ranges, address %llu: range %lld",
+                  (unsigned long long)num, (unsigned long long)addr,
+                  r == NULL ? -1ll : (long long)(r - list.ranges));
+        }
+        CHECK(queue_range_in(&list.head, ~0ull) == NULL, "something at the last address of all");
+        if (num < 5) {
+            list.ranges[num].addr = 32 * (num + 1);
+            list.ranges[num].bytes = 16;
+        }
+    }
+    return TEST_PASSED;
+}
 
 /* 5 GiB, over two registrations at either end: no memory is there, and none is touched. */
 static int cutting(struct test *t)
@@ -210,6 +238,7 @@ int main(int argc, char **argv)
     test_begin(&t, argc, argv);
     test_quiet();
     test_run(&t, "completions one by one", completions);
+    test_run(&t, "addresses looked up in lists of ranges", looking_up);
     test_run(&t, "requests cut into messages", cutting);
     test_run(&t, "what a queue may not be", what_providers_fill_in);
     return test_end(&t);
