@@ -10,7 +10,7 @@
  * On its own the program shows that the figures mean something: results are right while they are taken, and
  * every schedule gives the same ones, so that they can be compared exactly. Across domains warps of dispatch
  * and combine do other work while they wait, and credits of chunks that are read at once go together: there
- * some counters, which trait_of names, are the same about, and two are of no use. */
+ * some counters, which trait_of names, are the same about, and some are of no use. */
 #include "cost.h"
 #include "ll_batch.h"
 #include "scene.h"
@@ -79,6 +79,8 @@ static enum trait trait_of(const struct cost_case *c, int op, int counter)
     }
     switch (counter) {
     case COST_BALLOT:
+    case COST_SHFL: /* a poster finds letters in more or fewer rounds */
+    case COST_MATCH:
     case COST_ATOMICS:
         return looks ? OF_NO_USE : EXACT;
     case COST_SYNC_WARP:

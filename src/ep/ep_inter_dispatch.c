@@ -27,8 +27,8 @@ enum tern_status terni_inter_dispatch(struct tern_route *route, uint32_t num_sms
     k.forward_stages = g.forward_stages;
     k.d.table_bytes = g.all.table_bytes;
     k.d.num_senders = (uint32_t)g.all.num_threads / 32;
-    k.notes_offset =
-        g.all.shared_bytes - k.d.num_senders * k.forward_stages * (uint32_t)sizeof(struct stage_note);
+    k.notes_offset = g.notes_offset;
+    k.poster_offset = g.poster_offset;
     k.roles = terni_tuning_roles(terni_inter_streams(ep), k.d.num_senders, num_blocks, 1);
     TERN_TRY(terni_inter_check_warps(ep, k.roles.rails * k.d.num_senders));
     TERN_TRY(terni_inter_check_warps(ep, k.roles.forwarders * k.d.num_senders));

@@ -13,20 +13,20 @@ enum {
     PARTED_TOKENS = 4,  /* a warp; with more, combine does not cut tokens */
     DISPATCH_STAGE = 8, /* bytes beside a stage: its mbarrier */
     COMBINE_STAGE = 16, /* its mbarrier and its note */
-    INTER_WARPS = 7,    /* of a block of dispatch across domains, beside one for ids */
+    INTER_WARPS = 7,    /* of a block of dispatch across domains, beside one for ids or the poster */
     MIX_WARPS = 8,      /* of combine, where warps are by themselves */
-    LINES = 4,          /* of a block of combine across domains, where warps are in lines */
-    LINE_ADDERS = 2,    /* of a line: with the two others 512 threads a block */
+    LINES = 3,          /* of a block of combine across domains, where warps are in lines */
+    LINE_ADDERS = 3,    /* of a line: with the two others, and a poster, 512 threads a block */
     LINE_SLOTS = 32,
     LINE_UNIT = 128,       /* bytes: what begins in shared memory begins at a multiple */
     LINE_FEWEST_SLOTS = 8, /* of a line, or there are fewer lines */
-    MOST_STREAMS = 64,     /* unless there are more queues */
+    MOST_STREAMS = 96,     /* unless there are more queues */
     DISPATCH_LIST = 128,   /* bytes a block: tokens of the warp that sends ids, weights and sources */
     USUAL_ROW = 14336,     /* bytes; what a device that is not in the table is computed for */
     USUAL_BATCH = 4096
 };
 
-/* ThreadSanitizer follows 8128 fibers: there combine has no more threads than dispatch. */
+/* ThreadSanitizer follows 8128 fibers: there combine has as few as it can. */
 #ifdef __SANITIZE_THREAD__
 enum { CPU_LINES = 1, CPU_ADDERS = 1 };
 #else
@@ -208,13 +208,19 @@ static uint32_t forward_stages(const struct machine_info *info, uint32_t wanted,
     return clamp(room / ((uint32_t)g->num_threads / 32 * a->stage_bytes), g->num_stages, wanted);
 }
 
+uint32_t terni_tuning_poster_bytes(uint32_t producers)
+{
+    return POSTER_WORDS + producers * POSTER_PRODUCER_BYTES;
+}
+
 enum tern_status terni_tuning_dispatch_inter(const struct machine_info *info, int bulk, int cast,
                                              uint32_t stage_bytes, uint32_t table_bytes,
                                              struct inter_geometry *g)
 {
     struct tuned tuned = tuned_of(info);
     uint32_t beside = DISPATCH_STAGE + (uint32_t)sizeof(struct stage_note);
-    struct appetite a = {"dispatch", tuned.inter_stages, 2, stage_bytes + beside, DISPATCH_LIST};
+    uint32_t poster = terni_tuning_poster_bytes(inter_warps(&tuned));
+    struct appetite a = {"dispatch", tuned.inter_stages, 2, stage_bytes + beside, DISPATCH_LIST + poster};
     if (!bulk) {
         a.stages = a.fewest = 1;
     } else if (cast) {
@@ -223,8 +229,10 @@ enum tern_status terni_tuning_dispatch_inter(const struct machine_info *info, in
     g->all.table_bytes = table_bytes;
     TERN_TRY(fit(info, &a, inter_warps(&tuned), &g->all));
     g->forward_stages = bulk ? forward_stages(info, tuned.inter_stages, &a, &g->all) : 1;
-    uint32_t more = g->forward_stages - g->all.num_stages;
-    g->all.shared_bytes += more * (uint32_t)g->all.num_threads / 32 * a.stage_bytes;
+    uint32_t more = g->forward_stages - g->all.num_stages, warps = (uint32_t)g->all.num_threads / 32;
+    g->all.shared_bytes += more * warps * a.stage_bytes;
+    g->notes_offset = g->all.shared_bytes - warps * g->forward_stages * (uint32_t)sizeof(struct stage_note);
+    g->poster_offset = g->notes_offset - poster;
     return TERN_OK;
 }
 
@@ -251,7 +259,8 @@ enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint
     struct tuned tuned = tuned_of(info);
     struct geometry *g = &x->all;
     uint32_t piece = clamp(row_bytes, 1, tuned.line_piece), pieces = (row_bytes + piece - 1) / piece;
-    uint32_t room = info->max_shared_bytes > table_bytes ? info->max_shared_bytes - table_bytes : 0;
+    uint32_t poster = terni_tuning_poster_bytes(tuned.lines), fixed = table_bytes + poster;
+    uint32_t room = info->max_shared_bytes > fixed ? info->max_shared_bytes - fixed : 0;
     x->piece = piece;
     x->adders = clamp(pieces, 1, tuned.line_adders);
     uint32_t slot = x->adders * piece + LINE_SLOT_BYTES;
@@ -261,28 +270,29 @@ enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint
     }
     room = room / x->lines / LINE_UNIT * LINE_UNIT;
     g->num_stages = room > LINE_BYTES ? clamp((room - LINE_BYTES) / slot, 0, tuned.line_slots) : 0;
-    g->num_threads = (int)(x->lines * (x->adders + 2)) * 32;
+    g->num_threads = (int)(x->lines * (x->adders + 2) + 1) * 32; /* the last warp is the poster */
     g->table_bytes = table_bytes;
     x->bars_offset = g->num_stages * x->adders * piece;
     x->line_bytes =
         (uint32_t)align_up(x->bars_offset + LINE_BYTES + g->num_stages * LINE_SLOT_BYTES, LINE_UNIT);
-    g->shared_bytes = table_bytes + x->lines * x->line_bytes;
+    x->poster_offset = table_bytes + x->lines * x->line_bytes;
+    g->shared_bytes = x->poster_offset + poster;
     if (g->num_stages < 2) {
         return TERN_FAIL(TERN_UNSUPPORTED,
                          "combine across domains needs %u bytes of shared memory a block; %s has %u",
-                         table_bytes + LINE_BYTES + 2 * slot, info->name, info->max_shared_bytes);
+                         fixed + LINE_BYTES + 2 * slot, info->name, info->max_shared_bytes);
     }
     return TERN_OK;
 }
 
-/* Two for each warp of a third of the blocks, or one where that is many: as many for each of dispatch's rails
- * and forwarders, and two or three for a line of combine (12 SMs: dispatch 1.52 ms with 48, 1.46 with 56,
- * 1.62 with 64). Two warps can look after all, where an operation has few blocks. */
+/* Three for each warp of dispatch's rails, a third of the blocks; two or one where that is many. 12 SMs,
+ * modelled network: BF16 1378 us with 56, 1360 with 84, FP8 820 and 797. Two warps can look after all, where an
+ * operation has few blocks. */
 uint32_t terni_tuning_streams(uint32_t num_blocks, uint32_t num_domains)
 {
-    uint32_t senders = num_blocks / 3 * INTER_WARPS;
-    uint32_t warps = clamp(2 * senders <= MOST_STREAMS ? 2 * senders : senders, 1, MOST_STREAMS);
-    return (warps + num_domains - 2) / (num_domains - 1);
+    uint32_t senders = clamp(num_blocks / 3 * INTER_WARPS, 1, MOST_STREAMS);
+    uint32_t streams = senders * clamp(MOST_STREAMS / senders, 1, 3);
+    return (streams + num_domains - 2) / (num_domains - 1);
 }
 
 /* With one other domain home adds three rows of a token for two that a forwarder adds, and it alone folds.
@@ -294,7 +304,7 @@ struct inter_roles terni_tuning_line_roles(uint32_t num_streams, uint32_t num_do
                                            uint32_t num_blocks)
 {
     struct inter_roles r = {0, 0, 0};
-    uint32_t most = clamp(num_domains == 2 ? num_blocks * 5 / 12 : num_blocks / 2, 1, num_blocks) * lines;
+    uint32_t most = clamp(num_domains == 2 ? num_blocks / 3 : num_blocks / 2, 1, num_blocks) * lines;
     uint32_t each = (num_streams + most - 1) / most;
     r.forwarders = ((num_streams + each - 1) / each + lines - 1) / lines;
     r.own = num_blocks - r.forwarders;
@@ -302,16 +312,16 @@ struct inter_roles terni_tuning_line_roles(uint32_t num_streams, uint32_t num_do
 }
 
 /* A rail moves a message within this rank's memory; a forwarder moves it to, or adds, some rows of its
- * domain, as own senders and home do with this rank's tokens. Warps beyond the streams would find nothing to
- * do. `warps`: of a block. */
-
+ * domain, as own senders and home do with this rank's tokens. Own senders wait for nobody, so that they are
+ * done first, and forwarders begin last (12 SMs: own 540 us with 4 blocks, 1080 with 2, of 1360). Warps beyond
+ * the streams would find nothing to do. `warps`: of a block. */
 struct inter_roles terni_tuning_roles(uint32_t num_streams, uint32_t warps, uint32_t num_blocks,
                                       int has_rails)
 {
     struct inter_roles r = {0, 0, 0};
     uint32_t most = (num_streams + warps - 1) / warps;
     r.rails = has_rails ? clamp(num_blocks / 3, 1, most) : 0;
-    r.forwarders = clamp(num_blocks / (has_rails ? 3 : 2), 1, most);
+    r.forwarders = clamp(has_rails ? num_blocks * 5 / 12 : num_blocks / 2, 1, most);
     r.own = num_blocks - r.rails - r.forwarders;
     return r;
 }

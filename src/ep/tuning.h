@@ -27,12 +27,14 @@ enum tern_status terni_tuning_dispatch(const struct machine_info *info, int bulk
 /* stage_bytes: of one batch of chunks; 0 for the plain variant. */
 enum tern_status terni_tuning_combine(const struct machine_info *info, int bulk, uint32_t stage_bytes,
                                       uint32_t table_bytes, struct geometry *g);
-/* Across domains: as these, with a note for each stage at the end of shared memory; dispatch's forwarders
- * have as many stages or more. */
+/* Across domains: as these, with a poster's boxes and a note for each stage at the end of shared memory;
+ * dispatch's forwarders have as many stages or more. */
 struct inter_geometry {
     struct geometry all;
-    uint32_t forward_stages;
+    uint32_t forward_stages, poster_offset, notes_offset;
 };
+/* Shared memory of a poster for so many warps, or lines. */
+uint32_t terni_tuning_poster_bytes(uint32_t producers);
 enum tern_status terni_tuning_dispatch_inter(const struct machine_info *info, int bulk, int cast,
                                              uint32_t stage_bytes, uint32_t table_bytes,
                                              struct inter_geometry *g);
@@ -42,7 +44,7 @@ enum tern_status terni_tuning_combine_inter(const struct machine_info *info, int
  */
 struct line_geometry {
     struct geometry all;
-    uint32_t lines, adders, piece, line_bytes, bars_offset;
+    uint32_t lines, adders, piece, line_bytes, bars_offset, poster_offset;
 };
 enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint32_t row_bytes,
                                            uint32_t table_bytes, struct line_geometry *g);

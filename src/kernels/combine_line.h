@@ -9,6 +9,7 @@
  *   adders   each has a piece of a chunk's columns and adds it of every row, in order; what it has at the
  *            end of an item it writes
  *   closer   one warp: weights, as many items' at once as its lanes can take, and what follows an item
+ *   poster   one warp of the block, for all lines: hands pieces to the network (rail_poster.h)
  *
  * What an item is, the two kinds of block say: line_forward.h, line_home.h. A row goes through a slot,
  * an item through a place; both are rings in shared memory with a barrier for each way round:
@@ -24,27 +25,30 @@
  * for other ranks, and the loader's waits end with the operation. Behind the last item, or when the operation
  * is abandoned, come a step and an item that say so.
  *
- * Shared memory: | place table | line 0 | line 1 | ...; a line: | slots | full, empty, posted, done, closed,
+ * Shared memory: | place table | line 0 | line 1 | ... | poster |; a line: | slots | full, empty, posted, done, closed,
  * failed | steps | items |. */
 #ifndef TERN_COMBINE_LINE_H
 #define TERN_COMBINE_LINE_H
 
 #include "kernels/combine_mix.h"
+#include "kernels/rail_poster.h"
 
 /* What a step is, in bits. */
 enum {
     LINE_FIRST = 1,   /* of its item's chunk */
     LINE_OWN = 2,     /* a row of this domain */
-    LINE_FOLD = 4,    /* then the sum of this domain's rows is added to that of all domains */
-    LINE_LETTER = 8,  /* then the sum of another domain */
-    LINE_BEHIND = 16, /* then that of this domain, if it is the last one */
-    LINE_LAST = 32,
-    LINE_OVER = 64 /* no more items */
+    LINE_TURN = 4,    /* home: then no more come of this domain, and the sum of all domains begins */
+    LINE_FOLD = 8,    /* then this domain's is added to that */
+    LINE_LETTER = 16, /* then the sum of another domain */
+    LINE_BEHIND = 32, /* then that of this domain, if it is the last one */
+    LINE_LAST = 64,
+    LINE_OVER = 128 /* no more items */
 };
 
 /* A line, as a thread of it sees it. */
 struct line {
     struct mixer m;
+    struct poster_producer post;
     char *slots;
     uint64_t *full, *empty, *posted, *done, *closed;
     uint32_t *failed; /* an operation of the closer has: there will be no more items */
@@ -57,17 +61,24 @@ struct line {
     uint32_t place, place_lap; /* likewise */
 };
 
-/* All threads of the block call. */
+/* All threads of the block call; the last warp is the poster, and of no line. */
 TERN_DEVICE struct line line_of(const struct combine_inter_args *p, const struct op_table *table,
                                 uint64_t epoch)
 {
     struct line l;
     uint32_t slots = p->c.num_stages, number = (uint32_t)warp() / (p->c.num_pullers + 2);
+    struct poster poster = poster_at(shared_memory() + p->poster_offset, p->num_lines);
     char *shared = shared_memory() + p->c.table_bytes + number * p->line_bytes;
     l.m = mixer_of(p, table, epoch, 1);
     l.adders = p->c.num_pullers;
     l.worker = (uint32_t)warp() % (l.adders + 2);
-    l.m.s.block += number * l.m.s.blocks; /* few items, or streams, are spread over the blocks */
+    /* Few items, or streams, are spread over the blocks; of many streams a block has neighbours, which go by
+     * different queues. */
+    if ((uint32_t)bid() < p->roles.forwarders && rail_streams(&p->rail) >= l.m.s.blocks * p->num_lines) {
+        l.m.s.block = l.m.s.block * p->num_lines + number;
+    } else {
+        l.m.s.block += number * l.m.s.blocks;
+    }
     l.m.s.blocks *= p->num_lines;
     l.m.s.run = mix_run(p, l.m.s.blocks);
     l.slots_bytes = l.adders * p->c.chunk_bytes;
@@ -82,7 +93,10 @@ TERN_DEVICE struct line line_of(const struct combine_inter_args *p, const struct
     l.steps = (struct line_step *)(void *)(l.failed + 2);
     l.items = (struct line_item *)(void *)(l.steps + slots);
     l.slot = l.slot_lap = l.place = l.place_lap = 0;
-    if (l.worker == 0 && lane() == 0) {
+    l.post = poster_producer_of(&poster, number);
+    if (number == p->num_lines && lane() == 0) {
+        poster_init(&poster);
+    } else if (l.worker == 0 && lane() == 0) {
         for (uint32_t i = 0; i < slots; i++) {
             mbar_init(l.full + i, 1);
             mbar_init(l.empty + i, l.adders);
@@ -151,6 +165,7 @@ TERN_DEVICE void line_load(struct line *l, int has, const char *from, uint32_t b
 {
     uint32_t which = warp_ballot(has), num = (uint32_t)TERN_POPC(which), slots = l->m.p->c.num_stages;
     uint32_t mine = (uint32_t)popc_before(which, lane());
+    TERN_ROLLED
     for (uint32_t first = 0; first < num; first += slots) {
         if (has && mine - first < slots) {
             uint32_t slot = l->slot + mine - first, lap = l->slot_lap;
@@ -210,11 +225,27 @@ TERN_DEVICE void line_add_row(const struct line *l, struct accumulator *a, uint3
     }
 }
 
-TERN_DEVICE void line_fold(struct accumulator *all, const struct accumulator *own)
+/* What an adder has at hand. The rows of this domain are added before any letter, so that one sum in FP32 is
+ * under way at a time; rounded, as it is added, the first takes half the registers. */
+struct line_sum {
+    struct accumulator sum;
+    struct vec16 own[COMBINE_VECS]; /* home: this domain's, behind LINE_TURN */
+};
+
+TERN_DEVICE void line_turn(const struct line *l, struct line_sum *s, uint32_t token, uint32_t chunk)
 {
     TERN_UNROLL
     for (int q = 0; q < COMBINE_VECS; q++) {
-        sum_add(all->sum[q], sum_round(own->sum[q]));
+        s->own[q] = sum_round(s->sum.sum[q]);
+    }
+    begin_sum(&l->m.s, &s->sum, token, chunk);
+}
+
+TERN_DEVICE void line_fold(struct line_sum *s)
+{
+    TERN_UNROLL
+    for (int q = 0; q < COMBINE_VECS; q++) {
+        sum_add(s->sum.sum[q], s->own[q]);
     }
 }
 
@@ -238,9 +269,7 @@ TERN_DEVICE void line_write(const struct line *l, const struct accumulator *a, c
 /* All lanes of an adder, to the end. */
 TERN_DEVICE void line_add(struct line *l, const int home)
 {
-    struct accumulator own, all;
-    mix_begin(&own);
-    mix_begin(&all);
+    struct line_sum s;
     for (;;) {
         line_await(l->full + l->slot, l->slot_lap);
         sync_warp();
@@ -252,22 +281,22 @@ TERN_DEVICE void line_add(struct line *l, const int home)
         uint32_t chunk = step.chunk * l->adders + l->worker;
         uint32_t bytes = chunk < l->m.s.chunks ? chunk_size(&l->m.s, chunk) : 0;
         if ((step.flags & LINE_FIRST) != 0) {
-            mix_begin(&own);
-            if (home && bytes != 0) {
-                begin_sum(&l->m.s, &all, item->n.token, chunk);
-            }
+            mix_begin(&s.sum);
         }
         if ((step.flags & LINE_OWN) != 0) {
-            line_add_row(l, &own, bytes);
+            line_add_row(l, &s.sum, bytes);
+        }
+        if (home && (step.flags & LINE_TURN) != 0 && bytes != 0) {
+            line_turn(l, &s, item->n.token, chunk);
         }
         if (home && (step.flags & LINE_FOLD) != 0) {
-            line_fold(&all, &own);
+            line_fold(&s);
         }
         if (home && (step.flags & LINE_LETTER) != 0) {
-            line_add_row(l, &all, bytes);
+            line_add_row(l, &s.sum, bytes);
         }
         if (home && (step.flags & LINE_BEHIND) != 0) {
-            line_fold(&all, &own);
+            line_fold(&s);
         }
         /* These reads of the slot and its step come before what is put there next. */
         fence_proxy_async_shared();
@@ -277,7 +306,7 @@ TERN_DEVICE void line_add(struct line *l, const int home)
         }
         if ((step.flags & LINE_LAST) != 0) {
             if (bytes != 0) {
-                line_write(l, home ? &all : &own, item, chunk, home);
+                line_write(l, &s.sum, item, chunk, home);
             }
             sync_warp();
             if (lane() == 0 && step.chunk + 1 == l->chunks) {

@@ -9,12 +9,14 @@
  *   forwarders  a warp brings a message out of the ring that it arrived in into a stage, gives its room back,
  *               and sends it from there to each target's final row, as the forward block says
  *
+ * What the warps of a block have for the network, pieces and room, its last warp hands over (rail_poster.h).
+ *
  * A message is a stage: payloads, and behind them weights[topk] and a trailer. Loads run ahead of stores by
  * as many stages as there are; a warp that has messages in its stages does not wait for credits or arrivals,
  * so that whoever waits for those messages gets them. All blocks run at once.
  *
- * Shared memory is as inside a domain, with other numbers of stages for each role; behind it, a note for each
- * stage. */
+ * Shared memory is as inside a domain, with other numbers of stages for each role; behind it, the poster's, and
+ * a note for each stage. */
 #ifndef TERN_DISPATCH_INTER_BODY_H
 #define TERN_DISPATCH_INTER_BODY_H
 
@@ -27,9 +29,10 @@ struct inter_sender {
     const struct dispatch_inter_args *p;
     struct sender s; /* its stages, and where outputs are */
     struct inter_line line;
-    struct stage_note *notes; /* [num_stages] */
-    uint32_t num_stages;      /* of this warp */
-    uint32_t block, blocks;   /* of the role */
+    struct poster_producer post; /* by bulk copies: who hands its pieces and credits over */
+    struct stage_note *notes;    /* [num_stages] */
+    uint32_t num_stages;         /* of this warp */
+    uint32_t block, blocks;      /* of the role */
 };
 
 /* Forwarders cast nothing: they keep as many messages on their way as there is room for. */
@@ -62,6 +65,8 @@ TERN_DEVICE struct inter_sender inter_sender_of(const struct dispatch_inter_args
         w.block -= p->roles.rails;
         w.blocks = p->roles.forwarders;
     }
+    struct poster poster = poster_at(shared_memory() + p->poster_offset, p->d.num_senders);
+    w.post = poster_producer_of(&poster, (uint32_t)warp());
     inter_take_stages(&w, forwards ? p->forward_stages : p->d.num_stages);
     w.s.first = w.block * p->d.num_senders + (uint32_t)warp();
     w.s.step = w.blocks * p->d.num_senders;
@@ -133,6 +138,7 @@ TERN_DEVICE int rail_store(struct inter_sender *w, uint32_t stage, uint32_t pari
     }
     if (bulk) {
         bulk_wait(0);
+        return inter_leave_letter(&w->post, POSTER_PUT, &n);
     }
     sync_warp();
     return inter_put(&w->line.rail, &n);
@@ -266,7 +272,10 @@ TERN_DEVICE int forward_store(struct inter_sender *w, uint32_t stage, uint32_t p
         ok = inter_matches(&w->line.rail,
                            (const struct rail_trailer *)(const void *)(at + w->p->trailer_offset), from,
                            n.number) &&
-             (!n.last || rail_credit(&w->line.rail, n.stream, n.bytes, n.end));
+             (bulk || !n.last || rail_credit(&w->line.rail, n.stream, n.bytes, n.end));
+    }
+    if (bulk && n.last) {
+        ok &= inter_leave_letter(&w->post, POSTER_CREDIT, &n);
     }
     struct inter_entry e = inter_entry_of(&w->p->far, (uint32_t)from, n.number, d->layout, d->topk,
                                           inter_keys(&w->s.map, d->f.num_ranks));
@@ -324,8 +333,10 @@ TERN_DEVICE int inter_pipeline(struct inter_sender *w, int forwards, const int b
 TERN_DEVICE int inter_work(struct inter_sender *w, const struct rail *r, int forwards, const int bulk)
 {
     const struct dispatch_inter_args *p = w->p;
-    uint32_t index = (uint32_t)warp() * w->blocks + w->block; /* few streams are spread over the blocks */
     uint32_t step = w->blocks * p->d.num_senders;
+    /* Few streams are spread over the blocks; of many a block has neighbours, which go by different queues. */
+    uint32_t index = rail_streams(r->p) < step ? (uint32_t)warp() * w->blocks + w->block
+                                               : w->block * p->d.num_senders + (uint32_t)warp();
     if (forwards && !inter_await_blocks(r, &p->far, index, step)) {
         return 0;
     }
@@ -338,6 +349,27 @@ TERN_DEVICE int inter_work(struct inter_sender *w, const struct rail *r, int for
     }
     sync_warp();
     return inter_pipeline(w, forwards, bulk);
+}
+
+/* Blocks of these roles: warps with stages, and the poster. 0: the operation is to be abandoned. All threads. */
+TERN_DEVICE int inter_far(struct inter_sender *w, const struct rail *r, int sends, int forwards,
+                          const int bulk)
+{
+    int ok = 1;
+    if (!bulk) {
+        return !sends || inter_work(w, r, forwards, bulk);
+    }
+    if (tid() == 0) {
+        poster_init(&w->post.to);
+    }
+    sync_block();
+    if (sends) {
+        ok = inter_work(w, r, forwards, bulk);
+        poster_end(&w->post);
+    } else {
+        ok = poster_serve(r->p, r->f, r->epoch, w->post.to.shared, w->post.to.num_boxes);
+    }
+    return ok;
 }
 
 TERN_DEVICE void inter_own(const struct inter_sender *w, const struct op_table *table, int sends,
@@ -383,8 +415,8 @@ TERN_DEVICE void dispatch_inter_body(const struct dispatch_inter_args *p, const 
     }
     if (ok && (uint32_t)bid() < p->roles.own) {
         inter_own(&w, &table, sends, bulk);
-    } else if (ok && sends) {
-        ok = inter_work(&w, &rail, (uint32_t)bid() >= p->roles.own + p->roles.rails, bulk);
+    } else if (ok) {
+        ok = inter_far(&w, &rail, sends, (uint32_t)bid() >= p->roles.own + p->roles.rails, bulk);
     }
     if (ok) {
         fill_padding(&w.s);

@@ -47,6 +47,7 @@ TERN_DEVICE int inter_excuses(const struct op_frame *f, struct op_note *note, ui
 
 #include "kernels/place.h"
 #include "kernels/rail_home.h"
+#include "kernels/rail_poster.h"
 
 /* A warp's streams and the piece in its hands. */
 struct inter_line {
@@ -79,6 +80,7 @@ TERN_DEVICE int inter_await_blocks(const struct rail *r, const struct route_far 
 TERN_DEVICE struct inter_line inter_line_of(const struct rail *r, uint32_t w, uint32_t step,
                                             const int32_t *counts, int sends)
 {
+    const struct rail_piece none = {0, 0, 0, 0, 0, 0, 0};
     struct inter_line q;
     uint32_t stream = w + (uint32_t)lane() * step, num = 0;
     if (stream < rail_streams(r->p)) {
@@ -87,7 +89,7 @@ TERN_DEVICE struct inter_line inter_line_of(const struct rail *r, uint32_t w, ui
     }
     q.rail = *r;
     q.hand = rail_hand_of(r->p, num != 0 ? stream : 0, num, sends);
-    q.piece.num = 0;
+    q.piece = none;
     q.ring = 0;
     q.given = 0;
     q.sends = sends;
@@ -118,11 +120,24 @@ TERN_DEVICE enum rail_found inter_next(struct inter_line *q, int waits, struct s
     return RAIL_PIECE;
 }
 
+TERN_DEVICE struct rail_piece inter_piece(const struct stage_note *n)
+{
+    struct rail_piece piece = {n->stream, 0, n->num, n->offset, n->bytes, 0, n->end};
+    return piece;
+}
+
 /* All lanes, after the last message of a piece: it leaves. */
 TERN_DEVICE int inter_put(const struct rail *r, const struct stage_note *n)
 {
-    struct rail_piece piece = {n->stream, 0, n->num, n->offset, n->bytes, n->end};
-    return rail_put(r, &piece);
+    struct rail_piece piece = inter_piece(n);
+    return rail_put(r, group_of(GROUP_WARP), &piece);
+}
+
+/* The same, or its credit, by the block's poster. */
+TERN_DEVICE int inter_leave_letter(struct poster_producer *w, uint32_t what, const struct stage_note *n)
+{
+    struct rail_piece piece = inter_piece(n);
+    return poster_leave(w, 0, what, &piece);
 }
 
 /* The domain a message of this stream comes from, or goes to. */

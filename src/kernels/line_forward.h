@@ -2,7 +2,7 @@
  *
  * Combine across domains, blocks that forward: an item is a message, the sum of a token's rows of this
  * domain, and what follows it are its weights and trailer; behind the last of a piece the piece leaves
- * (rail_put). The loader takes pieces of up to 32 streams. */
+ * by the poster. The loader takes pieces of up to 32 streams. */
 #ifndef TERN_LINE_FORWARD_H
 #define TERN_LINE_FORWARD_H
 
@@ -16,14 +16,13 @@ TERN_DEVICE void forward_load(struct line *l, const struct stage_note *n)
     const char *row = g.rank >= 0 ? row_address(&l->m.s, g) : 0;
     uint32_t which = warp_ballot(row != 0);
     uint32_t mine = (uint32_t)popc_before(which, lane()), num = (uint32_t)TERN_POPC(which);
+    uint32_t flags = (mine == 0 ? LINE_FIRST : 0) | (mine + 1 >= num ? LINE_LAST : 0);
+    flags |= num != 0 ? LINE_OWN : 0; /* if no rank has room for its rows, a step without one */
+    TERN_ROLLED
     for (uint32_t chunk = 0; chunk < l->chunks; chunk++) {
         const char *from = row ? row + (uint64_t)chunk * l->slots_bytes : 0;
-        uint32_t flags = LINE_OWN | (mine == 0 ? LINE_FIRST : 0) | (mine + 1 == num ? LINE_LAST : 0);
-        if (num != 0) {
-            line_load(l, row != 0, from, line_bytes(l, chunk), chunk, flags);
-        } else { /* no rank has room for its rows */
-            line_load(l, lane() == 0, 0, 0, chunk, LINE_FIRST | LINE_LAST);
-        }
+        line_load(l, num != 0 ? row != 0 : lane() == 0, from, num != 0 ? line_bytes(l, chunk) : 0, chunk,
+                  flags);
     }
 }
 
@@ -43,7 +42,7 @@ TERN_DEVICE int forward_loads(struct line *l)
                 item->over = 0;
             }
             sync_warp();
-            forward_load(l, &n);
+            forward_load(l, &item->n);
             line_post(l);
         }
     }
@@ -89,10 +88,11 @@ TERN_DEVICE int forward_closes(struct line *l)
         sync_warp();
         for (; num != 0; num--) {
             struct stage_note n = line_await_done(l)->n;
-            ok = ok && (!n.last || inter_put(&l->m.rail, &n));
+            ok = ok && (!n.last || inter_leave_letter(&l->post, POSTER_PUT, &n));
             line_close(l, ok);
         }
         if (over) {
+            poster_end(&l->post);
             return ok;
         }
     }

@@ -58,13 +58,15 @@ struct home_rows {
 /* Steps of one chunk: of rows of this domain, or of letters. All lanes. */
 TERN_DEVICE void home_load_own(struct line *l, const struct home_rows *r, uint32_t chunk)
 {
-    uint32_t last = r->letters == 0 && r->own_before + 1 == r->num_own ? LINE_FOLD | LINE_LAST : 0;
+    uint32_t last = r->own_before + 1 != r->num_own ? 0
+                    : r->letters != 0               ? LINE_TURN
+                                                    : LINE_TURN | LINE_FOLD | LINE_LAST;
     const char *from = r->own ? r->own + (uint64_t)chunk * l->slots_bytes : 0;
     if (r->num_own != 0) {
         line_load(l, r->own != 0, from, line_bytes(l, chunk), chunk,
                   LINE_OWN | (r->own_before == 0 ? LINE_FIRST : 0) | last);
     } else if (r->letters == 0) {
-        line_load(l, lane() == 0, 0, 0, chunk, LINE_FIRST | LINE_LAST);
+        line_load(l, lane() == 0, 0, 0, chunk, LINE_FIRST | LINE_TURN | LINE_LAST);
     }
 }
 
@@ -72,7 +74,7 @@ TERN_DEVICE void home_load_letters(struct line *l, const struct home_rows *r, ui
 {
     uint32_t below = r->letters & ((1u << lane()) - 1), above = r->letters >> lane() >> 1;
     uint32_t others = below >> r->domain; /* letters of domains above this one, before the lane's */
-    uint32_t flags = LINE_LETTER | (below == 0 && r->num_own == 0 ? LINE_FIRST : 0);
+    uint32_t flags = LINE_LETTER | (below == 0 && r->num_own == 0 ? LINE_FIRST | LINE_TURN : 0);
     const char *from = r->letter ? r->letter + (uint64_t)chunk * l->slots_bytes : 0;
     if (r->letters == 0) {
         return;
@@ -210,16 +212,23 @@ TERN_DEVICE struct home_read home_read_of(const struct line *l, uint32_t num, ui
     return r;
 }
 
-/* 0: the operation is to be abandoned. */
-TERN_DEVICE int home_say(const struct line *l, const struct home_read *r)
+/* 0: the operation is to be abandoned. All lanes. */
+TERN_DEVICE int home_say(struct line *l, const struct home_read *r)
 {
     const struct combine_inter_args *p = l->m.p;
-    if (r->count == 0) {
-        return 1;
+    struct rail_due due = {0, 0};
+    int ok = 1;
+    if (r->count != 0) {
+        struct rail_letter letter = rail_letter_of(&p->rail, rail_index(&p->rail, (uint32_t)r->domain),
+                                                   (uint32_t)r->message, (uint32_t)p->far.num_out[r->domain]);
+        ok = rail_finish(&l->m.rail, &letter, r->count, 1, &due);
     }
-    struct rail_letter letter = rail_letter_of(&p->rail, rail_index(&p->rail, (uint32_t)r->domain),
-                                               (uint32_t)r->message, (uint32_t)p->far.num_out[r->domain]);
-    return rail_finish(&l->m.rail, &letter, r->count, 1);
+    ok = !warp_any(!ok);
+    for (uint32_t left = warp_ballot(due.bytes != 0); left; left &= left - 1) {
+        const struct rail_piece piece = {due.stream, 0, 0, 0, due.bytes, 0, 0};
+        ok &= poster_leave(&l->post, TERN_FFS(left) - 1, POSTER_CREDIT, &piece);
+    }
+    return ok;
 }
 
 /* `num` items are done. That their letters have been read is said by a lane for each chunk of a domain, since
@@ -230,13 +239,13 @@ TERN_DEVICE int home_finish(struct line *l, uint32_t num, int ok)
     uint32_t pairs = num * (uint32_t)l->m.p->rail.world.num_domains;
     struct home_read r = {0, -1, 0};
     for (uint32_t first = 0; first < pairs; first += 32) {
-        ok = ok && !warp_any(!home_say(l, &r));
+        ok = ok && home_say(l, &r);
         r = home_read_of(l, num, first + (uint32_t)lane());
     }
     for (; num != 0; num--) {
         line_close(l, ok);
     }
-    return ok && !warp_any(!home_say(l, &r));
+    return ok && home_say(l, &r);
 }
 
 /* 0: the operation is to be abandoned. All lanes of the closer. */
@@ -258,6 +267,7 @@ TERN_DEVICE int home_closes(struct line *l)
         sync_warp();
         ok = home_finish(l, num, ok);
         if (over) {
+            poster_end(&l->post);
             return ok;
         }
     }

@@ -163,19 +163,11 @@ struct rail_hand {
     const uint64_t *word; /* that says how far this lane's stream may be used */
     uint64_t ahead;       /* what may be used beyond the word: the ring of a sender */
     uint64_t seen;        /* of the word */
+    uint64_t wanted;      /* of it, for the next piece: as of the last look */
     uint32_t stream;      /* index * C + channel */
     uint32_t taken;       /* messages */
     uint32_t turn;        /* lane that is asked first */
     int awaited;          /* OP_AWAIT_* */
-};
-
-/* Messages of one stream that may be written, or read. Equal in all lanes. */
-struct rail_piece {
-    uint32_t stream;
-    uint32_t first, num; /* in the stream */
-    uint32_t offset;     /* of the first in the ring */
-    uint32_t bytes;      /* by which the stream's position advances, with the gap before */
-    uint64_t end;        /* to which it advances */
 };
 
 enum rail_found { RAIL_PIECE, RAIL_NOTHING, RAIL_OVER, RAIL_FAILED };
@@ -190,6 +182,7 @@ TERN_DEVICE struct rail_hand rail_hand_of(const struct rail_args *p, uint32_t st
     h.word = (sends ? p->credits : p->tails) + stream;
     h.ahead = sends ? p->ring_bytes : 0;
     h.seen = 0;
+    h.wanted = 0;
     h.stream = stream;
     h.taken = 0;
     h.turn = 0;
@@ -204,11 +197,12 @@ TERN_DEVICE int rail_ready(const struct rail_args *p, struct rail_hand *h)
         return 0;
     }
     uint32_t run = rail_run(p, &h->s, h->taken);
-    uint64_t wanted = rail_end(p, &h->s, h->taken + run);
-    if (h->seen + h->ahead < wanted) {
+    uint64_t end = rail_end(p, &h->s, h->taken + run);
+    h->wanted = end > h->ahead ? end - h->ahead : 0;
+    if (h->seen < h->wanted) {
         h->seen = RAIL_LOAD(h->word);
     }
-    return h->seen + h->ahead >= wanted;
+    return h->seen >= h->wanted;
 }
 
 /* All lanes: lane `src` gives its next piece. */
@@ -240,7 +234,7 @@ TERN_DEVICE struct op_note rail_wait_note(const struct rail *r, const struct rai
                            rail_note(r->f, rail_far_end(r->p, h->stream)),
                            r->f->rank,
                            r->epoch,
-                           h->taken < h->s.num ? rail_end(r->p, &h->s, h->taken + 1) - h->ahead : 0,
+                           h->wanted,
                            h->seen,
                            0,
                            0,
@@ -332,25 +326,25 @@ TERN_DEVICE char *rail_out_ring(const struct rail *r, uint32_t stream)
     return there ? there : rail_send_ring(r->p, stream);
 }
 
-/* All lanes, each of which has completed what it wrote: a piece leaves. 0: the operation is to be abandoned.
- * */
-TERN_DEVICE int rail_put(const struct rail *r, const struct rail_piece *piece)
+/* A thread, or all lanes of a warp, each of which has completed what it wrote: a piece leaves. 0: the operation
+ * is to be abandoned. */
+TERN_DEVICE int rail_put(const struct rail *r, struct net_group g, const struct rail_piece *piece)
 {
     const struct rail_args *p = r->p;
     uint32_t there = rail_at_peer(p, piece->stream);
     int e = rail_far_end(p, piece->stream);
     int status = TERN_OK;
     if (rail_is_near(r, e)) {
-        sync_warp();
-        status = lane() != 0 ? TERN_OK : rail_signal(r, piece->stream, p->tails, piece->bytes, piece->end);
-        status = (int)shfl_u32((uint32_t)status, 0);
+        group_sync(g);
+        status = group_status(
+            g, g.index == 0 ? rail_signal(r, piece->stream, p->tails, piece->bytes, piece->end) : TERN_OK);
     } else {
         status = route_put_signal(
-            &p->world.net, group_of(GROUP_WARP), rail_peer(r->f, e), rail_queue(p, piece->stream),
+            &p->world.net, g, rail_peer(r->f, e), rail_queue(p, piece->stream),
             rail_arrived_ring(p, there) + piece->offset, rail_send_ring(p, piece->stream) + piece->offset,
             (uint64_t)piece->num * p->stride, p->tails + there, 8, TERN_SIGNAL_ADD, piece->bytes, 0);
     }
-    return inter_carried(r->f, r->epoch, e, status, lane() == 0);
+    return inter_carried(r->f, r->epoch, e, status, g.index == 0);
 }
 
 /* One thread, with what others have read synchronised: so many bytes of the ring, up to position `end`, may

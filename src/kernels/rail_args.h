@@ -51,6 +51,28 @@ struct rail_trailer {
     uint64_t has_weights; /* of a dispatch */
 };
 
+/* Messages of one stream that may be written, or read. */
+struct rail_piece {
+    uint32_t stream;
+    uint32_t first, num; /* in the stream */
+    uint32_t offset;     /* of the first in the ring */
+    uint32_t bytes;      /* by which the stream's position advances, with the gap before */
+    uint32_t reserved;
+    uint64_t end; /* to which it advances */
+};
+
+/* What a warp leaves for its block's poster (rail_poster.h), and what that takes of shared memory. */
+enum { POSTER_PUT, POSTER_CREDIT, POSTER_END };
+enum { POSTER_BOXES = 4, POSTER_MAX_PRODUCERS = 32 / POSTER_BOXES };
+struct poster_letter {
+    struct rail_piece piece; /* of a credit: stream, bytes and end */
+    uint32_t what, reserved;
+};
+enum {
+    POSTER_WORDS = 2 * sizeof(uint32_t),
+    POSTER_PRODUCER_BYTES = POSTER_BOXES * (2 * sizeof(uint64_t) + sizeof(struct poster_letter))
+};
+
 /* A message in a stage, between the lanes of a warp. */
 struct stage_note {
     char *at;                            /* in the ring */
@@ -73,7 +95,7 @@ struct dispatch_inter_args {
     struct inter_roles roles;
     const uint64_t *block_tails;             /* [D] */
     uint32_t weights_offset, trailer_offset; /* in a stage, which is a message */
-    uint32_t notes_offset;                   /* in shared memory */
+    uint32_t notes_offset, poster_offset;    /* in shared memory */
     uint32_t forward_stages;                 /* of a warp that forwards; d.num_stages: of the others */
 };
 
@@ -85,6 +107,7 @@ struct combine_inter_args {
     const uint64_t *block_tails;             /* [D] */
     uint32_t weights_offset, trailer_offset; /* in a message */
     uint32_t notes_offset;                   /* in shared memory: forwarders' */
+    uint32_t poster_offset;                  /* likewise, of a block of lines */
     uint32_t num_lines, line_bytes;          /* lines of a block; what each has of shared memory */
     uint32_t bars_offset;                    /* in that: what is behind its slots */
 };
@@ -93,7 +116,7 @@ struct combine_inter_args {
 enum {
     LINE_ITEMS = 8,
     LINE_LETTERS = 32,
-    LINE_PIECE = 2048 /* bytes, at most, that an adder has of a slot */
+    LINE_PIECE = 2560 /* bytes, at most, that an adder has of a slot */
 };
 
 /* An item. Of a forwarder, a message; at home a token, of which the note says no more. */

@@ -60,8 +60,15 @@ TERN_DEVICE uint32_t rail_chunk_parts(const struct rail_args *p, const struct ra
     return (left < p->chunk ? left : p->chunk) * parts;
 }
 
-/* The owner of the release: gives back what is complete from the first on. */
-TERN_DEVICE int rail_release_ready(const struct rail *r, const struct rail_letter *l, uint32_t parts)
+/* Room that is to be given back by somebody else: additions, which may come in any order. */
+struct rail_due {
+    uint32_t stream, bytes; /* no bytes: none */
+};
+
+/* The owner of the release: gives back what is complete from the first on, or, where signals add, leaves it due
+ * unless `due` is NULL. */
+TERN_DEVICE int rail_release_ready(const struct rail *r, const struct rail_letter *l, uint32_t parts,
+                                   struct rail_due *due)
 {
     const struct rail_args *p = r->p;
     struct rail_release *e = p->releases + l->stream;
@@ -80,12 +87,19 @@ TERN_DEVICE int rail_release_ready(const struct rail *r, const struct rail_lette
     }
     e->next = k;
     uint64_t end = rail_end(p, &l->s, k * p->chunk < l->s.num ? k * p->chunk : l->s.num);
-    return rail_credit(r, l->stream, end - rail_end(p, &l->s, first * p->chunk), end);
+    uint64_t bytes = end - rail_end(p, &l->s, first * p->chunk);
+    if (due != 0 && !rail_is_near(r, rail_far_end(p, l->stream))) {
+        due->stream = l->stream;
+        due->bytes += (uint32_t)bytes;
+        return 1;
+    }
+    return rail_credit(r, l->stream, bytes, end);
 }
 
 /* One thread, with what its warp has read synchronised: `num` parts of messages of the letter's chunk have
- * been read, each of which has `parts`. 0: the operation is to be abandoned. */
-TERN_DEVICE int rail_finish(const struct rail *r, const struct rail_letter *l, uint32_t num, uint32_t parts)
+ * been read, each of which has `parts`. `due`: as above, and none before. 0: the operation is to be abandoned. */
+TERN_DEVICE int rail_finish(const struct rail *r, const struct rail_letter *l, uint32_t num, uint32_t parts,
+                            struct rail_due *due)
 {
     struct rail_release *e = r->p->releases + l->stream;
     uint32_t k = l->j / r->p->chunk;
@@ -101,7 +115,7 @@ TERN_DEVICE int rail_finish(const struct rail *r, const struct rail_letter *l, u
     }
     int ok = 1;
     while (pending != 0) {
-        ok &= rail_release_ready(r, l, parts);
+        ok &= rail_release_ready(r, l, parts, due);
         pending = atom_add_acqrel_gpu_u32(&e->pending, 0u - pending) - pending; /* pairs with the same */
     }
     return ok;

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Posters: a warp of a block hands to the network what the others would: puts of pieces, and credits. To hand
+ * over takes ten to twenty microseconds, of fences and ways to memory and back that come one after the other,
+ * but all lanes of a warp can do it at the same time, and those that fill pieces go on meanwhile.
+ *
+ * A letter goes through a box in shared memory, of which every producer, a warp, has POSTER_BOXES in turn:
+ *
+ *   full[box]    the producer: the letter is written, and what it is about  ->  the poster
+ *   empty[box]   the letter is with the network                            ->  the producer
+ *
+ * A lane of the poster looks after a box, and all that are full go together; but the letters of a stream,
+ * which is one producer's, in the order in which they were left, and what is for one queue pair one letter
+ * after the other, as lanes that wait for each other would be slow. A producer's last letters, one a box, say
+ * that nothing more comes. When a letter cannot be handed over the rest is taken and dropped, and producers are
+ * told; so nobody ever waits for a poster for longer than it waits for room in a queue. */
+#ifndef TERN_RAIL_POSTER_H
+#define TERN_RAIL_POSTER_H
+
+#include "kernels/rail.h"
+
+/* Shared memory: | full | empty | failed | letters |. */
+struct poster {
+    char *shared;
+    uint32_t num_boxes;
+};
+
+/* One of the warps whose letters it takes. */
+struct poster_producer {
+    struct poster to;
+    uint32_t first;    /* of its boxes */
+    uint32_t box, lap; /* the next one, from 0; how often all have been */
+};
+
+TERN_DEVICE struct poster poster_at(char *shared, uint32_t producers)
+{
+    struct poster p = {shared, producers * POSTER_BOXES};
+    return p;
+}
+
+TERN_DEVICE uint64_t *poster_full(const struct poster *p, uint32_t box)
+{
+    return (uint64_t *)(void *)p->shared + box;
+}
+
+TERN_DEVICE uint64_t *poster_empty(const struct poster *p, uint32_t box)
+{
+    return poster_full(p, p->num_boxes + box);
+}
+
+TERN_DEVICE uint32_t *poster_failed(const struct poster *p)
+{
+    return (uint32_t *)(void *)poster_full(p, 2 * p->num_boxes);
+}
+
+TERN_DEVICE struct poster_letter *poster_letter_in(const struct poster *p, uint32_t box)
+{
+    return (struct poster_letter *)(void *)(p->shared + 2 * p->num_boxes * sizeof(uint64_t) + POSTER_WORDS) +
+           box;
+}
+
+/* One thread, before the block synchronises. */
+TERN_DEVICE void poster_init(const struct poster *p)
+{
+    for (uint32_t i = 0; i < p->num_boxes; i++) {
+        mbar_init(poster_full(p, i), 1);
+        mbar_init(poster_empty(p, i), 1);
+    }
+    *poster_failed(p) = 0;
+    fence_mbar_init();
+}
+
+TERN_DEVICE struct poster_producer poster_producer_of(const struct poster *p, uint32_t number)
+{
+    struct poster_producer w = {*p, number * POSTER_BOXES, 0, 0};
+    return w;
+}
+
+TERN_DEVICE void poster_next(struct poster_producer *w)
+{
+    w->box = w->box + 1 == POSTER_BOXES ? 0 : w->box + 1;
+    w->lap += w->box == 0;
+}
+
+/* ---- Producers ---- */
+
+/* All lanes, each of which has completed what the letter is about, which is lane src's. 0: an earlier letter
+ * could not be handed over, and the operation is to be abandoned. */
+TERN_DEVICE int poster_leave(struct poster_producer *w, int src, uint32_t what,
+                             const struct rail_piece *piece)
+{
+    uint32_t box = w->first + w->box;
+    int ok = 1;
+    sync_warp();
+    if (lane() == src) {
+        while (w->lap > 0 && !mbar_test(poster_empty(&w->to, box), (w->lap - 1) & 1)) {
+            spin();
+        }
+        struct poster_letter letter = {*piece, what, 0};
+        *poster_letter_in(&w->to, box) = letter;
+        ok = atom_add_cta_u32(poster_failed(&w->to), 0) == 0;
+        mbar_expect(poster_full(&w->to, box), 0);
+    }
+    poster_next(w);
+    return (int)shfl_u32((uint32_t)ok, src);
+}
+
+/* Nothing more comes from this warp. All lanes. */
+TERN_DEVICE void poster_end(struct poster_producer *w)
+{
+    const struct rail_piece none = {0, 0, 0, 0, 0, 0, 0};
+    for (uint32_t i = 0; i < POSTER_BOXES; i++) {
+        (void)poster_leave(w, 0, POSTER_END, &none);
+    }
+}
+
+/* ---- The poster ---- */
+
+/* One lane. 0: it could not be handed over. */
+TERN_APART int poster_hand_over(const struct rail_args *p, const struct op_frame *f, uint64_t epoch,
+                                const struct poster_letter *letter)
+{
+    const struct rail r = {p, f, epoch};
+    return letter->what == POSTER_PUT
+               ? rail_put(&r, group_of(GROUP_THREAD), &letter->piece)
+               : rail_credit(&r, letter->piece.stream, letter->piece.bytes, letter->piece.end);
+}
+
+/* Whether no letter of this lane's stream was left before its own and is still here. `number`: that its
+ * producer gave the letter, from 1; 0: there is none. All lanes. */
+TERN_DEVICE int poster_is_oldest(uint32_t number, uint32_t stream)
+{
+    int oldest = number != 0;
+    for (uint32_t k = 1; k < POSTER_BOXES; k++) {
+        int other = lane() / POSTER_BOXES * POSTER_BOXES + (int)(((uint32_t)lane() + k) % POSTER_BOXES);
+        uint32_t its = shfl_u32(number, other), where = shfl_u32(stream, other);
+        oldest &= its == 0 || where != stream || its > number;
+    }
+    return oldest;
+}
+
+/* Letters of one way go one after the other: of a queue pair, or, over loads and stores, of a stream. */
+TERN_DEVICE uint32_t poster_way(const struct rail *r, uint32_t stream)
+{
+    uint32_t e = (uint32_t)rail_far_end(r->p, stream);
+    return rail_is_near(r, (int)e) ? stream
+                                   : rail_streams(r->p) + e * r->p->num_queues + rail_queue(r->p, stream);
+}
+
+/* Until all producers have said that nothing more comes. 0: the operation is to be abandoned. All lanes. A
+ * function of its own: it would take registers from the other warps' code. */
+TERN_APART int poster_serve(const struct rail_args *rail, const struct op_frame *f, uint64_t epoch,
+                            char *shared, uint32_t num_boxes)
+{
+    const struct rail r = {rail, f, epoch};
+    const struct poster p = {shared, num_boxes};
+    uint32_t box = (uint32_t)lane(), lap = 0;
+    int over = box >= num_boxes, ok = 1;
+    while (!warp_all(over)) {
+        int has = !over && mbar_poll(poster_full(&p, box), lap & 1);
+        if (!warp_any(has)) {
+            spin();
+            continue;
+        }
+        const struct poster_letter *letter = poster_letter_in(&p, box);
+        int ends = has && letter->what == POSTER_END;
+        uint32_t stream = has && !ends ? letter->piece.stream : 0;
+        uint32_t number = has && !ends ? 1 + lap * POSTER_BOXES + box % POSTER_BOXES : 0;
+        int goes = poster_is_oldest(number, stream);
+        uint32_t way = goes ? poster_way(&r, stream) : ~box;
+        goes = TERN_FFS(match_any_u32(way)) - 1 == lane() && goes;
+        if (goes && ok && !poster_hand_over(rail, f, epoch, letter)) {
+            ok = 0;
+            atom_add_cta_u32(poster_failed(&p), 1);
+        }
+        if (goes || ends) {
+            over = ends;
+            lap++;
+            mbar_expect(poster_empty(&p, box), 0);
+        }
+        sync_warp();
+    }
+    return !warp_any(!ok);
+}
+
+#endif
