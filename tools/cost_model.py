@@ -40,6 +40,9 @@ PARAMETERS = {
     "signal": (1.42, "us", MEASURED, "a signal, one way: 2xH200/op_signal.json"),
     "softnic_way": (6.0, "us", MEASURED, "8 bytes by the software NIC, one way, no model: 2xH200/nic.json"),
     "softnic_share": (0.988, "", MEASURED, "of the modelled rate, entries of 64 KiB: 2xH200/nic.json"),
+    "softnic_rows": (0.953, "", MEASURED, "the same, rows of 4096 to 16384 tokens: 2026-11-23-2xH200/ep_far_q28*"),
+    "softnic_dispatch": (130, "us", MEASURED, "first and last pieces through it, beside their way: the same"),
+    "softnic_combine": (190, "us", MEASURED, "likewise, of combine"),
     "chunk": (65536, "bytes", MEASURED, "a put of messages across domains: docs/decisions/016"),
     "nic_rate": (50, "GB/s", ASSUMED, "a 400 Gb/s NIC for each rank"),
     "nic_way": (1.4, "us", ASSUMED, "doorbell to memory at the other end, without switches"),
@@ -126,18 +129,26 @@ class Traffic:
 
 
 class Network:
-    """rate and share of it that rows get, and one way's time."""
+    """rate and share of it that entries get, and one way's time; of high throughput the share that rows get,
+    and what its first and last pieces take: (of dispatch, of combine)."""
 
-    def __init__(self, rate, share, way):
+    def __init__(self, rate, share, way, rows_share=None, ramps=(0, 0)):
         self.rate, self.share, self.way = rate, share, way
+        self.rows_share, self.ramps = rows_share or share, ramps
 
     def flow(self, num_bytes):
         return over(num_bytes, self.rate * self.share)
 
+    def rows(self, num_bytes):
+        return over(num_bytes, self.rate * self.rows_share)
+
 
 def modelled(rate=None, way=2.0):
     """The software NIC on GPUs, with a modelled wire."""
-    return Network(rate or value("nic_rate"), value("softnic_share"), way + value("softnic_way"))
+    ramps = value("softnic_dispatch"), value("softnic_combine")
+    return Network(
+        rate or value("nic_rate"), value("softnic_share"), way + value("softnic_way"), value("softnic_rows"), ramps
+    )
 
 
 def _switched(ports):
@@ -166,9 +177,11 @@ def route(shape):
     return value("route_fixed") + value("route_root") * shape.tokens**0.5
 
 
-def _far_fixed(network):
-    """Until the first chunk has come: a way, its bytes, its signal."""
-    return network.way + network.flow(value("chunk")) + value("signal") if network else 0
+def _far_fixed(network, op):
+    """Until the first chunk has come: a way, its bytes, its signal; and what is known of the ends besides."""
+    if not network:
+        return 0
+    return network.way + network.flow(value("chunk")) + value("signal") + network.ramps[op]
 
 
 def dispatch(shape, dtype="bf16", layout="rank", tensor=False, network=None, traffic=None):
@@ -177,18 +190,18 @@ def dispatch(shape, dtype="bf16", layout="rank", tensor=False, network=None, tra
     # What is put into the network's rings is stored there first.
     flows = [over(t.wire, wire_of(shape.domain)), over(t.rows + t.network, shape.sms * sm)]
     if network:
-        flows.append(network.flow(t.network))
+        flows.append(network.rows(t.network))
     staging = over(t.rows, value("copy")) if tensor else 0
-    return value("dispatch_fixed") + _far_fixed(network) + max(flows) + staging
+    return value("dispatch_fixed") + _far_fixed(network, 0) + max(flows) + staging
 
 
 def combine(shape, layout="rank", tensor=False, network=None, traffic=None):
     t = traffic or Traffic(shape, row_bytes(shape.hidden, "bf16"), layout)
     flows = [over(t.wire, value("pull")), over(t.rows + t.network, shape.sms * value("sm_add"))]
     if network:
-        flows.append(network.flow(t.network))
+        flows.append(network.rows(t.network))
     staging = over(t.rows, value("copy")) if tensor else 0
-    return value("combine_fixed") + _far_fixed(network) + max(flows) + staging
+    return value("combine_fixed") + _far_fixed(network, 1) + max(flows) + staging
 
 
 def _partly(fixed, flow):

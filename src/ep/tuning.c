@@ -286,8 +286,8 @@ enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint
 }
 
 /* Three for each warp of dispatch's rails, a third of the blocks; two or one where that is many. 12 SMs,
- * modelled network: BF16 1378 us with 56, 1360 with 84, FP8 820 and 797. Two warps can look after all, where an
- * operation has few blocks. */
+ * modelled network: BF16 1378 us with 56, 1360 with 84, FP8 820 and 797. Two warps can look after all, where
+ * an operation has few blocks. */
 uint32_t terni_tuning_streams(uint32_t num_blocks, uint32_t num_domains)
 {
     uint32_t senders = clamp(num_blocks / 3 * INTER_WARPS, 1, MOST_STREAMS);
@@ -313,8 +313,8 @@ struct inter_roles terni_tuning_line_roles(uint32_t num_streams, uint32_t num_do
 
 /* A rail moves a message within this rank's memory; a forwarder moves it to, or adds, some rows of its
  * domain, as own senders and home do with this rank's tokens. Own senders wait for nobody, so that they are
- * done first, and forwarders begin last (12 SMs: own 540 us with 4 blocks, 1080 with 2, of 1360). Warps beyond
- * the streams would find nothing to do. `warps`: of a block. */
+ * done first, and forwarders begin last (12 SMs: own 540 us with 4 blocks, 1080 with 2, of 1360). Warps
+ * beyond the streams would find nothing to do. `warps`: of a block. */
 struct inter_roles terni_tuning_roles(uint32_t num_streams, uint32_t warps, uint32_t num_blocks,
                                       int has_rails)
 {

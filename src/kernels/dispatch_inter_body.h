@@ -15,8 +15,8 @@
  * as many stages as there are; a warp that has messages in its stages does not wait for credits or arrivals,
  * so that whoever waits for those messages gets them. All blocks run at once.
  *
- * Shared memory is as inside a domain, with other numbers of stages for each role; behind it, the poster's, and
- * a note for each stage. */
+ * Shared memory is as inside a domain, with other numbers of stages for each role; behind it, the poster's,
+ * and a note for each stage. */
 #ifndef TERN_DISPATCH_INTER_BODY_H
 #define TERN_DISPATCH_INTER_BODY_H
 
@@ -334,7 +334,7 @@ TERN_DEVICE int inter_work(struct inter_sender *w, const struct rail *r, int for
 {
     const struct dispatch_inter_args *p = w->p;
     uint32_t step = w->blocks * p->d.num_senders;
-    /* Few streams are spread over the blocks; of many a block has neighbours, which go by different queues. */
+    /* Few streams are spread over the blocks; of many a block has neighbours, whose queues differ. */
     uint32_t index = rail_streams(r->p) < step ? (uint32_t)warp() * w->blocks + w->block
                                                : w->block * p->d.num_senders + (uint32_t)warp();
     if (forwards && !inter_await_blocks(r, &p->far, index, step)) {
@@ -351,7 +351,8 @@ TERN_DEVICE int inter_work(struct inter_sender *w, const struct rail *r, int for
     return inter_pipeline(w, forwards, bulk);
 }
 
-/* Blocks of these roles: warps with stages, and the poster. 0: the operation is to be abandoned. All threads. */
+/* Blocks of these roles: warps with stages, and the poster. 0: the operation is to be abandoned. All threads.
+ */
 TERN_DEVICE int inter_far(struct inter_sender *w, const struct rail *r, int sends, int forwards,
                           const int bulk)
 {

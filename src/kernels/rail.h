@@ -326,8 +326,8 @@ TERN_DEVICE char *rail_out_ring(const struct rail *r, uint32_t stream)
     return there ? there : rail_send_ring(r->p, stream);
 }
 
-/* A thread, or all lanes of a warp, each of which has completed what it wrote: a piece leaves. 0: the operation
- * is to be abandoned. */
+/* A thread, or all lanes of a warp, each of which has completed what it wrote: a piece leaves. 0: the
+ * operation is to be abandoned. */
 TERN_DEVICE int rail_put(const struct rail *r, struct net_group g, const struct rail_piece *piece)
 {
     const struct rail_args *p = r->p;

@@ -65,8 +65,8 @@ struct rail_due {
     uint32_t stream, bytes; /* no bytes: none */
 };
 
-/* The owner of the release: gives back what is complete from the first on, or, where signals add, leaves it due
- * unless `due` is NULL. */
+/* The owner of the release: gives back what is complete from the first on, or, where signals add, leaves it
+ * due unless `due` is NULL. */
 TERN_DEVICE int rail_release_ready(const struct rail *r, const struct rail_letter *l, uint32_t parts,
                                    struct rail_due *due)
 {
@@ -97,7 +97,8 @@ TERN_DEVICE int rail_release_ready(const struct rail *r, const struct rail_lette
 }
 
 /* One thread, with what its warp has read synchronised: `num` parts of messages of the letter's chunk have
- * been read, each of which has `parts`. `due`: as above, and none before. 0: the operation is to be abandoned. */
+ * been read, each of which has `parts`. `due`: as above, and none before. 0: the operation is to be
+ * abandoned. */
 TERN_DEVICE int rail_finish(const struct rail *r, const struct rail_letter *l, uint32_t num, uint32_t parts,
                             struct rail_due *due)
 {

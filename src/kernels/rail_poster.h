@@ -12,8 +12,8 @@
  * A lane of the poster looks after a box, and all that are full go together; but the letters of a stream,
  * which is one producer's, in the order in which they were left, and what is for one queue pair one letter
  * after the other, as lanes that wait for each other would be slow. A producer's last letters, one a box, say
- * that nothing more comes. When a letter cannot be handed over the rest is taken and dropped, and producers are
- * told; so nobody ever waits for a poster for longer than it waits for room in a queue. */
+ * that nothing more comes. When a letter cannot be handed over the rest is taken and dropped, and producers
+ * are told; so nobody ever waits for a poster for longer than it waits for room in a queue. */
 #ifndef TERN_RAIL_POSTER_H
 #define TERN_RAIL_POSTER_H
 
