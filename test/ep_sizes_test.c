@@ -192,32 +192,54 @@ static int domains(struct test *t)
     return 0;
 }
 
-/* Few warps of a role are without a stream, and every queue has one; the memory stays what it is to be. */
+/* Few warps of a role are without a stream, and every queue has one; the memory stays what it is to be; a
+ * warp looks after 32 streams at most. */
+static int streams_of(uint32_t num_domains, uint32_t row_bytes, uint32_t num_sms)
+{
+    struct tern_ep_config c = TERN_EP_CONFIG_INIT;
+    struct inter_roles roles, lines;
+    struct ep_shape s;
+    uint32_t all;
+    c.num_experts = 32 * num_domains;
+    c.max_topk = 8;
+    c.max_tokens = 4096;
+    c.max_row_bytes = row_bytes;
+    c.num_sms = num_sms;
+    OK(terni_shape_init(&c, 8 * (int)num_domains, 8, &s));
+    all = s.net_streams * (num_domains - 1);
+    roles = terni_tuning_roles(all, 7, s.num_sms, 1);
+    lines = terni_tuning_line_roles(all, num_domains, 3, s.num_sms);
+    CHECK(all + 7 > 7 * roles.rails && s.net_streams >= s.net_queues && all <= 96 + num_domains,
+          "%u SMs, %u domains, rows of %u bytes: %u streams for %u blocks of rails, %u of forwarders",
+          s.num_sms, num_domains, row_bytes, all, roles.rails, roles.forwarders);
+    CHECK(roles.own >= 1 && roles.rails >= 1 && roles.forwarders >= 1 && lines.forwarders >= 1 &&
+              lines.own >= 1,
+          "%u SMs: %u, %u, %u blocks of dispatch, %u, %u of combine", s.num_sms, roles.own, roles.rails,
+          roles.forwarders, lines.forwarders, lines.own);
+    CHECK(roles.own + roles.rails + roles.forwarders == s.num_sms &&
+              lines.own + lines.forwarders == s.num_sms,
+          "%u SMs: %u, %u, %u blocks of dispatch, %u, %u of combine", s.num_sms, roles.own, roles.rails,
+          roles.forwarders, lines.forwarders, lines.own);
+    CHECK(all <= 32 * 7 * roles.rails && all <= 32 * 7 * roles.forwarders && all <= 32 * 3 * lines.forwarders,
+          "%u SMs: %u streams", s.num_sms, all);
+    CHECK(s.ring_bytes >= 8 * row_bytes && s.ring_bytes * (uint64_t)s.net_streams < 25 << 20,
+          "%u streams have rings of %u bytes", s.net_streams, s.ring_bytes);
+    c.max_tokens = 6; /* nothing for more than two streams */
+    c.net_queues = 1;
+    OK(terni_shape_init(&c, 8 * (int)num_domains, 8, &s));
+    CHECK(s.net_streams == 2, "6 tokens go by %u streams", s.net_streams);
+    return 0;
+}
+
 static int streams(struct test *t)
 {
     static const uint32_t domains[] = {2, 3, 4, 8, 16}, rows[] = {512, 2048, 7424, 14336};
+    static const uint32_t sms[] = {0, 3, 4, 5, 7, 12, 13, 14, 15, 20, 24, 32, 48, 132};
     (void)t;
     for (size_t i = 0; i < 4 * 5; i++) {
-        struct tern_ep_config c = TERN_EP_CONFIG_INIT;
-        struct inter_roles roles;
-        struct ep_shape s;
-        uint32_t all;
-        c.num_experts = 32 * domains[i % 5];
-        c.max_topk = 8;
-        c.max_tokens = 4096;
-        c.max_row_bytes = rows[i / 5];
-        OK(terni_shape_init(&c, 8 * (int)domains[i % 5], 8, &s));
-        all = s.net_streams * (domains[i % 5] - 1);
-        roles = terni_tuning_roles(all, 7, s.num_sms, 1);
-        CHECK(all >= 7 * roles.rails && s.net_streams >= s.net_queues && all <= 64 + domains[i % 5],
-              "%u domains, rows of %u bytes: %u streams for %u blocks of rails, %u of forwarders",
-              domains[i % 5], c.max_row_bytes, all, roles.rails, roles.forwarders);
-        CHECK(s.ring_bytes >= 8 * c.max_row_bytes && s.ring_bytes * (uint64_t)s.net_streams < 17 << 20,
-              "%u streams have rings of %u bytes", s.net_streams, s.ring_bytes);
-        c.max_tokens = 6; /* nothing for more than two streams */
-        c.net_queues = 1;
-        OK(terni_shape_init(&c, 8 * (int)domains[i % 5], 8, &s));
-        CHECK(s.net_streams == 2, "6 tokens go by %u streams", s.net_streams);
+        for (size_t k = 0; k < sizeof sms / sizeof *sms; k++) {
+            PASS(streams_of(domains[i % 5], rows[i / 5], sms[k]));
+        }
     }
     return 0;
 }

@@ -8,6 +8,7 @@
 #include "rail_kernel.h"
 
 #include "kernels/rail_home.h"
+#include "kernels/rail_poster.h"
 
 TERN_DEVICE struct rail rail_of(const struct rail_test_args *p)
 {
@@ -43,7 +44,8 @@ TERN_DEVICE void check_message(const struct rail_test_args *p, const uint32_t *f
     }
 }
 
-TERN_DEVICE int send_piece(const struct rail_test_args *p, const struct rail_piece *piece)
+TERN_DEVICE int send_piece(const struct rail_test_args *p, struct poster_producer *w,
+                           const struct rail_piece *piece)
 {
     struct rail r = rail_of(p);
     uint32_t x = piece->stream / p->rail.num_channels, c = piece->stream % p->rail.num_channels;
@@ -65,7 +67,7 @@ TERN_DEVICE int send_piece(const struct rail_test_args *p, const struct rail_pie
             sync_warp();
         }
     }
-    return rail_put(&r, group_of(GROUP_WARP), piece);
+    return p->posts ? poster_leave(w, 0, POSTER_PUT, piece) : rail_put(&r, group_of(GROUP_WARP), piece);
 }
 
 /* Streams first, first + step, ... are this warp's. */
@@ -80,16 +82,39 @@ TERN_DEVICE struct rail_hand hand_of(const struct rail_test_args *p, const uint3
     return rail_hand_of(&p->rail, num != 0 ? stream : 0, num, sends);
 }
 
-TERN_DEVICE int send_all(const struct rail_test_args *p)
+TERN_DEVICE int send_all(const struct rail_test_args *p, struct poster_producer *w)
 {
     struct rail r = rail_of(p);
     struct rail_hand h = hand_of(p, p->to, (uint32_t)warp(), RAIL_TEST_WARPS, 1);
     struct rail_piece piece;
     enum rail_found found = rail_take(&r, &h, 1, &piece);
-    while (found == RAIL_PIECE && send_piece(p, &piece)) {
+    while (found == RAIL_PIECE && send_piece(p, w, &piece)) {
         found = rail_take(&r, &h, 1, &piece);
     }
     return found == RAIL_OVER;
+}
+
+/* Block 0: warps that send, and the poster if pieces leave by one. */
+TERN_DEVICE int send_block(const struct rail_test_args *p)
+{
+    struct poster poster =
+        poster_at(shared_memory() + RAIL_TEST_WARPS * (p->rail.stride + sizeof(uint64_t)), RAIL_TEST_WARPS);
+    struct poster_producer w = poster_producer_of(&poster, (uint32_t)warp());
+    int ok = 1;
+    if (p->posts && tid() == 0) {
+        poster_init(&poster);
+    }
+    sync_block();
+    if (warp() < RAIL_TEST_WARPS) {
+        ok = send_all(p, &w);
+        if (p->posts) {
+            poster_end(&w);
+        }
+    } else if (p->posts) {
+        struct rail r = rail_of(p);
+        ok = poster_serve(r.p, r.f, r.epoch, poster.shared, poster.num_boxes);
+    }
+    return ok;
 }
 
 /* Where a message can be looked at: in the ring, or in shared memory. */
@@ -188,14 +213,15 @@ TERN_KERNEL(rail_operation, struct rail_test_args, p)
 {
     uint32_t turn = 0;
     int ok = 1;
-    if (TERN_HAS_BULK && p->bulk && lane() == 0) {
+    int works = warp() < RAIL_TEST_WARPS;
+    if (TERN_HAS_BULK && p->bulk && works && lane() == 0) {
         mbar_init((uint64_t *)(void *)(shared_memory() + RAIL_TEST_WARPS * p->rail.stride) + warp(), 1);
         fence_mbar_init();
     }
     sync_warp();
     if (bid() == 0) {
-        ok = send_all(p);
-    } else if (!p->stops) {
+        ok = send_block(p);
+    } else if (!p->stops && works) {
         ok = p->home ? read_tokens(p, &turn) : read_streams(p, &turn);
     }
     if (sync_block_or(!ok) && tid() == 0) {

@@ -6,13 +6,15 @@
 
 #include "kernels/rail_args.h"
 
-enum { RAIL_TEST_THREADS = 64, RAIL_TEST_WARPS = RAIL_TEST_THREADS / 32, RAIL_TEST_PARTS = 2 };
+/* Warps that send or read, and a poster. */
+enum { RAIL_TEST_WARPS = 2, RAIL_TEST_THREADS = (RAIL_TEST_WARPS + 1) * 32, RAIL_TEST_PARTS = 2 };
 
 struct rail_test_args {
     struct op_frame f;
     struct rail_args rail;
     uint64_t number;           /* of the operation, from 1 */
     uint32_t bulk, home;       /* form; who reads: by tokens, or in the order of the streams */
+    uint32_t posts;            /* pieces leave by a poster */
     uint32_t stops;            /* this rank reads nothing */
     uint32_t readers;          /* blocks that read, behind the one that sends */
     uint32_t num_tokens;       /* of home */

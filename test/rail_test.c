@@ -2,7 +2,8 @@
  *
  * Streams between domains (kernels/rail.h): every message arrives once and whole, whatever the rings, chunks
  * and schedules, through operations of different sizes one behind the other, with counters that begin
- * anywhere; chunks that are read out of order go back in order; and who waits for a receiver that has
+ * anywhere; pieces leave by the warps that filled them, or by a poster; chunks that are read out of order go
+ * back in order; and who waits for a receiver that has
  * stopped ends by the deadline, with a record. */
 #include "rail_kernel.h"
 #include "support.h"
@@ -28,7 +29,7 @@ enum {
 
 /* What one operation does; messages by sender, then receiver. */
 struct operation {
-    uint32_t stride, chunk, bulk, home, readers;
+    uint32_t stride, chunk, bulk, home, readers, posts;
     uint32_t num[RANKS][RANKS];
 };
 
@@ -77,6 +78,7 @@ static void draw_operation(struct scene *s, struct operation *op)
     op->bulk = rng_below(&s->rng, 2);
     op->home = rng_below(&s->rng, 2);
     op->readers = rng_between(&s->rng, 1, 3);
+    op->posts = rng_below(&s->rng, 2);
     for (uint32_t a = 0; a < num_ranks(s); a++) {
         for (uint32_t b = 0; b < num_ranks(s); b++) {
             op->num[a][b] = rng_one_in(&s->rng, 5) ? 0 : rng_below(&s->rng, MAX_MESSAGES + 1);
@@ -231,6 +233,7 @@ static int launch(struct scene *s, uint32_t r, uint32_t o)
     p.home = op->home;
     p.stops = (int)r == s->stopped;
     p.readers = op->readers;
+    p.posts = op->posts;
     p.num_tokens = m->ops[o].num_tokens;
     p.slots = m->ops[o].slots;
     p.to = m->ops[o].to;
@@ -242,7 +245,8 @@ static int launch(struct scene *s, uint32_t r, uint32_t o)
     p.results = m->results;
     args.num_blocks = (int)op->readers + 1;
     args.num_threads = RAIL_TEST_THREADS;
-    args.shared_bytes = RAIL_TEST_WARPS * (op->stride + (uint32_t)sizeof(uint64_t));
+    args.shared_bytes =
+        RAIL_TEST_WARPS * (op->stride + (uint32_t)sizeof(uint64_t) + POSTER_PRODUCER_BYTES) + POSTER_WORDS;
     args.args = &p;
     args.args_bytes = sizeof p;
     OK(tern_launch(s->comms[r], &rail_operation, &args, s->lanes[r]));
@@ -344,7 +348,7 @@ static int stopped(struct test *t)
         s.num_ops = 1;
         s.stopped = 1;
         s.timeout_ms = 300;
-        s.ops[0] = (struct operation){RAIL_UNIT, 1, 0, home, 1, {{0, 50}, {3, 0}}};
+        s.ops[0] = (struct operation){RAIL_UNIT, 1, 0, home, 1, home, {{0, 50}, {3, 0}}};
         begin = test_seconds();
         result = run_scene(&s, 0);
         result = result ? result : check_stopped(&s, test_seconds() - begin);

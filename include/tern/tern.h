@@ -438,7 +438,7 @@ struct tern_ep_config {
                                peer; in low latency to every rank of other domains; to TERN_NET_MAX_QUEUES.
                                Default: 8, or fewer with more than 5 of these */
     uint64_t net_ring_bytes; /* buffers for each rail peer, each way, of all streams to it, whose number
-                                follows from num_sms; default 4 to 16 MiB, less if max_tokens need less. If
+                                follows from num_sms; default 4 to 24 MiB, less if max_tokens need less. If
                                 given, a low-latency combine, too, has no more for rows to each other domain
                                 at once, and fewer blocks if these have a row a warp else. A low-latency
                                 dispatch has room for all its rows in any case */

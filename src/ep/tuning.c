@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "ep/layout.h"
-#include "kernels/ep_args.h"
+#include "kernels/kernels.h"
 
 enum {
     PARTED_TOKENS = 4,  /* a warp; with more, combine does not cut tokens */
@@ -25,6 +25,11 @@ enum {
     USUAL_ROW = 14336,     /* bytes; what a device that is not in the table is computed for */
     USUAL_BATCH = 4096
 };
+
+_Static_assert((int)INTER_WARPS <= (int)POSTER_MAX_PRODUCERS && (int)LINES <= (int)POSTER_MAX_PRODUCERS,
+               "a poster looks after so many");
+_Static_assert((LINES * (LINE_ADDERS + 2) + 1) * 32 <= (int)TERN_THREADS_combine_inter_bulk,
+               "lines and their poster fit in a block");
 
 /* ThreadSanitizer follows 8128 fibers: there combine has as few as it can. */
 #ifdef __SANITIZE_THREAD__

@@ -21,9 +21,9 @@
  *   closed[place]                                   ->  loader
  *
  * So a line has as many rows on their way as it has slots, whoever they belong to, and nobody waits for what
- * it does not need: not for the next piece of a stream, not for weights. Only the loader and the closer wait
- * for other ranks, and the loader's waits end with the operation. Behind the last item, or when the operation
- * is abandoned, come a step and an item that say so.
+ * it does not need: not for the next piece of a stream, not for weights. Only the loader waits for other
+ * ranks; the closer may wait for the poster, and that for room in a queue. Behind the last item, or when the
+ * operation is abandoned, come a step and an item that say so.
  *
  * Shared memory: | place table | line 0 | line 1 | ... | poster |; a line: | slots | full, empty, posted,
  * done, closed, failed | steps | items |. */

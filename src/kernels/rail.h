@@ -9,9 +9,10 @@
  *     messages -> own ring; put_signal: ring, tail ->  ld.acquire tail; reads the messages
  *     ld.acquire credit                         <-     signal: credit
  *
- * A word has one writer at a time, whose signals come one after the other. Over loads and stores it is set,
- * which a link without atomics can carry; elsewhere it is added to, for signals of a network may overtake
- * each other.
+ * Over loads and stores a word is set, which a link without atomics can carry: it has one writer at a time,
+ * whose signals come one after the other. Elsewhere it is added to, for signals of a network may overtake
+ * each other. Tails are raised in order there, too, behind what they are for; credits may come in any order
+ * and from several writers, since a sender that knows of less room than there is only waits.
  *
  * A message at position p, which counts the stream's bytes from its beginning, lies at p modulo the ring; one
  * that would cross the ring's end begins at its start instead. It may be written once the peer has read up to
@@ -221,6 +222,7 @@ TERN_DEVICE void rail_give(const struct rail_args *p, struct rail_hand *h, int s
     piece->num = shfl_u32(run, src);
     piece->offset = shfl_u32(offset, src);
     piece->bytes = shfl_u32(bytes, src);
+    piece->reserved = 0;
     piece->end = shfl_u64(end, src);
     h->taken += run;
     h->turn = (uint32_t)(src + 1) & 31;

@@ -126,15 +126,20 @@ TERN_APART int poster_hand_over(const struct rail_args *p, const struct op_frame
                : rail_credit(&r, letter->piece.stream, letter->piece.bytes, letter->piece.end);
 }
 
-/* Whether no letter of this lane's stream was left before its own and is still here. `number`: that its
- * producer gave the letter, from 1; 0: there is none. All lanes. */
+/* No stream: of a box in which no letter has been seen yet, or none that is about a stream. */
+#define POSTER_NO_STREAM (~0u)
+
+/* Whether no letter of this lane's stream was left before its own and is still here. `number`: of the letter
+ * that the lane's box has, or will have next, as its producer counts them. A smaller number of the same
+ * producer that has not been seen is there all the same: producers fill boxes in order, and lanes look one
+ * after the other. All lanes. */
 TERN_DEVICE int poster_is_oldest(uint32_t number, uint32_t stream)
 {
-    int oldest = number != 0;
+    int oldest = stream != POSTER_NO_STREAM;
     for (uint32_t k = 1; k < POSTER_BOXES; k++) {
         int other = lane() / POSTER_BOXES * POSTER_BOXES + (int)(((uint32_t)lane() + k) % POSTER_BOXES);
         uint32_t its = shfl_u32(number, other), where = shfl_u32(stream, other);
-        oldest &= its == 0 || where != stream || its > number;
+        oldest &= its > number || (where != POSTER_NO_STREAM && where != stream);
     }
     return oldest;
 }
@@ -154,7 +159,7 @@ TERN_APART int poster_serve(const struct rail_args *rail, const struct op_frame 
 {
     const struct rail r = {rail, f, epoch};
     const struct poster p = {shared, num_boxes};
-    uint32_t box = (uint32_t)lane(), lap = 0;
+    uint32_t box = (uint32_t)lane(), lap = 0, turn = 0;
     int over = box >= num_boxes, ok = 1;
     while (!warp_all(over)) {
         int has = !over && mbar_poll(poster_full(&p, box), lap & 1);
@@ -164,11 +169,11 @@ TERN_APART int poster_serve(const struct rail_args *rail, const struct op_frame 
         }
         const struct poster_letter *letter = poster_letter_in(&p, box);
         int ends = has && letter->what == POSTER_END;
-        uint32_t stream = has && !ends ? letter->piece.stream : 0;
-        uint32_t number = has && !ends ? 1 + lap * POSTER_BOXES + box % POSTER_BOXES : 0;
-        int goes = poster_is_oldest(number, stream);
+        uint32_t stream = has && !ends ? letter->piece.stream : POSTER_NO_STREAM;
+        int goes = poster_is_oldest(lap * POSTER_BOXES + box % POSTER_BOXES, stream);
         uint32_t way = goes ? poster_way(&r, stream) : ~box;
-        goes = TERN_FFS(match_any_u32(way)) - 1 == lane() && goes;
+        uint32_t same = match_any_u32(way), later = same >> turn << turn;
+        goes = TERN_FFS(later != 0 ? later : same) - 1 == lane() && goes;
         if (goes && ok && !poster_hand_over(rail, f, epoch, letter)) {
             ok = 0;
             atom_add_cta_u32(poster_failed(&p), 1);
@@ -178,9 +183,11 @@ TERN_APART int poster_serve(const struct rail_args *rail, const struct op_frame 
             lap++;
             mbar_expect(poster_empty(&p, box), 0);
         }
+        turn = (turn + POSTER_BOXES) & 31; /* another producer is first where several have one way */
+        ok = !warp_any(!ok);
         sync_warp();
     }
-    return !warp_any(!ok);
+    return ok;
 }
 
 #endif
