@@ -3,8 +3,7 @@
  * Streams between domains (kernels/rail.h): every message arrives once and whole, whatever the rings, chunks
  * and schedules, through operations of different sizes one behind the other, with counters that begin
  * anywhere; pieces leave by the warps that filled them, or by a poster; chunks that are read out of order go
- * back in order; and who waits for a receiver that has
- * stopped ends by the deadline, with a record. */
+ * back in order; and who waits for a receiver that has stopped ends by the deadline, with a record. */
 #include "rail_kernel.h"
 #include "support.h"
 

@@ -72,13 +72,9 @@ TERN_DEVICE struct line line_of(const struct combine_inter_args *p, const struct
     l.m = mixer_of(p, table, epoch, 1);
     l.adders = p->c.num_pullers;
     l.worker = (uint32_t)warp() % (l.adders + 2);
-    /* Few items, or streams, are spread over the blocks; of many streams a block has neighbours, which go by
-     * different queues. */
-    if ((uint32_t)bid() < p->roles.forwarders && rail_streams(&p->rail) >= l.m.s.blocks * p->num_lines) {
-        l.m.s.block = l.m.s.block * p->num_lines + number;
-    } else {
-        l.m.s.block += number * l.m.s.blocks;
-    }
+    l.m.s.block = (uint32_t)bid() < p->roles.forwarders
+                      ? rail_first_stream(&p->rail, l.m.s.block, l.m.s.blocks, number, p->num_lines)
+                      : l.m.s.block + number * l.m.s.blocks; /* few items are spread over the blocks */
     l.m.s.blocks *= p->num_lines;
     l.m.s.run = mix_run(p, l.m.s.blocks);
     l.slots_bytes = l.adders * p->c.chunk_bytes;

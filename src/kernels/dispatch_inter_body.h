@@ -334,9 +334,7 @@ TERN_DEVICE int inter_work(struct inter_sender *w, const struct rail *r, int for
 {
     const struct dispatch_inter_args *p = w->p;
     uint32_t step = w->blocks * p->d.num_senders;
-    /* Few streams are spread over the blocks; of many a block has neighbours, whose queues differ. */
-    uint32_t index = rail_streams(r->p) < step ? (uint32_t)warp() * w->blocks + w->block
-                                               : w->block * p->d.num_senders + (uint32_t)warp();
+    uint32_t index = rail_first_stream(r->p, w->block, w->blocks, (uint32_t)warp(), p->d.num_senders);
     if (forwards && !inter_await_blocks(r, &p->far, index, step)) {
         return 0;
     }

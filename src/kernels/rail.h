@@ -74,6 +74,14 @@ TERN_DEVICE uint32_t rail_streams(const struct rail_args *p)
     return ((uint32_t)p->world.num_domains - 1) * p->num_channels;
 }
 
+/* The first stream of worker w of `workers` in a block; its next one is blocks * workers behind. Few streams
+ * are spread over the blocks; of many a block has neighbours, which go by different queues. */
+TERN_DEVICE uint32_t rail_first_stream(const struct rail_args *p, uint32_t block, uint32_t blocks, uint32_t w,
+                                       uint32_t workers)
+{
+    return rail_streams(p) < blocks * workers ? w * blocks + block : block * workers + w;
+}
+
 /* The domain at the other end of a stream. */
 TERN_DEVICE int rail_far_end(const struct rail_args *p, uint32_t stream)
 {
