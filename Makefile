@@ -298,12 +298,13 @@ $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
 # Programs that are wrong on purpose, for test/tsan_awake.sh: real kernels in which all release stores, or one of
 # them alone (ready, done), are relaxed, or the fences before them missing, or in one of them (dispatch, combine of
 # low latency) the fence between a stage and its bulk copy, or (across domains) the order of rows that
-# leave together; and kernels of simt_test likewise. net_ops has relaxed signals, or looks at words without
-# acquiring; rail_kernel likewise, or lacks the fence before bulk copies; queue_kernel ends its turn at a queue by
-# a relaxed store.
+# leave together, or of a row that is spread and its word; and kernels of simt_test likewise. net_ops has relaxed
+# signals, or looks at words without acquiring; rail_kernel likewise, or lacks the fence before bulk copies;
+# queue_kernel ends its turn at a queue by a relaxed store.
 ifeq ($(VARIANT),tsan)
 AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done ep_no_fence ll_ready ll_done ll_no_fence \
-    ll_dispatch_proxy ll_combine_proxy ll_chunk ll_ship simt_relaxed simt_no_fence net_signal net_acquire queue_turn rail_signal rail_acquire rail_proxy)
+    ll_dispatch_proxy ll_combine_proxy ll_chunk ll_ship ll_message ll_spread ll_gather \
+    simt_relaxed simt_no_fence net_signal net_acquire queue_turn rail_signal rail_acquire rail_proxy)
 SIMT_OBJ := $(call c_obj,$(wildcard test/simt_test.c))
 
 $(OBJ)/relaxed/%.o: EXTRA = -DTERN_WEAKEN_RELEASE
@@ -317,6 +318,7 @@ $(OBJ)/rail_proxy/%.o: EXTRA = -DTERN_TEST_NO_RAIL_PROXY
 $(OBJ)/dispatch_proxy/%.o: EXTRA = -DTERN_TEST_NO_LL_DISPATCH_PROXY
 $(OBJ)/combine_proxy/%.o: EXTRA = -DTERN_TEST_NO_LL_COMBINE_PROXY
 $(OBJ)/chunk/%.o: EXTRA = -DTERN_TEST_RELAXED_LL_CHUNK
+$(OBJ)/spread/%.o: EXTRA = -DTERN_TEST_RELAXED_LL_RAIL
 $(OBJ)/no_fence/%.o: EXTRA = -DTERN_TEST_NO_PROXY_FENCE -DTERN_TEST_NO_SYSTEM_FENCE
 
 # $(call wrong,name): objects of that name; $(call wrong_ep,name): ep_random_test and ep_ll_random_test with kernels
@@ -342,7 +344,7 @@ define wrong_rail
 $(B)/awake/rail_$(1): $(call c_obj,$(wildcard test/rail_test.c)) $(OBJ)/$(2)/test/rail_kernel.o $(HELP_LIB) $(STATIC)
 	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
 endef
-$(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy chunk signal acquire turn rail rail_proxy,$(eval $(call wrong,$(name))))
+$(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy chunk spread signal acquire turn rail rail_proxy,$(eval $(call wrong,$(name))))
 $(eval $(call wrong_rail,signal,signal))
 $(eval $(call wrong_rail,acquire,rail))
 $(eval $(call wrong_rail,proxy,rail_proxy))
@@ -357,6 +359,15 @@ $(B)/awake/ll_ship: $(call c_obj,$(wildcard test/ep_ll_inter_test.c)) \
     $(foreach name,ll_combine ll_combine_fp8 ll_combine_log10,$(patsubst %,$(OBJ)/chunk/src/kernels/$(name)_inter_%.o,plain bulk)) \
     $(HELP_LIB) $(STATIC)
 	$(call program,$(filter %.o,$^) $(HELP_LIB))
+# $(call wrong_ll_rail,program,objects of that name,kernels)
+define wrong_ll_rail
+$(B)/awake/ll_$(1): $(call c_obj,$(wildcard test/ep_ll_rail_test.c)) \
+    $(foreach name,$(3),$(patsubst %,$(OBJ)/$(2)/src/kernels/$(name)_rail_%.o,plain bulk)) $(HELP_LIB) $(STATIC)
+	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
+endef
+$(eval $(call wrong_ll_rail,message,chunk,ll_dispatch))
+$(eval $(call wrong_ll_rail,spread,spread,ll_dispatch))
+$(eval $(call wrong_ll_rail,gather,chunk,ll_combine ll_combine_fp8 ll_combine_log10))
 $(B)/awake/simt_relaxed: $(SIMT_OBJ) $(OBJ)/relaxed/test/simt_kernels.o $(HELP_LIB) $(STATIC)
 	$(call program,$(filter %.o,$^) $(HELP_LIB))
 $(B)/awake/simt_no_fence: $(SIMT_OBJ) $(OBJ)/no_fence/test/simt_kernels.o $(HELP_LIB) $(STATIC)

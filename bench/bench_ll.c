@@ -46,6 +46,7 @@ enum {
     COL_COMPRESSION,
     COL_MASK,
     COL_DOMAIN,
+    COL_RAIL,
     COL_TRANSPORT,
     COL_ROUTING,
     COL_WRONG,
@@ -54,16 +55,17 @@ enum {
 
 /* Settings, which are the same in every row, stand in the notes and in the rows of the JSON. */
 static const struct column columns[NUM_COLS] = {
-    {"tokens", "", 6, 0},       {"op", "", 13, -1},      {"p10", "us", 9, 1},
-    {"p50", "us", 9, 1},        {"p90", "us", 9, 1},     {"in-a-row", "us", 9, 1},
-    {"floor", "us", 8, 2},      {"wire", "%", 5, 1},     {"remote", "kB", 9, 1},
-    {"network", "kB", 9, 1},    {"logical", "kB", 9, 1}, {"skew", "max/mean", 8, 2},
-    {"waited", "us", 8, 1},     {"hidden", "", 0, 0},    {"topk", "", 0, 0},
-    {"experts", "", 0, 0},      {"ranks", "", 0, 0},     {"sms", "", 0, 0},
-    {"lanes", "", 0, 0},        {"hook", "", 0, 0},      {"graph", "", 0, 0},
-    {"cast", "", 0, -1},        {"weights", "", 0, -1},  {"layout", "", 0, -1},
-    {"compression", "", 0, -1}, {"mask", "", 0, 0},      {"domain-size", "", 0, 0},
-    {"transport", "", 0, -1},   {"routing", "", 0, -1},  {"#wrong", "", 6, 0},
+    {"tokens", "", 6, 0},       {"op", "", 13, -1},       {"p10", "us", 9, 1},
+    {"p50", "us", 9, 1},        {"p90", "us", 9, 1},      {"in-a-row", "us", 9, 1},
+    {"floor", "us", 8, 2},      {"wire", "%", 5, 1},      {"remote", "kB", 9, 1},
+    {"network", "kB", 9, 1},    {"logical", "kB", 9, 1},  {"skew", "max/mean", 8, 2},
+    {"waited", "us", 8, 1},     {"hidden", "", 0, 0},     {"topk", "", 0, 0},
+    {"experts", "", 0, 0},      {"ranks", "", 0, 0},      {"sms", "", 0, 0},
+    {"lanes", "", 0, 0},        {"hook", "", 0, 0},       {"graph", "", 0, 0},
+    {"cast", "", 0, -1},        {"weights", "", 0, -1},   {"layout", "", 0, -1},
+    {"compression", "", 0, -1}, {"mask", "", 0, 0},       {"domain-size", "", 0, 0},
+    {"rail", "", 0, 0},         {"transport", "", 0, -1}, {"routing", "", 0, -1},
+    {"#wrong", "", 6, 0},
 };
 
 static const char *const unit_names[NUM_UNITS] = {
@@ -117,6 +119,7 @@ static void name_row(const struct ll_shape *s, struct cell *row, int unit)
              options_word(COMMAND_LL, "--compression", o->ll.compression));
     row[COL_MASK].number = o->ll.mask != NO_MASK ? (double)o->ll.mask : NAN;
     row[COL_DOMAIN].number = o->net.domain_size != 0 ? (double)o->net.domain_size : NAN;
+    row[COL_RAIL].number = o->ll.rail;
     snprintf(row[COL_TRANSPORT].text, REPORT_TEXT, "%s",
              o->net.domain_size != 0 ? options_word(COMMAND_LL, "--transport", o->net.transport) : "");
     routing_name(o, row[COL_ROUTING].text, REPORT_TEXT);
@@ -244,8 +247,12 @@ static enum tern_status note_settings(struct report *report, const struct option
                          o->ll.hook ? "two phases" : "whole operations", o->ll.graph ? "graphs" : "calls",
                          o->ll.statistics ? ", with statistics" : ""));
     if (o->net.domain_size != 0) {
-        TERN_TRY(report_note(report, "domains", "of %u ranks, between them %s", o->net.domain_size,
-                             options_word(COMMAND_LL, "--transport", o->net.transport)));
+        const char *name = options_word(COMMAND_LL, "--transport", o->net.transport);
+        TERN_TRY(report_note(report, "domains", "of %u ranks, between them %s%s", o->net.domain_size,
+                             name[0] ? name : "auto", o->ll.rail ? "; railed" : ""));
+    }
+    if (o->net.queues != 0) {
+        TERN_TRY(report_note(report, "queues", "%u to each rank of other domains", o->net.queues));
     }
     if (o->nic.gbps != 0 || o->nic.latency_us != 0 || o->nic.mops != 0) {
         TERN_TRY(
@@ -303,6 +310,9 @@ static enum tern_status choose(struct carriage *carriage, const struct options *
     if (o->net.domain_size == 0 && o->net.transport != NOT_CHOSEN) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--transport %s needs --domain-size",
                          options_word(COMMAND_LL, "--transport", o->net.transport));
+    }
+    if (o->net.domain_size == 0 && o->net.queues != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--queues %u needs --domain-size", o->net.queues);
     }
     return transport_choose(o, party, carriage);
 }

@@ -54,6 +54,7 @@ struct ll_shape {
     struct ref_ll ref;
     unsigned char masked[TERN_MAX_RANKS]; /* for ref */
     uint32_t *pairs;                      /* [num_ranks, num_ranks] tokens of a source that go to a rank */
+    uint32_t *messages;                   /* --rail: likewise [num_ranks, domains] */
     uint32_t hidden;
     uint32_t experts_here; /* of one rank */
     uint32_t row_bytes;    /* of a row of a slab */
@@ -119,6 +120,8 @@ uint32_t ll_num_runs(const struct ll_shape *s);
 struct ll_run ll_run(const struct ll_shape *s, int rank, uint32_t number);
 /* Tokens of `source` that name an expert of `rank`; none from or to a masked rank. */
 uint32_t ll_pairs(const struct ll_shape *s, int source, int rank);
+/* --rail: likewise, that name one of a domain's ranks. */
+uint32_t ll_messages(const struct ll_shape *s, int source, int domain);
 uint32_t ll_row_bytes(const struct ll_shape *s, enum ll_tensor tensor);
 /* Bytes of a tensor; 0 if the options do not want it. */
 uint64_t ll_tensor_bytes(const struct ll_shape *s, enum ll_tensor tensor);

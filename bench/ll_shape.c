@@ -21,7 +21,9 @@ struct tern_ep_config ll_config(const struct options *o, uint32_t tokens)
     config.ll_hidden = o->hidden;
     config.ll_lanes = o->ll.lanes;
     config.ll_mask = o->ll.mask != NO_MASK;
+    config.ll_rail = o->ll.rail;
     config.domain_ranks = o->net.domain_size;
+    config.net_queues = o->net.queues;
     return config;
 }
 
@@ -44,6 +46,13 @@ static enum tern_status check_options(const struct options *o, int num_ranks, ui
     if (o->ll.mask != NO_MASK && o->ll.mask >= (uint32_t)num_ranks) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--mask %u: ranks are 0 to %d", o->ll.mask, num_ranks - 1);
     }
+    if (o->ll.rail && o->net.domain_size == 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--rail needs --domain-size");
+    }
+    if (o->ll.rail && o->ll.mask != NO_MASK) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--rail with --mask %u: railed objects have no masks",
+                         o->ll.mask);
+    }
     return tern_ep_get_sizes(&config, num_ranks, &sizes);
 }
 
@@ -53,22 +62,24 @@ static int rank_of(const struct ll_shape *s, int source, size_t at)
     return s->ref.row_of[source][at] < 0 ? -1 : (int)(s->routing.topk_idx[source][at] / s->experts_here);
 }
 
-static enum tern_status count_pairs(struct ll_shape *s)
+/* Tokens of each source that go to each group of so many ranks: [num_ranks, num_ranks / size]. */
+static enum tern_status count_tokens(const struct ll_shape *s, int size, uint32_t **counts)
 {
     const struct routing *g = &s->routing;
-    size_t ranks = (size_t)g->num_ranks;
-    s->pairs = (uint32_t *)calloc(ranks * ranks, sizeof(*s->pairs));
-    if (!s->pairs) {
+    size_t groups = (size_t)(g->num_ranks / size);
+    *counts = (uint32_t *)calloc((size_t)g->num_ranks * groups, sizeof(**counts));
+    if (!*counts) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for pairs of %d ranks", g->num_ranks);
     }
     for (int source = 0; source < g->num_ranks; source++) {
         for (size_t at = 0; at < (size_t)g->tokens * g->topk; at++) {
             int rank = rank_of(s, source, at), is_new = rank >= 0;
-            for (size_t before = at - at % g->topk; before < at; before++) {
-                is_new &= rank_of(s, source, before) != rank;
+            for (size_t before = at - at % g->topk; is_new && before < at; before++) {
+                int other = rank_of(s, source, before);
+                is_new = other < 0 || other / size != rank / size;
             }
             if (is_new) {
-                s->pairs[(size_t)source * ranks + (size_t)rank]++;
+                (*counts)[(size_t)source * groups + (size_t)(rank / size)]++;
             }
         }
     }
@@ -78,6 +89,11 @@ static enum tern_status count_pairs(struct ll_shape *s)
 uint32_t ll_pairs(const struct ll_shape *s, int source, int rank)
 {
     return s->pairs[(size_t)source * (size_t)s->routing.num_ranks + (size_t)rank];
+}
+
+uint32_t ll_messages(const struct ll_shape *s, int source, int domain)
+{
+    return s->messages[source * (s->routing.num_ranks / s->ref.rail_ranks) + domain];
 }
 
 enum tern_status ll_shape_open(struct ll_shape *s, const struct options *o, int num_ranks, uint32_t tokens)
@@ -98,7 +114,11 @@ enum tern_status ll_shape_open(struct ll_shape *s, const struct options *o, int 
         s->masked[o->ll.mask] = 1;
         terni_ref_ll_mask(&s->ref, s->masked);
     }
-    enum tern_status status = count_pairs(s);
+    s->ref.rail_ranks = o->ll.rail ? (int)o->net.domain_size : 0;
+    enum tern_status status = count_tokens(s, 1, &s->pairs);
+    if (status == TERN_OK && o->ll.rail) {
+        status = count_tokens(s, s->ref.rail_ranks, &s->messages);
+    }
     if (status != TERN_OK) {
         ll_shape_close(s);
     }
@@ -109,6 +129,7 @@ void ll_shape_close(struct ll_shape *s)
 {
     terni_ref_ll_fini(&s->ref);
     free(s->pairs);
+    free(s->messages);
     routing_close(&s->routing);
 }
 

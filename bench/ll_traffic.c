@@ -2,7 +2,10 @@
  *
  * Bytes that low-latency operations move. On the wire, dispatch has one row a (token, rank) with its header
  * and scales; combine one row a (token, expert), or one a (token, rank) if weights were given at dispatch, in
- * BF16 or as compressed. Words of 8 bytes that tell of arrivals and counts are not counted. */
+ * BF16 or as compressed. Railed, a dispatch has one row a (token, other domain) between domains, with a word
+ * for each rank there, and inside the domain one for each of its ranks but the one that spreads it; a combine
+ * has the same on its way back, if weights were given at dispatch. Words of 8 bytes that tell of arrivals and
+ * counts are not counted. */
 #include "bench_ll.h"
 #include "ep/layout.h"
 
@@ -19,18 +22,21 @@ static double rows_of(const struct ll_shape *s, int source, int rank)
     return rows;
 }
 
-/* Of what goes from tokens' rank `home` to experts' rank `away`, or back. */
-static double wire_bytes(const struct ll_shape *s, enum ll_operation operation, int home, int away)
+static double row_bytes(const struct ll_shape *s, enum ll_operation operation)
 {
     const struct options *o = s->options;
-    if (operation == LL_OP_DISPATCH) {
-        double row = terni_ll_header_bytes(s->routing.topk) + s->row_bytes +
-                     (double)align_up(terni_ll_scale_bytes(o->ll.cast, s->hidden), 16);
-        return ll_pairs(s, home, away) * row;
+    if (operation == LL_OP_COMBINE) {
+        return terni_ll_sent_bytes(o->ll.compression, s->hidden);
     }
-    return (double)terni_ll_sent_bytes(o->ll.compression, s->hidden) *
-           (o->ll.weights == TERN_LL_WEIGHTS_AT_DISPATCH ? (double)ll_pairs(s, home, away)
-                                                         : rows_of(s, home, away));
+    return terni_ll_header_bytes(s->routing.topk) + s->row_bytes +
+           (double)align_up(terni_ll_scale_bytes(o->ll.cast, s->hidden), 16);
+}
+
+/* Of what goes from tokens' rank `home` to experts' rank `away`, or back, if it goes straight. */
+static double wire_bytes(const struct ll_shape *s, enum ll_operation operation, int home, int away)
+{
+    int by_expert = operation == LL_OP_COMBINE && s->options->ll.weights != TERN_LL_WEIGHTS_AT_DISPATCH;
+    return row_bytes(s, operation) * (by_expert ? rows_of(s, home, away) : (double)ll_pairs(s, home, away));
 }
 
 /* Likewise, of slabs. */
@@ -59,23 +65,68 @@ double ll_skew(const struct ll_shape *s)
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
+/* Bytes that one rank sends and receives; of those, to and from other domains; and those of slabs. */
+struct load {
+    double out, in, left, came, given, got;
+};
+
+/* `to` and `from` as in a dispatch; a combine's go the other way. */
+static void carry(struct load *loads, int from, int to, int domain, double bytes)
+{
+    int is_far = from / domain != to / domain;
+    if (from != to) {
+        loads[from].out += bytes;
+        loads[to].in += bytes;
+        loads[from].left += is_far ? bytes : 0;
+        loads[to].came += is_far ? bytes : 0;
+    }
+}
+
+static int is_railed(const struct ll_shape *s, enum ll_operation operation)
+{
+    return s->ref.rail_ranks != 0 &&
+           (operation == LL_OP_DISPATCH || s->options->ll.weights == TERN_LL_WEIGHTS_AT_DISPATCH);
+}
+
+/* Between a rank and those of another domain: by `peer`, the one there on its rail. */
+static void carry_railed(const struct ll_shape *s, enum ll_operation operation, struct load *loads, int home,
+                         int peer)
+{
+    int size = s->ref.rail_ranks, first = peer - peer % size;
+    double tail = operation == LL_OP_DISPATCH ? (double)align_up(sizeof(int32_t) * (uint32_t)size, 16) : 0;
+    carry(loads, home, peer, size, ll_messages(s, home, peer / size) * (row_bytes(s, operation) + tail));
+    for (int away = first; away < first + size; away++) {
+        carry(loads, peer, away, size, wire_bytes(s, operation, home, away));
+    }
+}
+
+static void carry_all(const struct ll_shape *s, enum ll_operation operation, int domain, struct load *loads,
+                      int home)
+{
+    for (int away = 0; away < s->routing.num_ranks; away++) {
+        loads[home].given += slab_bytes(s, operation, home, away);
+        loads[away].got += slab_bytes(s, operation, home, away);
+        if (!is_railed(s, operation) || away / domain == home / domain) {
+            carry(loads, home, away, domain, wire_bytes(s, operation, home, away));
+        } else if (away % domain == home % domain) {
+            carry_railed(s, operation, loads, home, away);
+        }
+    }
+}
+
 struct ll_traffic ll_traffic(const struct ll_shape *s, enum ll_operation operation)
 {
     struct ll_traffic t = {0, 0, 0};
+    struct load loads[TERN_MAX_RANKS] = {{0, 0, 0, 0, 0, 0}};
     int domain = s->options->net.domain_size ? (int)s->options->net.domain_size : s->routing.num_ranks;
     for (int r = 0; r < s->routing.num_ranks; r++) {
-        double out = 0, in = 0, given = 0, got = 0, left = 0, came = 0;
-        for (int peer = 0; peer < s->routing.num_ranks; peer++) {
-            out += peer == r ? 0 : wire_bytes(s, operation, r, peer);
-            in += peer == r ? 0 : wire_bytes(s, operation, peer, r);
-            left += peer / domain == r / domain ? 0 : wire_bytes(s, operation, r, peer);
-            came += peer / domain == r / domain ? 0 : wire_bytes(s, operation, peer, r);
-            given += slab_bytes(s, operation, r, peer);
-            got += slab_bytes(s, operation, peer, r);
-        }
-        t.remote = larger(t.remote, larger(out, in));
-        t.network = larger(t.network, larger(left, came));
-        t.logical = larger(t.logical, larger(given, got));
+        carry_all(s, operation, domain, loads, r);
+    }
+    for (int r = 0; r < s->routing.num_ranks; r++) {
+        const struct load *l = &loads[r];
+        t.remote = larger(t.remote, larger(l->out, l->in));
+        t.network = larger(t.network, larger(l->left, l->came));
+        t.logical = larger(t.logical, larger(l->given, l->got));
     }
     return t;
 }

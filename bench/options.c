@@ -72,6 +72,9 @@ static const struct row rows[] = {
      "masked on all others, it takes no part; default none"},
     {"--statistics", FLAG, LL, AT(ll.statistics), 0, 0, 0, "",
      "counts added up and time waited, asked of every operation"},
+    {"--rail", FLAG, LL, AT(ll.rail), 0, 0, 0, "",
+     "with --domain-size: one copy a (token, domain) crosses the network, and with --weights dispatch one "
+     "sum comes back (ll_rail); not with --mask"},
     {"--graph", FLAG, LL, AT(ll.graph), 0, 0, 0, "", "replay operations from captured graphs"},
     {"--routing", TEXT, EP | LL, AT(routing), 0, 0, 0, "uniform|FILE.npy",
      "drawn without replacement, or an array [layer, token, choice]; default uniform"},
@@ -126,6 +129,8 @@ static const struct row rows[] = {
      "most that all samples of a row take: a slow transport gets fewer operations in each"},
     {"--queues", NUMBER, EP, AT(net.queues), 1, TERN_NET_MAX_QUEUES, 0, "N",
      "to a rank of each other domain; default 8, or fewer with more than 5 domains"},
+    {"--queues", NUMBER, LL, AT(net.queues), 1, TERN_NET_MAX_QUEUES, 0, "N",
+     "to each rank of other domains; default 8, or fewer with more than 5 of these"},
     {"--iters", NUMBER, NET | NIC, AT(iters), 1, WIRE_MAX_SAMPLES, 0, "N", "samples; default 20, cpu 3"},
     {"--warmup", NUMBER, NET | NIC, AT(warmup), 1, 1000, 0, "N", "samples before; default 3, cpu 1"},
     {"--seed", NUMBER, ALL, AT(seed), 0, UINT32_MAX, 1, "N", "of routing and rows"},

@@ -75,7 +75,7 @@ struct options {
         uint32_t layout;      /* enum tern_ll_layout */
         uint32_t compression; /* enum tern_ll_compression */
         uint32_t lanes;
-        uint32_t hook, graph, statistics;
+        uint32_t hook, graph, statistics, rail;
         uint32_t mask; /* a rank, or NO_MASK */
     } ll;
     struct {

@@ -99,6 +99,11 @@ right ll "one rank is named more often" --skew 150
 right ll "two domains, between them stores" --domain-size 2
 right ll "domains of one rank, by the proxy, in two phases" --domain-size 1 --transport proxy-tcp --hook
 right ll "two domains, by the mock of mlx5, rank 1 masked" --domain-size 2 --transport mock-mlx5 --mask 1
+right ll "two domains, railed" --domain-size 2 --rail
+right ll "two domains, by three queues" --domain-size 2 --queues 3 --transport softnic
+if grep -q '^# queues *3 to each rank' "$scratch/out"; then ok "and says so"; else not_ok "and says so"; fi
+right ll "two domains, railed, sums in two phases, by software NICs" --domain-size 2 --rail --weights dispatch --hook --transport softnic
+right ll "domains of one rank, railed, by rank, in a graph" --domain-size 1 --rail --layout rank --graph --compression log10
 right ll "two domains, by modelled NICs" --domain-size 2 --transport softnic --nic-gbps 1 --nic-latency-us 300
 # At 1 Gb/s a kilobyte takes 8 us; the pair takes two trips.
 if awk '/^#tokens/ { for (i = 1; i <= NF; i++) { f = $i == "floor" ? i : f; k = $i == "network" ? i : k } }
@@ -335,6 +340,8 @@ run 0 "$bench" ll --ranks 2 --experts 4 --topk 4 --tokens 1,8 --hidden 64 --iter
 ll_rows=$(grep -cE '^ +[0-9]' "$scratch/out")
 run 0 "$bench" ep --ranks 4 --experts 4 --topk 4 --tokens 8 --hidden 64 --iters 1 --domain-size 2 --transport softnic \
     --nic-gbps 2 --nic-latency-us 50 --json "$scratch/domains.json"
+run 0 "$bench" ll --ranks 4 --experts 4 --topk 4 --tokens 8 --hidden 64 --iters 1 --domain-size 2 --rail --weights dispatch \
+    --transport softnic --nic-gbps 2 --nic-latency-us 50 --json "$scratch/rails.json"
 run 0 "$bench" ep --ranks 2 --experts 4 --topk 2 --tokens 8 --hidden 64 --iters 1 --json "$scratch/ep.json"
 rows=$(grep -cE '^ +[0-9]' "$scratch/out")
 if have python3; then
@@ -356,6 +363,14 @@ for row in json.load(open(sys.argv[1] + "/domains.json"))["rows"]:
                 print(name, "of", row)
         if abs(row["of-floor"] - 100 * row["floor"] / row["p50"]) > 1e-3 * row["of-floor"] or row["of-floor"] > 100:
             print("share of the floor of", row)
+# Likewise, railed: one row to the other domain, with 16 bytes for the slots there, one to the rank beside, and
+# one that the other domain sent goes on; and the same back, of 128 bytes.
+for row in json.load(open(sys.argv[1] + "/rails.json"))["rows"]:
+    wanted = {"dispatch": (8 * 160, 8 * (144 + 160 + 144), 55.12), "combine": (8 * 128, 8 * 3 * 128, 54.096)}
+    if row["op"] in wanted:
+        seen = (round(1e3 * row["network"]), round(1e3 * row["remote"]), round(row["floor"], 3))
+        if seen[:2] != wanted[row["op"]][:2] or seen[2] < wanted[row["op"]][2] or row["rail"] != 1:
+            print("railed crossing of", row)
 for kind in ("ep", "ll", "wire", "put", "pingpong", "nic"):
     path = sys.argv[1] + "/" + kind + ".json"
     report = json.load(open(path))
@@ -420,6 +435,7 @@ refused "--cast fp4" ll --cast fp4
 refused "--weights never" ll --weights never
 refused "--layout rank needs --weights dispatch" ll --layout rank --weights combine
 refused "--compression log8" ll --compression log8
+refused "--queues 3 needs --domain-size" ll --queues 3
 refused "--mask 4: ranks are 0 to 3" ll --ranks 4 --mask 4
 refused "--mask 0: the only rank" ll --ranks 1 --mask 0
 refused "--hidden 24 is not a multiple of 16, with --cast fp8" ll --ranks 2 --hidden 24
@@ -427,6 +443,8 @@ refused "--tokens 9000: 9000 is outside" ll --tokens 9000
 refused "--topk 33: 33 is outside 1 to 32" ll --ranks 2 --topk 33
 refused "--experts 10" ll --ranks 4 --experts 10
 refused "needs --domain-size" ll --ranks 4 --transport softnic
+refused "--rail needs --domain-size" ll --ranks 4 --rail
+refused "--rail with --mask 1" ll --ranks 4 --domain-size 2 --rail --mask 1
 refused "domain_ranks is 3" ll --ranks 4 --domain-size 3
 refused "need --transport softnic" put --ranks 2 --nic-gbps 5
 refused "need --transport softnic" put --ranks 2 --nic-mops 5

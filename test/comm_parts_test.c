@@ -4,6 +4,7 @@
  * carver behind tern_alloc, links, the late ranks' sentence. */
 #include "comm/comm.h"
 #include "comm/id.h"
+#include "machine/machine.h"
 #include "support.h"
 
 #include <arpa/inet.h>
@@ -178,6 +179,11 @@ static int environment(struct test *t)
     unsetenv("TERN_TIMEOUT_MS");
     setenv("TERN_MACHINE", "gpu", 1);
     REFUSES(tern_comm_open_all(1, NULL, &comm), TERN_INVALID_ARGUMENT, "TERN_MACHINE=gpu");
+    setenv("TERN_MACHINE", "auto", 1);
+    OK(tern_comm_open_all(1, NULL, &comm));
+    CHECK(tern_comm_machine(comm) == (terni_cuda_device_count() > 0 ? TERN_MACHINE_CUDA : TERN_MACHINE_CPU),
+          "machine %d of %d GPUs", (int)tern_comm_machine(comm), terni_cuda_device_count());
+    tern_comm_close(comm);
     setenv("TERN_MACHINE", "cpu", 1);
     setenv("TERN_DOMAIN_SIZE", "x", 1);
     REFUSES(tern_comm_open_all(1, NULL, &comm), TERN_INVALID_ARGUMENT, "TERN_DOMAIN_SIZE=x");

@@ -3,6 +3,7 @@
  * What low latency refuses, argument by argument and in what order, and what it takes in memory. */
 #include "ll_stage.h"
 
+#include <pthread.h>
 #include <string.h>
 
 /* ---- Refusals ---- */
@@ -195,6 +196,85 @@ static int sizes(struct test *t)
     return 0;
 }
 
+/* Railed objects: what they refuse, and what they take beside direct ones. */
+static int rails(struct test *t)
+{
+    struct tern_ep_sizes direct = TERN_EP_SIZES_INIT, railed = TERN_EP_SIZES_INIT;
+    struct tern_ep_config c = large();
+
+    test_quiet();
+    c.domain_ranks = 8;
+    for (int ranks = 8; ranks <= 64; ranks *= 2) {
+        c.ll_rail = 0;
+        OK(tern_ep_get_sizes(&c, ranks, &direct));
+        c.ll_rail = 1;
+        OK(tern_ep_get_sizes(&c, ranks, &railed));
+        uint64_t without = direct.window_bytes + direct.device_bytes;
+        uint64_t with = railed.window_bytes + railed.device_bytes;
+        CHECK(ranks == 8 ? with == without : with > without, "%d ranks: %llu bytes with rails, %llu without",
+              ranks, (unsigned long long)with, (unsigned long long)without);
+        CHECK(with < without * 2, "%d ranks: %llu bytes with rails, %llu without", ranks,
+              (unsigned long long)with, (unsigned long long)without);
+        test_detail(t, "%d ranks take %.0f MB, direct %.0f MB", ranks, (double)with * 1e-6,
+                    (double)without * 1e-6);
+    }
+    c.ll_mask = 1;
+    REFUSES(tern_ep_get_sizes(&c, 64, &railed), TERN_INVALID_ARGUMENT, "ll_rail is 1 with ll_mask 1");
+    REFUSES(tern_ep_get_sizes(&c, 8, &railed), TERN_INVALID_ARGUMENT, "ll_rail is 1 with ll_mask 1");
+    c.ll_mask = 0;
+    c.ll_rail = 2;
+    REFUSES(tern_ep_get_sizes(&c, 64, &railed), TERN_INVALID_ARGUMENT, "ll_rail is 2");
+    c.ll_rail = 1;
+    c.ll_tokens = c.ll_hidden = 0;
+    REFUSES(tern_ep_get_sizes(&c, 64, &railed), TERN_INVALID_ARGUMENT, "ll_rail without ll_tokens");
+    return 0;
+}
+
+/* One rank of four asks for rails, by a thread each. */
+static void *open_one(void *user)
+{
+    struct tern_comm *comm = *(struct tern_comm **)user;
+    struct tern_ep_config c = large();
+    struct tern_ep *ep = NULL;
+
+    c.max_tokens = c.max_row_bytes = 0;
+    c.staging_bytes = 0;
+    c.ll_tokens = 4;
+    c.domain_ranks = 2;
+    c.ll_rail = tern_comm_rank(comm) == 3;
+    enum tern_status status = tern_ep_open(comm, &c, &ep);
+    int right = status == TERN_MISMATCH && strstr(tern_last_error(), "ll_rail") != NULL;
+    if (!right) {
+        test_note(__FILE__, __LINE__, "%s: %s", tern_status_string(status), tern_last_error());
+    }
+    tern_ep_close(ep);
+    return right ? NULL : user;
+}
+
+static int other_rails(struct test *t)
+{
+    struct tern_comm *comms[STAGE_RANKS];
+    pthread_t threads[STAGE_RANKS];
+    int wrong = 0;
+
+    (void)t;
+    test_quiet();
+    OK(tern_comm_open_all(STAGE_RANKS, NULL, comms));
+    for (int r = 0; r < STAGE_RANKS; r++) {
+        CHECK(pthread_create(&threads[r], NULL, open_one, &comms[r]) == 0, "no thread");
+    }
+    for (int r = 0; r < STAGE_RANKS; r++) {
+        void *failed;
+        pthread_join(threads[r], &failed);
+        wrong += failed != NULL;
+    }
+    for (int r = 0; r < STAGE_RANKS; r++) {
+        tern_comm_close(comms[r]);
+    }
+    CHECK(!wrong, "%d ranks do not say that ll_rail differs", wrong);
+    return 0;
+}
+
 static int without(struct test *t)
 {
     struct tern_ll_dispatch_args a = TERN_LL_DISPATCH_ARGS_INIT;
@@ -257,6 +337,8 @@ int main(int argc, char **argv)
     test_begin(&t, argc, argv);
     test_run(&t, "refused arguments and orders", refusals);
     test_run(&t, "memory, by a pure function", sizes);
+    test_run(&t, "rails refused, and their memory", rails);
+    test_run(&t, "ranks that differ in ll_rail", other_rails);
     test_run(&t, "an object without low latency", without);
     test_run(&t, "an object for low latency alone", alone);
     return test_end(&t);

@@ -20,7 +20,7 @@ enum { PUT_BLOCKS = 1, SIGNAL_BLOCKS = 3, BLOCKS = PUT_BLOCKS + SIGNAL_BLOCKS };
 struct way {
     uint32_t num_sms, cast, compression, weights, layout, tokens;
     uint64_t ring_bytes; /* 0: as many as all rows want */
-    int in_phases;
+    int in_phases, is_railed;
 };
 
 struct chunks {
@@ -55,12 +55,43 @@ static uint32_t rows_for(const struct ll_batch *b, int s, int d)
     return rows;
 }
 
-/* Rows that rank s sends home to rank d: one for each row received, or for each expert that one is for. */
+/* Tokens of rank s that have a choice in the domain of rank d. */
+static uint32_t messages_for(const struct ll_batch *b, int s, int d)
+{
+    const struct batch *ids = &b->batch;
+    uint32_t messages = 0;
+
+    for (uint32_t t = 0; t < ids->num_tokens[s]; t++) {
+        int goes = 0;
+        for (uint32_t k = 0; k < TOPK; k++) {
+            int64_t id = ids->ids[s][t * TOPK + k];
+            goes |= id >= 0 && id / EXPERTS / GROUP == d / GROUP;
+        }
+        messages += (uint32_t)goes;
+    }
+    return messages;
+}
+
+/* What rank s puts for rank d in a dispatch: railed, a message for each token that has a choice in d's
+ * domain, if d has the same place in its domain as s. */
+static uint32_t rows_out(const struct chunks *x, int s, int d)
+{
+    if (!x->way.is_railed) {
+        return rows_for(&x->batch, s, d);
+    }
+    return s % GROUP == d % GROUP ? messages_for(&x->batch, s, d) : 0;
+}
+
+/* Rows that rank s sends home to rank d: one for each row received, or for each expert that one is for;
+ * railed and summed, one for each message. */
 static uint32_t rows_home(const struct chunks *x, int s, int d)
 {
     const struct batch *ids = &x->batch.batch;
     uint32_t rows = 0;
 
+    if (x->way.weights == TERN_LL_WEIGHTS_AT_DISPATCH && x->way.is_railed) {
+        return rows_out(x, d, s);
+    }
     if (x->way.weights == TERN_LL_WEIGHTS_AT_DISPATCH) {
         return rows_for(&x->batch, d, s);
     }
@@ -84,7 +115,7 @@ static int is_full(const struct chunks *x, int s)
     for (int d = 0; d < RANKS; d++) {
         rows += is_far(s, d) ? rows_home(x, s, d) : 0;
     }
-    return x->way.ring_bytes != 0 && rows > FEW;
+    return x->way.ring_bytes != 0 && !x->way.is_railed && rows > FEW;
 }
 
 /* Since the last look: a put and a signal for each chunk, and for the entry words one of each, of a combine a
@@ -98,7 +129,7 @@ static int check_posted(struct chunks *x, int is_combine, uint32_t *most_rows)
         int alone = is_combine && is_full(x, s);
         PASS(ll_words_posted(x->eps[s], now));
         for (int d = 0; d < RANKS; d++) {
-            uint32_t rows = is_combine ? rows_home(x, s, d) : rows_for(&x->batch, s, d);
+            uint32_t rows = is_combine ? rows_home(x, s, d) : rows_out(x, s, d);
             uint32_t count = (rows + chunk - 1) / chunk;
             uint64_t wanted = SIGNAL_BLOCKS * (count + 1) + PUT_BLOCKS * (alone ? rows : count);
             wanted = is_far(s, d) ? wanted + (is_combine ? 0 : PUT_BLOCKS) : 0;
@@ -179,6 +210,7 @@ static int run(struct test *t, struct way way)
     shape.compression = way.compression;
     shape.weights = way.weights;
     shape.layout = way.layout;
+    shape.railed = way.is_railed;
     x->rng.state = 90 + way.num_sms;
     x->config = defaults;
     x->config.num_experts = shape.batch.num_experts;
@@ -257,6 +289,36 @@ static int little_room(struct test *t)
     return run(t, summed);
 }
 
+/* One message a (token, domain), by one rank of each domain, instead of a row a (token, rank). */
+static int railed(struct test *t)
+{
+    static const struct way way = {.num_sms = 2, .tokens = TOKENS, .is_railed = 1};
+    struct way by_choice = way, by_expert = way, by_rank = way;
+
+    by_choice.cast = TERN_CAST_FP8;
+    by_choice.num_sms = 1;
+    by_expert.weights = by_rank.weights = TERN_LL_WEIGHTS_AT_DISPATCH;
+    by_expert.compression = TERN_LL_LOG10;
+    by_expert.in_phases = 1;
+    by_rank.layout = TERN_LL_BY_RANK;
+    by_rank.num_sms = t->scale < 100 ? 2 : 16;
+    PASS(run(t, by_choice));
+    PASS(run(t, by_expert));
+    return run(t, by_rank);
+}
+
+/* However little room is asked for, sums of railed objects leave together. */
+static int railed_little_room(struct test *t)
+{
+    static const struct way way = {.num_sms = 2,
+                                   .tokens = TOKENS,
+                                   .weights = TERN_LL_WEIGHTS_AT_DISPATCH,
+                                   .ring_bytes = 1,
+                                   .is_railed = 1};
+
+    return run(t, way);
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -268,5 +330,7 @@ int main(int argc, char **argv)
     test_run(&t, "by blocks that have fewer rows than a chunk", many_blocks);
     test_run(&t, "sums on their way home", sums);
     test_run(&t, "an out-box with less room than there are rows", little_room);
+    test_run(&t, "railed: one message a token and domain", railed);
+    test_run(&t, "railed, with little room asked for", railed_little_room);
     return test_end(&t);
 }

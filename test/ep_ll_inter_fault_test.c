@@ -14,10 +14,11 @@ static const double slack = 6.0; /* seconds past the deadline, for a machine wit
 
 static uint32_t deadline_ms(const struct test *t) { return t->scale < 100 ? SANITIZED_MS : DEADLINE_MS; }
 
-/* By loads and stores, and by the proxy. */
-static int both(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms)
+/* By loads and stores, railed, and by the proxy. */
+static int all(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms)
 {
     PASS(ll_stage_run_cut(t, body, timeout_ms, 0, STAGE_CUT));
+    PASS(ll_stage_run_railed(t, body, timeout_ms, STAGE_CUT));
     return ll_stage_run_cut(t, body, timeout_ms, 0, STAGE_BY_PROXY);
 }
 
@@ -87,10 +88,10 @@ static int absent_send_body(struct ll_stage *x) { return absent(x, TERN_OP_LL_DI
 static int absent_combine_body(struct ll_stage *x) { return absent(x, TERN_OP_LL_COMBINE, TERN_LL_BOTH); }
 static int absent_home_body(struct ll_stage *x) { return absent(x, TERN_OP_LL_COMBINE, TERN_LL_SEND); }
 
-static int absent_dispatch(struct test *t) { return both(t, absent_dispatch_body, deadline_ms(t)); }
-static int absent_send(struct test *t) { return both(t, absent_send_body, deadline_ms(t)); }
-static int absent_combine(struct test *t) { return both(t, absent_combine_body, deadline_ms(t)); }
-static int absent_home(struct test *t) { return both(t, absent_home_body, deadline_ms(t)); }
+static int absent_dispatch(struct test *t) { return all(t, absent_dispatch_body, deadline_ms(t)); }
+static int absent_send(struct test *t) { return all(t, absent_send_body, deadline_ms(t)); }
+static int absent_combine(struct test *t) { return all(t, absent_combine_body, deadline_ms(t)); }
+static int absent_home(struct test *t) { return all(t, absent_home_body, deadline_ms(t)); }
 
 /* ---- A rank that does something else ---- */
 
@@ -133,8 +134,8 @@ static int other_compression_body(struct ll_stage *x)
     return check_mismatch(x);
 }
 
-static int other_shape(struct test *t) { return both(t, other_shape_body, 60000); }
-static int other_compression(struct test *t) { return both(t, other_compression_body, 60000); }
+static int other_shape(struct test *t) { return all(t, other_shape_body, 60000); }
+static int other_compression(struct test *t) { return all(t, other_compression_body, 60000); }
 
 int main(int argc, char **argv)
 {

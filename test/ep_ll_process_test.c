@@ -6,6 +6,8 @@
 #include "procs.h"
 #include "scene.h"
 
+#include "tern/tern_net.h"
+
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +22,7 @@ static int run_case(int rank, struct procs_page *page, void *user)
 /* On GPUs a case costs seconds of driver start in every process. */
 enum { GPU_CASES_PER_CENT = 15 };
 
-static int run_cases(struct test *t, int num_ranks, int count)
+static int run_cases(struct test *t, int num_ranks, int rail_ranks, int count)
 {
     const char *machine = getenv("TERN_MACHINE");
     int gpu = machine && strcmp(machine, "cuda") == 0;
@@ -31,14 +33,19 @@ static int run_cases(struct test *t, int num_ranks, int count)
     for (uint64_t seed = first; seed <= last && !result; seed++) {
         struct ll_case c;
         ll_case_draw(&c, seed, num_ranks, t->scale < 100);
+        if (rail_ranks != 0) {
+            ll_case_cut(&c, rail_ranks, TERN_TRANSPORT_AUTO);
+            ll_case_rail(&c);
+        }
         result = procs_run(num_ranks, -1, 120, run_case, &c);
     }
     test_detail(t, "seeds %llu-%llu", (unsigned long long)first, (unsigned long long)last);
     return result;
 }
 
-static int two(struct test *t) { return run_cases(t, 2, 20); }
-static int four(struct test *t) { return run_cases(t, 4, 20); }
+static int two(struct test *t) { return run_cases(t, 2, 0, 20); }
+static int four(struct test *t) { return run_cases(t, 4, 0, 20); }
+static int cut(struct test *t) { return run_cases(t, 4, 2, 12); }
 
 /* ---- Death ---- */
 
@@ -82,6 +89,26 @@ static int go_on_without(struct ll_batch *b, const struct tern_ep_config *config
     return 0;
 }
 
+/* Railed, its rail's rows are spread by nobody in its domain: who waits for one names it in the dispatch,
+ * and whoever is done with that by then in the combine, or hears of it. */
+static int fail_without(struct ll_batch *b, const struct tern_ep_config *config, int rank, double begin)
+{
+    enum tern_status status = tern_ep_synchronize(b->eps[rank]);
+    struct tern_fault f = TERN_FAULT_INIT;
+
+    if (status == TERN_OK && rank / 2 != VICTIM / 2) {
+        PASS(ll_combine_issue(b, TERN_LL_BOTH, 0));
+        status = tern_ep_synchronize(b->eps[rank]);
+    }
+    CHECK(status == TERN_TIMEOUT && strstr(tern_last_error(), "rank 2"), "rank %d: %s, %s", rank,
+          tern_status_string(status), tern_last_error());
+    OK(tern_fault_get(b->eps[rank], &f));
+    CHECK(f.peer == VICTIM, "rank %d blames rank %d", rank, f.peer);
+    CHECK(test_seconds() - begin < 2 * config->timeout_ms * 1e-3 + 6.0, "rank %d ends after %.1f s", rank,
+          test_seconds() - begin);
+    return 0;
+}
+
 /* What the victim has sent is received; in the combine it is missed, and named. */
 static int live_or_die(struct ll_batch *b, const struct tern_ep_config *config, int rank,
                        struct procs_page *page, struct rng *r)
@@ -100,6 +127,9 @@ static int live_or_die(struct ll_batch *b, const struct tern_ep_config *config, 
     }
     begin = test_seconds();
     PASS(ll_dispatch_issue(b, TERN_LL_RECEIVE, 0));
+    if (config->ll_rail) {
+        return fail_without(b, config, rank, begin);
+    }
     PASS(world_ep_synchronize(w, b->eps));
     ll_expect_dispatch(b);
     PASS(world_verify(w, "a dispatch from one who died"));
@@ -116,6 +146,7 @@ static int live_or_die(struct ll_batch *b, const struct tern_ep_config *config, 
 struct death {
     const struct test *t;
     uint32_t ll_mask;
+    int is_railed; /* in two domains */
 };
 
 static int mortal(int rank, struct procs_page *page, void *user)
@@ -139,6 +170,8 @@ static int mortal(int rank, struct procs_page *page, void *user)
     config.max_row_bytes = 16;
     config.timeout_ms = death->t->scale < 100 ? 4000 : 1200;
     config.ll_mask = death->ll_mask;
+    config.domain_ranks = death->is_railed ? 2 : 0;
+    shape.railed = death->is_railed;
     ll_config_add(&config, &shape, 1);
     world_init(&w, RANKS, rank);
     ll_batch_init(&b, &w, eps, &shape, &r);
@@ -150,15 +183,16 @@ static int mortal(int rank, struct procs_page *page, void *user)
     return result;
 }
 
-static int die(struct test *t, uint32_t ll_mask)
+static int die(struct test *t, uint32_t ll_mask, int is_railed)
 {
-    struct death death = {t, ll_mask};
+    struct death death = {t, ll_mask, is_railed};
 
     return procs_run(RANKS, VICTIM, 60, mortal, &death);
 }
 
-static int killed(struct test *t) { return die(t, 0); }
-static int masked(struct test *t) { return die(t, 1); }
+static int killed(struct test *t) { return die(t, 0, 0); }
+static int masked(struct test *t) { return die(t, 1, 0); }
+static int railed(struct test *t) { return die(t, 0, 1); }
 
 int main(int argc, char **argv)
 {
@@ -167,7 +201,9 @@ int main(int argc, char **argv)
     test_begin(&t, argc, argv);
     test_run(&t, "a rank killed between send and receive is named", killed);
     test_run(&t, "a rank killed between send and receive is masked, and the others go on", masked);
+    test_run(&t, "a rank killed between send and receive, railed, is named by all", railed);
     test_run(&t, "random cases, ranks in 2 processes", two);
     test_run(&t, "random cases, ranks in 4 processes", four);
+    test_run(&t, "random railed cases, ranks in 4 processes", cut);
     return test_end(&t);
 }

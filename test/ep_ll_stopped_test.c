@@ -4,7 +4,9 @@
  * its process ends. It is made to by memory that it may not write: the place of its row STOP_ROW at rank 0.
  * Who waits for the rest gives up at the deadline and names it, or masks it, takes exactly the rows that
  * came, and goes on with the others. Across domains rows of a rank leave in chunks: it stops in the middle of
- * its second one, of which nothing counts.
+ * its second one, of which nothing counts. Railed, rank 0 spreads them, and rank 1 waits for it a while
+ * longer, also if rank 0 has begun to wait a little later: so it stops in its first chunk, of which nothing
+ * comes.
  *
  * The window of a peer is memory of the process on the cpu machine only, on which this always runs. */
 #include "ll_batch.h"
@@ -19,11 +21,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { RANKS = 4, VICTIM = 2, HERE = 0, EXPERTS = 4, STOP_ROW = 6, HIDDEN = 4096, ROUNDS = 3 };
+enum { RANKS = 4, VICTIM = 2, HERE = 0, FIRST = 1, EXPERTS = 4, STOP_ROW = 6, HIDDEN = 4096, ROUNDS = 3 };
+enum { LATE_TIMES = 3 }; /* the deadline of who measures parts of it */
 
 struct stop {
     const struct test *t;
     uint32_t ll_mask, domain_ranks;
+    int is_railed;
+    int is_late; /* all others but rank FIRST begin to receive a sixteenth of the deadline after it */
 };
 
 struct stopped {
@@ -34,16 +39,17 @@ struct stopped {
     struct rng rng;
     int rank;
     int stop_row, chunk; /* rows that have a word together */
+    int is_late;
 };
 
-/* Whether choice k of the victim's token t is rank 0's. */
+/* Whether choice k of the victim's token t is rank 0's; railed, its domain's. */
 static int is_here(const struct ll_batch *b, uint32_t t, uint32_t k)
 {
     int64_t id = b->batch.ids[VICTIM][t * b->shape.batch.topk + k];
-    return id >= 0 && id / EXPERTS == HERE;
+    return id >= 0 && id / EXPERTS / (b->shape.railed ? b->batch.world->domain_ranks : 1) == HERE;
 }
 
-/* Whether the victim's token t is a row for rank 0. */
+/* Whether the victim's token t is a row, or a message, for rank 0. */
 static int goes_here(const struct ll_batch *b, uint32_t t)
 {
     int goes = 0;
@@ -57,8 +63,13 @@ static int goes_here(const struct ll_batch *b, uint32_t t)
 static int lay_trap(const struct stopped *s)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t begin = (uintptr_t)ll_words_place(s->eps[VICTIM], 0, 1, HERE, VICTIM, (uint32_t)s->stop_row);
-    uintptr_t end = (uintptr_t)ll_words_place(s->eps[VICTIM], 0, 1, HERE, VICTIM + 1, 0);
+    const struct tern_ep *ep = s->eps[VICTIM];
+    uint32_t row = (uint32_t)s->stop_row;
+    int domain = s->config.ll_rail ? VICTIM / (int)s->config.domain_ranks : 0;
+    uintptr_t begin = (uintptr_t)(s->config.ll_rail ? ll_words_message(ep, 0, 1, HERE, domain, row)
+                                                    : ll_words_place(ep, 0, 1, HERE, VICTIM, row));
+    uintptr_t end = (uintptr_t)(s->config.ll_rail ? ll_words_message(ep, 0, 1, HERE, domain + 1, 0)
+                                                  : ll_words_place(ep, 0, 1, HERE, VICTIM + 1, 0));
     struct rlimit none = {0, 0};
     begin = (begin + page - 1) / page * page;
     end = end / page * page;
@@ -69,10 +80,14 @@ static int lay_trap(const struct stopped *s)
     return 0;
 }
 
-/* Rank 0: some of the victim's rows have come, in their order, and no more; how many. */
+/* Rank 0: some of the victim's rows have come, in their order, and no more; how many. None if it stops in its
+ * first chunk. */
 static int check_rows(const struct stopped *s, int *came)
 {
-    const uint64_t *words = ll_words_arrivals(s->eps[HERE], 0, 1) + VICTIM * s->batch.batch.shape.max_tokens;
+    const struct tern_ep *ep = s->eps[HERE];
+    const uint64_t *words = s->config.ll_rail
+                                ? ll_words_message_word(ep, 0, 1, VICTIM / (int)s->config.domain_ranks, 0)
+                                : ll_words_arrivals(ep, 0, 1) + VICTIM * s->batch.batch.shape.max_tokens;
     int wanted = 0;
     for (uint32_t t = 0; t < s->batch.batch.shape.max_tokens; t++) {
         wanted += goes_here(&s->batch, t);
@@ -80,7 +95,8 @@ static int check_rows(const struct stopped *s, int *came)
     for (*came = 0; *came < wanted && __atomic_load_n(&words[*came], __ATOMIC_ACQUIRE) >> 32 == 1;) {
         *came += s->chunk;
     }
-    CHECK(*came > 0 && *came <= s->stop_row && s->stop_row < wanted, "%d of %d rows came", *came, wanted);
+    CHECK((*came > 0) == (s->stop_row >= s->chunk), "%d of %d rows came", *came, wanted);
+    CHECK(*came <= s->stop_row && s->stop_row < wanted, "%d of %d rows came", *came, wanted);
     for (int i = *came; i < wanted; i++) {
         CHECK(words[i] == 0, "row %d of %d came after row %d did not", i, wanted, *came);
     }
@@ -179,6 +195,30 @@ static int left_out(struct stopped *s)
     return rounds_without(s, masked);
 }
 
+/* Rank FIRST, once all are in; the others, so long after it. */
+static int receive_in_turn(struct stopped *s, struct procs_page *page)
+{
+    double begin = 0;
+    for (int r = 0; s->rank == FIRST && r < RANKS; r++) {
+        while (__atomic_load_n(ll_words_entry(s->eps[FIRST], 0, 1, r), __ATOMIC_ACQUIRE) >> 32 != 1) {
+            usleep(1000);
+        }
+    }
+    if (s->rank == FIRST) {
+        begin = test_seconds();
+        __atomic_store(&page->marks[0], &begin, __ATOMIC_RELEASE);
+    } else {
+        while (begin == 0) {
+            usleep(1000);
+            __atomic_load(&page->marks[0], &begin, __ATOMIC_ACQUIRE);
+        }
+        while (test_seconds() - begin < s->config.timeout_ms * 1e-3 / 16) {
+            usleep(1000);
+        }
+    }
+    return ll_dispatch_issue(&s->batch, TERN_LL_RECEIVE, 0);
+}
+
 static int live_or_stop(struct stopped *s, struct procs_page *page)
 {
     struct tern_comm_config comm = TERN_COMM_CONFIG_INIT;
@@ -192,7 +232,11 @@ static int live_or_stop(struct stopped *s, struct procs_page *page)
         PASS(lay_trap(s));
     }
     begin = test_seconds();
-    PASS(ll_dispatch_issue(&s->batch, TERN_LL_BOTH, 0));
+    PASS(ll_dispatch_issue(&s->batch, s->is_late ? TERN_LL_SEND : TERN_LL_BOTH, 0));
+    if (s->is_late) {
+        OK(tern_ep_synchronize(s->eps[s->rank])); /* sending waits for nobody, and the victim ends */
+        PASS(receive_in_turn(s, page));
+    }
     if (s->config.ll_mask) {
         return left_out(s);
     }
@@ -219,13 +263,16 @@ static int body(int rank, struct procs_page *page, void *user)
     s.config.max_topk = shape.batch.topk;
     s.config.max_tokens = 1;
     s.config.max_row_bytes = 16;
-    s.config.timeout_ms = stop->t->scale < 100 ? 4000 : 1200;
+    s.is_late = stop->is_late;
+    s.config.timeout_ms = (stop->t->scale < 100 ? 4000 : 1200) * (s.is_late ? LATE_TIMES : 1);
     s.config.ll_mask = stop->ll_mask;
     s.config.domain_ranks = stop->domain_ranks;
     s.chunk = stop->domain_ranks ? ll_words_chunk() : 1;
-    s.stop_row = stop->domain_ranks ? s.chunk + s.chunk / 2 : STOP_ROW;
+    s.stop_row = s.is_late ? s.chunk / 2 : stop->domain_ranks ? s.chunk + s.chunk / 2 : STOP_ROW;
+    shape.railed = stop->is_railed;
     ll_config_add(&s.config, &shape, 1);
     world_init(&s.world, RANKS, rank);
+    s.world.domain_ranks = (int)stop->domain_ranks;
     ll_batch_init(&s.batch, &s.world, s.eps, &shape, &s.rng);
     ll_batch_redraw_ids(&s.batch, ROUTING_UNIFORM, &s.rng);
     if (!s.batch.ranks[HERE].source.arena) {
@@ -240,16 +287,18 @@ static int body(int rank, struct procs_page *page, void *user)
     return result;
 }
 
-static int stop(struct test *t, uint32_t ll_mask, uint32_t domain_ranks)
+static int stop(struct test *t, uint32_t ll_mask, uint32_t domain_ranks, int is_railed, int is_late)
 {
-    struct stop it = {t, ll_mask, domain_ranks};
+    struct stop it = {t, ll_mask, domain_ranks, is_railed, is_late};
     return procs_run(RANKS, VICTIM, 60, body, &it);
 }
 
-static int is_named(struct test *t) { return stop(t, 0, 0); }
-static int is_masked(struct test *t) { return stop(t, 1, 0); }
-static int far_is_named(struct test *t) { return stop(t, 0, 2); }
-static int far_is_masked(struct test *t) { return stop(t, 1, 2); }
+static int is_named(struct test *t) { return stop(t, 0, 0, 0, 0); }
+static int is_masked(struct test *t) { return stop(t, 1, 0, 0, 0); }
+static int far_is_named(struct test *t) { return stop(t, 0, 2, 0, 0); }
+static int far_is_masked(struct test *t) { return stop(t, 1, 2, 0, 0); }
+static int railed_is_named(struct test *t) { return stop(t, 0, 2, 1, 0); }
+static int late_is_named(struct test *t) { return stop(t, 0, 2, 1, 1); }
 
 int main(int argc, char **argv)
 {
@@ -260,5 +309,7 @@ int main(int argc, char **argv)
     test_run(&t, "a far rank that stops in the middle of a chunk is named", far_is_named);
     test_run(&t, "a far rank that stops in the middle of a chunk is masked, and the others go on",
              far_is_masked);
+    test_run(&t, "railed, a far rank that stops in the middle of a chunk is named by all", railed_is_named);
+    test_run(&t, "likewise, though who spreads its rows begins to wait after its mate", late_is_named);
     return test_end(&t);
 }

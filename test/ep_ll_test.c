@@ -99,6 +99,11 @@ static int far_graphs(struct test *t)
     PASS(ll_stage_run_cut(t, graphs_body, 60000, 0, STAGE_CUT));
     return ll_stage_run_cut(t, graphs_body, 60000, 0, STAGE_BY_PROXY);
 }
+static int railed_graphs(struct test *t)
+{
+    PASS(ll_stage_run_railed(t, graphs_body, 60000, STAGE_CUT));
+    return ll_stage_run_railed(t, graphs_body, 60000, STAGE_BY_NIC);
+}
 
 /* ---- Many ---- */
 
@@ -181,6 +186,7 @@ int main(int argc, char **argv)
     test_run(&t, "lanes in flight, phases in any order, high throughput between", in_flight);
     test_run(&t, "a captured graph replays with other ids and counts", graphs);
     test_run(&t, "the same across domains", far_graphs);
+    test_run(&t, "the same, railed", railed_graphs);
     test_run(&t, "64 ranks", many);
     test_run(&t, "64 ranks, output by rank", many_by_rank);
     return test_end(&t);

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Low latency after 2^32 operations in a lane, when the tags of words come again. The test sets the epoch
- * that the ranks' kernels count in their device memory; nobody can wait for it. */
+ * that the ranks' kernels count in their device memory; nobody can wait for it. In one domain, and railed. */
 #include "support.h"
 
 #include <string.h>
 
 #include "ep/ep_ll.h"
 
-enum { RANKS = 2, EXPERTS = 4, TOPK = 2, TOKENS = 12, HIDDEN = 64, SLAB_ROWS = EXPERTS * TOKENS, SEEDS = 24 };
+enum { RANKS = 4, SHARE = 2, TOPK = RANKS, TOKENS = 12, HIDDEN = 64, SEEDS = 24 };
+enum { EXPERTS = SHARE * RANKS, SLAB_ROWS = EXPERTS * TOKENS, GROUP = 2 };
 static const uint64_t half = 1ull << 32; /* the epoch whose tag is that of a word never written */
 
 struct lane_user {
+    int is_railed;
     struct tern_comm *comms[RANKS];
     struct tern_ep *eps[RANKS];
     struct tern_stream *streams[RANKS];
@@ -32,7 +34,7 @@ static int take(struct lane_user *u, int r, size_t bytes, const void *from, void
     return 0;
 }
 
-/* Choice 0 of every token is an expert of rank 0, choice 1 one of rank 1; only choice 0 has weight. */
+/* Choice k of every token is an expert of rank k; only choice 0 has weight. */
 static int fill(struct lane_user *u, int r)
 {
     int64_t ids[TOKENS][TOPK];
@@ -41,10 +43,10 @@ static int fill(struct lane_user *u, int r)
     void *memory;
 
     for (int t = 0; t < TOKENS; t++) {
-        ids[t][0] = t % 2;
-        ids[t][1] = 2 + t % 2;
-        weights[t][0] = 1;
-        weights[t][1] = 0;
+        for (int k = 0; k < TOPK; k++) {
+            ids[t][k] = SHARE * k + t % SHARE;
+            weights[t][k] = k == 0;
+        }
         for (int i = 0; i < HIDDEN; i++) {
             in[t][i] = token_at(r, t, i);
         }
@@ -56,7 +58,7 @@ static int fill(struct lane_user *u, int r)
     PASS(take(u, r, sizeof in, NULL, &u->home[r]));
     PASS(take(u, r, sizeof weights, weights, &memory));
     u->weights[r] = (float *)memory;
-    PASS(take(u, r, EXPERTS / RANKS * sizeof(int32_t), NULL, &memory));
+    PASS(take(u, r, SHARE * sizeof(int32_t), NULL, &memory));
     u->counts[r] = (int32_t *)memory;
     return 0;
 }
@@ -73,6 +75,8 @@ static int open_ranks(struct lane_user *u, uint64_t seed)
     config.max_row_bytes = 2 * HIDDEN;
     config.ll_tokens = TOKENS;
     config.ll_hidden = HIDDEN;
+    config.ll_rail = (uint32_t)u->is_railed;
+    config.domain_ranks = u->is_railed ? GROUP : 0;
     OK(tern_comm_open_all(RANKS, &comm, u->comms));
     OK(tern_ep_open_all(RANKS, u->comms, &config, u->eps));
     for (int r = 0; r < RANKS; r++) {
@@ -106,7 +110,9 @@ static int round_trip(struct lane_user *u, uint32_t tokens)
         d.out = u->slab[r];
         d.out_counts = u->counts[r];
         c.in = u->slab[r];
-        c.topk_weights = u->weights[r];
+        d.weights = u->is_railed ? TERN_LL_WEIGHTS_AT_DISPATCH : TERN_LL_WEIGHTS_AT_COMBINE;
+        d.topk_weights = u->is_railed ? u->weights[r] : NULL;
+        c.topk_weights = u->is_railed ? NULL : u->weights[r];
         c.out = u->home[r];
         if (i < RANKS) {
             OK(tern_ll_dispatch(u->eps[r], &d, u->streams[r]));
@@ -158,13 +164,14 @@ static void close_ranks(struct lane_user *u)
     }
 }
 
-static int every_seed(struct test *t, uint64_t first)
+static int every_seed(struct test *t, int is_railed, uint64_t first)
 {
     int result = 0;
 
     for (int seed = 1; result == 0 && seed <= test_scaled(t, SEEDS); seed++) {
         struct lane_user u;
         memset(&u, 0, sizeof u);
+        u.is_railed = is_railed;
         test_detail(t, "seed %d", seed);
         result = open_ranks(&u, (uint64_t)seed);
         result = result ? result : cross(&u, first);
@@ -173,9 +180,13 @@ static int every_seed(struct test *t, uint64_t first)
     return result;
 }
 
-static int at_dispatch(struct test *t) { return every_seed(t, half - 2); }
+static int at_dispatch(struct test *t) { return every_seed(t, 0, half - 2); }
 
-static int at_combine(struct test *t) { return every_seed(t, half - 3); }
+static int at_combine(struct test *t) { return every_seed(t, 0, half - 3); }
+
+static int railed_dispatch(struct test *t) { return every_seed(t, 1, half - 2); }
+
+static int railed_combine(struct test *t) { return every_seed(t, 1, half - 3); }
 
 int main(int argc, char **argv)
 {
@@ -184,5 +195,7 @@ int main(int argc, char **argv)
     test_begin(&t, argc, argv);
     test_run(&t, "a dispatch whose tag is 0", at_dispatch);
     test_run(&t, "a combine whose tag is 0", at_combine);
+    test_run(&t, "a railed dispatch whose tag is 0", railed_dispatch);
+    test_run(&t, "a railed combine whose tag is 0", railed_combine);
     return test_end(&t);
 }

@@ -87,6 +87,7 @@ void ll_batch_redraw_ids(struct ll_batch *b, int routing, struct rng *r)
     terni_ref_ll_fini(&b->ref);
     batch_redraw(&b->batch, routing, r);
     terni_ref_ll_init(&b->ref, &b->batch.ref, b->shape.batch.max_tokens);
+    b->ref.rail_ranks = b->shape.railed ? w->domain_ranks : 0;
     for (int s = 0; s < w->num_ranks; s++) {
         struct ll_member *m = &b->ranks[s];
         rng_bf16(r, (uint16_t *)world_image(w, m->in), m->in.bytes / 2, b->shape.wild);
@@ -274,4 +275,5 @@ void ll_config_add(struct tern_ep_config *config, const struct ll_shape *shape, 
     config->ll_tokens = shape->batch.max_tokens;
     config->ll_hidden = shape->hidden;
     config->ll_lanes = lanes;
+    config->ll_rail = (uint32_t)shape->railed;
 }

@@ -12,6 +12,7 @@ struct ll_shape {
     uint32_t lane, hidden, cast, weights, compression;
     uint32_t layout; /* enum tern_ll_layout; by rank, some ranks give weights and some do not */
     int strided, wild;
+    int railed; /* with ll_rail: the reference adds as the world's domains do */
 };
 
 struct ll_member {

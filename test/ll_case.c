@@ -92,6 +92,19 @@ void ll_case_cut(struct ll_case *c, int domain_ranks, uint32_t transport)
     c->deterministic = transport == TERN_TRANSPORT_AUTO;
 }
 
+void ll_case_rail(struct ll_case *c)
+{
+    struct rng r = {c->seed + 77};
+
+    c->shape.railed = 1;
+    c->config.ll_rail = 1;
+    c->config.ll_mask = 0;
+    if (!rng_one_in(&r, 4)) {
+        c->shape.weights = TERN_LL_WEIGHTS_AT_DISPATCH;
+        c->shape.layout = rng_below(&r, 2);
+    }
+}
+
 static int operation(struct ll_batch *b, int (*issue)(struct ll_batch *, uint32_t, int), struct rng *r)
 {
     if (rng_one_in(r, 2)) {
@@ -215,12 +228,12 @@ static int run_case(const struct ll_case *c, int self, const struct tern_id *id,
             __FILE__, __LINE__,
             "seed %llu: %d ranks, %u experts, top-%u int%u, %u of %u tokens, %u of %u channels, cast %u, "
             "weights %u, layout %u, compression %u, lane %u of %u, routing %d, transfer %u, masks %u, %d "
-            "rounds, domains of %d, transport %u%s, %u queues",
+            "rounds, domains of %d, transport %u%s, %u queues%s",
             (unsigned long long)c->seed, c->num_ranks, s->batch.num_experts, s->batch.topk,
             8 * s->batch.idx_bytes, s->batch.max_tokens, c->config.ll_tokens, s->hidden, c->config.ll_hidden,
             s->cast, s->weights, s->layout, s->compression, s->lane, c->config.ll_lanes, s->batch.routing,
             c->config.transfer, c->config.ll_mask, c->rounds, c->domain_ranks, c->config.transport,
-            c->forces_domains ? " by force" : "", c->config.net_queues);
+            c->forces_domains ? " by force" : "", c->config.net_queues, c->config.ll_rail ? ", railed" : "");
     }
     ll_batch_fini(&b);
     world_ep_close(&w, eps);

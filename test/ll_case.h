@@ -23,6 +23,8 @@ struct ll_case {
 void ll_case_draw(struct ll_case *c, uint64_t seed, int num_ranks, int small);
 /* Cuts the ranks into domains of so many, whose network is drawn. */
 void ll_case_cut(struct ll_case *c, int domain_ranks, uint32_t transport);
+/* Railed then, after ll_case_cut: mostly with weights at dispatch, never with masks. */
+void ll_case_rail(struct ll_case *c);
 /* Opens rank `self` (-1: all), runs the case against the reference, closes. Prints the case if it fails. */
 int ll_case_run(const struct ll_case *c, int self, const struct tern_id *id);
 /* The same for one rank on a communicator that is open, with windows that suffice; closes it, too. */

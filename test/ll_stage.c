@@ -20,7 +20,10 @@ static void cut_stage(struct scene *s, enum stage_cut cut)
     s->config.transport = cut == STAGE_BY_NIC ? TERN_TRANSPORT_SOFTNIC : TERN_TRANSPORT_AUTO;
 }
 
-static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms, int masked,
+/* What low latency does beside its operations. */
+enum extra { EXTRA_NONE, EXTRA_MASKS, EXTRA_RAILS };
+
+static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms, enum extra extra,
                          enum stage_cut cut)
 {
     static const uint32_t casts[STAGE_BATCHES] = {TERN_CAST_NONE, TERN_CAST_FP8, TERN_CAST_FP8_UE8M0,
@@ -34,7 +37,7 @@ static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms,
 
     memset(x, 0, sizeof *x);
     scene_init(&x->scene, STAGE_RANKS, seed);
-    x->scene.free_running = masked;
+    x->scene.free_running = extra == EXTRA_MASKS;
     cut_stage(&x->scene, cut);
     scene_add(&x->scene, &shape, 0);
     for (uint32_t i = 0; i < STAGE_BATCHES; i++) {
@@ -48,13 +51,14 @@ static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms,
         s.weights = i % 2;
         s.layout = i == STAGE_BY_RANK ? TERN_LL_BY_RANK : TERN_LL_BY_EXPERT;
         s.compression = compressions[i];
+        s.railed = extra == EXTRA_RAILS;
         ll_batch_init(&x->batches[i], &x->scene.world, x->scene.eps, &s, &x->scene.rng);
         ll_config_add(&x->scene.config, &s, STAGE_BATCHES);
         hidden = hidden > s.hidden ? hidden : s.hidden;
     }
     x->scene.config.ll_hidden = hidden;
     x->scene.config.timeout_ms = timeout_ms;
-    x->scene.config.ll_mask = (uint32_t)masked;
+    x->scene.config.ll_mask = extra == EXTRA_MASKS;
     return scene_open(&x->scene);
 }
 
@@ -66,11 +70,11 @@ static void ll_stage_close(struct ll_stage *x)
     scene_fini(&x->scene);
 }
 
-static int run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms, int masked,
+static int run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms, enum extra extra,
                enum stage_cut cut)
 {
     struct ll_stage x;
-    int result = ll_stage_open(&x, 900 + (uint64_t)t->number, timeout_ms, masked, cut);
+    int result = ll_stage_open(&x, 900 + (uint64_t)t->number, timeout_ms, extra, cut);
 
     result = result ? result : body(&x);
     ll_stage_close(&x);
@@ -79,18 +83,24 @@ static int run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_
 
 int ll_stage_run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms)
 {
-    return run(t, body, timeout_ms, 0, STAGE_WHOLE);
+    return run(t, body, timeout_ms, EXTRA_NONE, STAGE_WHOLE);
 }
 
 int ll_stage_run_masked(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms)
 {
-    return run(t, body, timeout_ms, 1, STAGE_WHOLE);
+    return run(t, body, timeout_ms, EXTRA_MASKS, STAGE_WHOLE);
 }
 
 int ll_stage_run_cut(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms, int masked,
                      enum stage_cut cut)
 {
-    return run(t, body, timeout_ms, masked, cut);
+    return run(t, body, timeout_ms, masked ? EXTRA_MASKS : EXTRA_NONE, cut);
+}
+
+int ll_stage_run_railed(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms,
+                        enum stage_cut cut)
+{
+    return run(t, body, timeout_ms, EXTRA_RAILS, cut);
 }
 
 void ll_stage_redraw(struct ll_stage *x)

@@ -27,6 +27,9 @@ int ll_stage_run_masked(struct test *t, int (*body)(struct ll_stage *), uint32_t
 /* Two domains of two ranks, with ll_mask or without. */
 int ll_stage_run_cut(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms, int masked,
                      enum stage_cut cut);
+/* Likewise, railed. */
+int ll_stage_run_railed(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms,
+                        enum stage_cut cut);
 
 /* Draws all inputs and outputs anew; uploads nothing. */
 void ll_stage_redraw(struct ll_stage *x);

@@ -48,6 +48,25 @@ uint64_t *ll_words_home(const struct tern_ep *ep, uint32_t lane, uint64_t epoch,
            homes[ep->comm->rank].there + slot / LL_CHUNK * LL_CHUNK;
 }
 
+char *ll_words_message(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int to, int domain,
+                       uint32_t number)
+{
+    const struct ep_layout *l = &ep->layout;
+    char *copy = ep->heap->bases[to] + l->ll_buffers + (2 * lane + (epoch & 1)) * l->ll.buffer_bytes;
+    uint64_t row = terni_ll_row_bytes(ep->shape.max_topk, ep->shape.ll_hidden) + l->ll.tail_bytes;
+
+    return copy + l->ll.messages + (uint64_t)domain * l->ll.domain_bytes + number * row;
+}
+
+uint64_t *ll_words_message_word(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int domain,
+                                uint32_t number)
+{
+    const struct ep_layout *l = &ep->layout;
+
+    return ll_words_arrivals(ep, lane, epoch) + l->ll.message_words + (uint64_t)domain * ep->shape.ll_tokens +
+           number / LL_CHUNK * LL_CHUNK;
+}
+
 int ll_words_chunk(void) { return LL_CHUNK; }
 
 int ll_words_posted(const struct tern_ep *ep, uint64_t *posted)

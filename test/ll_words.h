@@ -20,6 +20,12 @@ uint64_t *ll_words_home(const struct tern_ep *ep, uint32_t lane, uint64_t epoch,
  * `from` is far from `to`, of rows of the object's largest size alone. */
 char *ll_words_place(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int to, int from,
                      uint32_t slot);
+/* Railed, of rows of the object's largest size: where the rank of domain `domain` that is on the rail of rank
+ * `to` puts message `number` there, as this rank reaches it; and in this rank's own window its word. */
+char *ll_words_message(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int to, int domain,
+                       uint32_t number);
+uint64_t *ll_words_message_word(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int domain,
+                                uint32_t number);
 /* Rows of a dispatch for a far rank that have one arrival word, that of the first. */
 int ll_words_chunk(void);
 /* Of an object whose far ranks are reached by software NICs: blocks of work entries posted to each rank so

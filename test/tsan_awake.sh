@@ -50,6 +50,9 @@ reports "low latency's dispatch without the proxy fence" src/kernels/ll_send "$b
 reports "low latency's combine without the proxy fence" src/kernels/ll_make "$build/awake/ll_combine_proxy" --case 1
 reports "rows of a dispatch's chunk counted without order" src/kernels/ll_send_far "$build/awake/ll_chunk" --case 1
 reports "rows of a combine's chunk counted without order" src/kernels/ll_ship "$build/awake/ll_ship" --case 1
+reports "railed messages of a chunk counted without order" src/kernels/ll_send_rail "$build/awake/ll_message" --case 1
+reports "a relaxed store of the word of a row that was spread" src/kernels/ll_receive "$build/awake/ll_spread" --case 1
+reports "pieces of a railed chunk counted without order" src/kernels/ll_gather "$build/awake/ll_gather" --case 1
 # ThreadSanitizer does not model fences; the executor looks that they are there.
 for program in ep ll; do
     timeout 120 "$build/awake/${program}_no_fence" --case 1 > "$scratch/log" 2>&1
@@ -72,6 +75,7 @@ reports "a bulk store without the proxy fence" simt_pipeline "$build/awake/simt_
 silent "the right route, dispatch and combine" "$build/test/ep_random_test" --case 1
 silent "the right low-latency dispatch and combine" "$build/test/ep_ll_random_test" --case 1
 silent "the right low-latency dispatch and combine across domains" "$build/test/ep_ll_inter_test" --case 1
+silent "the right railed dispatch and combine" "$build/test/ep_ll_rail_test" --case 1
 silent "the right signals and waits" "$build/test/net_order_test" --case 1
 silent "the right barriers" "$build/test/net_order_test" --case 13
 silent "the right turns" "$build/test/queue_test" --case 1

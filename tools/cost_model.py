@@ -40,9 +40,11 @@ PARAMETERS = {
     "signal": (1.42, "us", MEASURED, "a signal, one way: 2xH200/op_signal.json"),
     "softnic_way": (6.0, "us", MEASURED, "8 bytes by the software NIC, one way, no model: 2xH200/nic.json"),
     "softnic_share": (0.988, "", MEASURED, "of the modelled rate, entries of 64 KiB: 2xH200/nic.json"),
-    "softnic_rows": (0.953, "", MEASURED, "the same, rows of 4096 to 16384 tokens: 2026-11-23-2xH200/ep_far_q28*"),
-    "softnic_dispatch": (130, "us", MEASURED, "first and last pieces through it, beside their way: the same"),
-    "softnic_combine": (190, "us", MEASURED, "likewise, of combine"),
+    "softnic_rows": (0.953, "", MEASURED, "the same, rows of 4096 to 16384 tokens: 2026-11-23-2xH200*/ep_far_q28*"),
+    "softnic_dispatch": (110, "us", MEASURED, "first and last pieces through it, beside their way: the same"),
+    "softnic_combine": (180, "us", MEASURED, "likewise, of combine"),
+    "softnic_ll": (18.5, "us", MEASURED, "one token through it, beside its way: 2026-11-23-2xH200-2/ll_far*.json"),
+    "softnic_ll_rows": (0.92, "", MEASURED, "of the modelled rate, rows of low latency: the same"),
     "chunk": (65536, "bytes", MEASURED, "a put of messages across domains: docs/decisions/016"),
     "nic_rate": (50, "GB/s", ASSUMED, "a 400 Gb/s NIC for each rank"),
     "nic_way": (1.4, "us", ASSUMED, "doorbell to memory at the other end, without switches"),
@@ -129,12 +131,13 @@ class Traffic:
 
 
 class Network:
-    """rate and share of it that entries get, and one way's time; of high throughput the share that rows get,
-    and what its first and last pieces take: (of dispatch, of combine)."""
+    """rate and share of it that entries get, and one way's time; the share that rows get, and what first and
+    last ones take: of high throughput (of dispatch, of combine), and of low latency."""
 
-    def __init__(self, rate, share, way, rows_share=None, ramps=(0, 0)):
+    def __init__(self, rate, share, way, rows_share=None, ramps=(0, 0), ll_share=None, ll_ramp=0):
         self.rate, self.share, self.way = rate, share, way
         self.rows_share, self.ramps = rows_share or share, ramps
+        self.ll_share, self.ll_ramp = ll_share or share, ll_ramp
 
     def flow(self, num_bytes):
         return over(num_bytes, self.rate * self.share)
@@ -142,13 +145,16 @@ class Network:
     def rows(self, num_bytes):
         return over(num_bytes, self.rate * self.rows_share)
 
+    def ll_rows(self, num_bytes):
+        return over(num_bytes, self.rate * self.ll_share)
+
 
 def modelled(rate=None, way=2.0):
     """The software NIC on GPUs, with a modelled wire."""
     ramps = value("softnic_dispatch"), value("softnic_combine")
     return Network(
-        rate or value("nic_rate"), value("softnic_share"), way + value("softnic_way"), value("softnic_rows"), ramps
-    )
+        rate or value("nic_rate"), value("softnic_share"), way + value("softnic_way"), value("softnic_rows"), ramps,
+        value("softnic_ll_rows"), value("softnic_ll"))
 
 
 def _switched(ports):
@@ -213,12 +219,14 @@ def ll_dispatch(shape, dtype="fp8", network=None, is_railed=False):
     each = row_bytes(shape.hidden, dtype)
     t = Traffic(shape, each)
     spread = value("ll_spread_bf16" if dtype == "bf16" else "ll_spread")
-    flows = [over(t.wire, wire_of(shape.domain)) + over(shape.tokens * shape.topk * each, spread)]
-    return _ll(shape, "ll_dispatch_fixed", flows, _far_rows(shape, is_railed), each, network)
+    flows = [over(t.wire, wire_of(shape.domain))]
+    filled = over(shape.tokens * shape.topk * each, spread)
+    return _ll(shape, "ll_dispatch_fixed", flows, _far_rows(shape, is_railed), each, network, filled)
 
 
 def ll_combine(shape, weights="combine", network=None, is_railed=False):
-    """weights at combine: each (token, choice) comes home; at dispatch: each (token, rank)."""
+    """weights at combine: each (token, choice) comes home, railed or not; at dispatch: each (token, rank), or
+    railed each (token, other domain)."""
     each = row_bytes(shape.hidden, "bf16")
     choices = shape.tokens * shape.topk * each
     if weights == "combine":
@@ -232,15 +240,16 @@ def ll_combine(shape, weights="combine", network=None, is_railed=False):
 
 
 def _far_rows(shape, is_railed):
-    """Rows of a token that cross the network: one for each other domain, or for each rank there (Tern's)."""
+    """Rows of a token that cross the network: one for each other domain (ll_rail), or for each rank there."""
     if is_railed:
         return shape.domain_rows()
     return (shape.ranks - shape.domain) * shape.hit(shape.experts // shape.ranks)
 
 
-def _ll(shape, fixed, flows, far_rows, each, network):
+def _ll(shape, fixed, flows, far_rows, each, network, filled=0):
+    """filled: what comes after all that is on the way."""
     start = value(fixed)
     if network:
-        flows = flows + [network.flow(shape.tokens * far_rows * (each + value("header")))]
-        start += network.way + value("signal")
-    return _partly(start, max(flows))
+        flows = flows + [network.ll_rows(shape.tokens * far_rows * (each + value("header")))]
+        start += network.way + value("signal") + network.ll_ramp
+    return _partly(start, max(flows) + filled)

@@ -33,7 +33,7 @@ def forecast(ranks, groups, connect):
 def table():
     """Lines of Markdown."""
     lines = ["| ranks | network | routing | other domains a token | dispatch FP8 | combine BF16 "
-             "| LL dispatch | LL combine | LL railed, both |", "|---|---|---|---|---|---|---|---|---|"]
+             "| LL dispatch | LL combine | LL with `ll_rail`: dispatch, combine |", "|---|---|---|---|---|---|---|---|---|"]
     for ranks in RANKS:
         for name, connect in NETWORKS:
             for routing, groups in ROUTINGS:

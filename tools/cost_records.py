@@ -43,6 +43,14 @@ for _name, _why in (("ep_far_q8", "eight of the NIC's processors are slower than
                     ("ll_far_sums", "low latency waits for the NIC's processors")):
     for _op in ("dispatch", "combine"):
         NOT_CLAIMED["2026-11-23-2xH200/" + _name, _op] = _why
+# And with a NIC that does more at once, low latency, too.
+for _name, _why in (("ll_far_q8", "chunks wait for each other in eight queues"),
+                    ("ll_2x2", "two ranks share a GPU and its launches"),
+                    ("ll_2x2_rail", "two ranks share a GPU and its launches")):
+    for _op in ("dispatch", "combine"):
+        NOT_CLAIMED["2026-11-23-2xH200-2/" + _name, _op] = _why
+for _name in ("ep_far_q8", "ep_far_q8_fp8"):
+    NOT_CLAIMED["2026-11-23-2xH200-2/" + _name, "combine"] = "eight of the NIC's processors are slower than its wire"
 
 
 class Record:
@@ -127,8 +135,9 @@ def ll_record(row, notes):
                         row["sms"])
     dtype = "bf16" if row["cast"] == "none" else "fp8"
     network = model.modelled(int(wire[1]) / 8, int(wire[2])) if is_far else None
-    parts = {"dispatch": lambda: model.ll_dispatch(shape, dtype, network),
-             "combine": lambda: model.ll_combine(shape, row["weights"], network)}
+    railed = bool(row.get("rail"))
+    parts = {"dispatch": lambda: model.ll_dispatch(shape, dtype, network, railed),
+             "combine": lambda: model.ll_combine(shape, row["weights"], network, railed)}
     return parts[row["op"]]() if row["op"] in parts else "a pair is the sum of its parts"
 
 

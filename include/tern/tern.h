@@ -441,11 +441,16 @@ struct tern_ep_config {
                                 follows from num_sms; default 4 to 24 MiB, less if max_tokens need less. If
                                 given, a low-latency combine, too, has no more for rows to each other domain
                                 at once, and fewer blocks if these have a row a warp else. A low-latency
-                                dispatch has room for all its rows in any case */
+                                dispatch, and sums with ll_rail, have room for all their rows in any case */
+    uint32_t ll_rail;        /* 1: low latency across domains is railed: one network copy a (token, domain),
+                                which the sender's rail peer there spreads, and with weights at dispatch one
+                                row a (token, domain) home, which the rail peer adds (tern_ll.h). Not with
+                                ll_mask. Default 0: every rank sends to every rank. In one domain no effect */
+    uint32_t reserved;
 };
 #define TERN_EP_CONFIG_INIT                                                                                  \
     {                                                                                                        \
-        sizeof(struct tern_ep_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                  \
+        sizeof(struct tern_ep_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0            \
     }
 
 /* What tern_ep_open takes on every rank. */
@@ -465,7 +470,8 @@ struct tern_ep_sizes {
         sizeof(struct tern_ep_sizes), 0, 0, 0, 0, 0, 0                                                       \
     }
 
-/* Pure: needs no communicator and no device. domain_ranks 0: one domain. */
+/* Pure: needs no communicator and no device. domain_ranks 0 is one domain here, whatever a communicator's
+ * are: set it, or what networks and ll_rail take is not counted. */
 TERN_API enum tern_status tern_ep_get_sizes(const struct tern_ep_config *config, int num_ranks,
                                             struct tern_ep_sizes *sizes);
 /* Pure: the most rows any rank can receive from routes of `layout` (enum tern_layout) with this alignment. */

@@ -23,7 +23,20 @@ extern "C" {
  * arrived, or for ranks of other domains is on its way; the receive phase, a call of its own, waits for what
  * the peers give and completes the outputs. In between no processor is held and anything may run, other
  * lanes' operations too, in an order that is the same on all ranks; in the same lane the receive phase is
- * next.
+ * next. (Of railed objects see below.)
+ *
+ * Across domains every rank sends to every rank, unless the object is railed (ll_rail). Then a token crosses
+ * the network once for each other domain, to the rank there that has the sender's place in its own, and that
+ * rank's receive phase spreads it in its domain. Of a combine with weights at dispatch, by expert or by rank,
+ * the rows of a domain for a token cross as their sum, which is made in the receive phase of the rank of that
+ * domain that has the home's place; with weights at combine every row goes home by itself, since only home
+ * has the weights. So a receive phase also waits for other ranks' receive phases: a rank that has sent and
+ * comes late to receive holds up its domain in a dispatch, and in a combine the ranks that have its place in
+ * other domains. Receive phases, of several railed objects too, are issued in one order on all ranks, and
+ * none is left out. A row that does not come is blamed on the rank that should have handed it on, or added
+ * it (TERN_AWAIT_DONE), up to a quarter of the deadline later than else; where another rank stopped in the
+ * midst of its rows that may be an innocent one. Fewer bytes cross, by one hop more: for batches whose bytes
+ * count more than that.
  *
  * Calls that are captured have an order of their own: they run when their graph is launched, many times or
  * never, and leave the order of calls outside graphs alone. A captured call goes with the captured calls
@@ -109,8 +122,8 @@ struct tern_ll_dispatch_args {
                                 here, a token once; for statistics over any number of calls. Or NULL */
     uint64_t *wait_ns;   /* device, [R], nanoseconds: for each source is added the time from when a receiving
                           block began to the last of its words and rows that it found only on looking again,
-                          the longest of all blocks; 0 if all was there. Belongs to the receive phase; or
-                          NULL */
+                          the longest of all blocks; 0 if all was there. Railed, a row that a rank spreads or
+                          adds counts for that rank. Belongs to the receive phase; or NULL */
 };
 #define TERN_LL_DISPATCH_ARGS_INIT                                                                           \
     {                                                                                                        \
@@ -151,7 +164,10 @@ struct tern_ll_combine_args {
  * weights at dispatch: each rank's sum of w[t][k] * y[t][k] over its choices, ascending, rounded to BF16; and
  * out[t] = the sum of these, ranks in the order of their first choice, rounded to BF16;
  * by rank: out[t] = the sum of the ranks' rows as they were given, in the same order, rounded to BF16.
- * With a compression, each row that comes home, y[t][k] or a rank's, is what comes out of it, in FP32.
+ * Railed, with weights at dispatch or by rank, another domain's rows count as one, in the place of the first
+ * choice that any of them has: their sum, ranks ascending, rounded to BF16.
+ * With a compression, each row that comes home, y[t][k] or a rank's, is what comes out of it, in FP32;
+ * railed, that is so of rows that are added to a domain's sum, and of the sum.
  * A token without experts gets zeros. */
 TERN_API enum tern_status tern_ll_combine(struct tern_ep *ep, const struct tern_ll_combine_args *args,
                                           struct tern_stream *stream);

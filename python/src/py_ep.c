@@ -14,7 +14,8 @@ static struct py_field config_fields[] = {
     PY_FIELD(PY_U32, tern_ep_config, ll_hidden),      PY_FIELD(PY_U32, tern_ep_config, ll_lanes),
     PY_FIELD(PY_U32, tern_ep_config, ll_mask),        PY_FIELD(PY_U32, tern_ep_config, domain_ranks),
     PY_FIELD(PY_U32, tern_ep_config, transport),      PY_FIELD(PY_U32, tern_ep_config, net_queues),
-    PY_FIELD(PY_U64, tern_ep_config, net_ring_bytes), PY_FIELDS_END,
+    PY_FIELD(PY_U64, tern_ep_config, net_ring_bytes), PY_FIELD(PY_U32, tern_ep_config, ll_rail),
+    PY_FIELDS_END,
 };
 
 /* Of low-latency dispatch: what is the same in every call of a shape, and what is not, in the order in which

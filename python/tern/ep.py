@@ -26,7 +26,8 @@ class EP(Closing):
     low-latency batch, and batches in flight; 0: no low-latency operations. ll_mask: a rank that
     misses the deadline of one is masked, and the others go on. staging_bytes: with a
     number, combine refuses inputs from outside window memory that are more; else those that do not
-    fit are copied to window memory, out of heap_bytes, for the call. The others are fields of
+    fit are copied to window memory, out of heap_bytes, for the call. ll_rail: low latency crosses the
+    network once a (token, domain). The others are fields of
     struct tern_ep_config, which says what they mean.
     """
 
@@ -44,6 +45,7 @@ class EP(Closing):
         ll_hidden: int = 0,
         ll_lanes: Optional[int] = None,
         ll_mask: bool = False,
+        ll_rail: bool = False,
         timeout_ms: Optional[int] = None,
         num_sms: Optional[int] = None,
         transfer: str = "auto",
@@ -67,6 +69,7 @@ class EP(Closing):
             ll_hidden=ll_hidden,
             ll_lanes=ll_lanes,
             ll_mask=int(ll_mask),
+            ll_rail=int(ll_rail),
             timeout_ms=timeout_ms,
             num_sms=num_sms,
             transfer=tensors.choice("transfer", transfer, _TRANSFERS),

@@ -56,6 +56,22 @@ def weighted(rows, weights, hidden):
     return bf16(sums)
 
 
+def railed(rows, home, domain, hidden):
+    """Likewise, of one row a rank with `ll_rail`: (rank, row) in the order of first choices. Those of
+    another domain are added first, lowest rank first, where its first one stands, and rounded."""
+    units = {}
+    for rank, row in rows:
+        near = rank // domain == home // domain
+        units.setdefault((near, rank if near else rank // domain), []).append((rank, row))
+    parts = [
+        unit[0][1]
+        if near
+        else weighted([row for _, row in sorted(unit, key=lambda x: x[0])], [1] * len(unit), hidden)
+        for (near, _), unit in units.items()
+    ]
+    return weighted(parts, [1] * len(parts), hidden)
+
+
 def _e4m3_values():
     codes = np.arange(127)
     exponent, mantissa = codes >> 3, codes & 7

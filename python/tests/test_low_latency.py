@@ -228,6 +228,46 @@ class LowLatency(RankTest):
         ]
         self.same(sums, np.array(mine).reshape(-1, HIDDEN))
 
+    def test_railed_sums(self):
+        """Two domains of two ranks: rows are what they are without rails, and sums are rounded where a
+        domain's leave."""
+        with self.assertRaisesRegex(tern.InvalidArgument, "ll_rail is 1 with ll_mask 1"):
+            tern.EP(
+                self.comm,
+                num_experts=EXPERTS,
+                max_topk=TOPK,
+                ll_tokens=TOKENS,
+                ll_hidden=HIDDEN,
+                ll_rail=True,
+                ll_mask=True,
+            )
+        ep = tern.EP(
+            self.comm,
+            num_experts=EXPERTS,
+            max_topk=TOPK,
+            ll_tokens=TOKENS,
+            ll_hidden=HIDDEN,
+            ll_rail=True,
+            domain_ranks=2,
+        )
+        for hook in (False, True):
+            got = ep.ll_dispatch(self.x, self.ids, hook=hook)
+            if hook:
+                got.hook()
+            self.check_slabs(got)
+            sums, _ = ep.ll_combine(got, self.experts(got.x), self.weights)
+            self.same(sums, self.sums(), "sums")
+        got = ep.ll_dispatch(self.x, self.ids, self.weights, layout="rank", weights="dispatch")
+        sums, hook = ep.ll_combine(got, (got.x * (1 + self.rank / 8)).bfloat16(), hook=True)
+        hook()
+        mine = []
+        for row, ids in zip(self.all_x[self.rank], self.all_ids[self.rank]):
+            owners = dict.fromkeys(e // self.share for e in ids if e >= 0)
+            rows = [(r, ref.bf16(row * np.float32(1 + r / 8))) for r in owners]
+            mine.append(ref.railed(rows, self.rank, 2, HIDDEN))
+        self.same(sums, np.array(mine).reshape(-1, HIDDEN), "railed sums")
+        self.close(ep)
+
     def test_masked_rank_is_left_out(self):
         with self.assertRaises(tern.BadState):
             self.ep.ll_mask()  # not opened with ll_mask

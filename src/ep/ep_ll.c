@@ -127,6 +127,16 @@ void terni_ll_far(const struct tern_ep *ep, uint32_t lane, struct ll_far *far)
     far->num_near = domain_ranks;
     far->slots = l->ll.out_slots;
     far->recycles = l->ll.recycles;
+    if (ep->shape.ll_rail) {
+        far->rail.num_domains = ep->shape.num_domains;
+        far->rail.domain = (uint32_t)(ep->comm->rank / domain_ranks);
+        far->rail.tail_bytes = (uint32_t)l->ll.tail_bytes;
+        far->rail.messages = l->ll.messages;
+        far->rail.domain_bytes = l->ll.domain_bytes;
+        far->rail.words = l->ll.message_words;
+        far->rail.parts = l->ll.part_place;
+        far->rail.tails = (int32_t *)(own + l->ll.tails);
+    }
 }
 
 uint32_t terni_ll_phases(uint32_t phase)

@@ -8,7 +8,7 @@
 #include "kernels/kernels.h"
 
 /* By compression: by bulk copies, the same with masks, and without bulk copies; across domains, where kernels
- * have masks in any case, by bulk copies and without. */
+ * have masks in any case, by bulk copies and without; railed, where they have none, likewise. */
 static const int kernels[][3] = {
     {TERN_KERNEL_ll_combine_bulk, TERN_KERNEL_ll_combine_mask_bulk, TERN_KERNEL_ll_combine_plain},
     {TERN_KERNEL_ll_combine_fp8_bulk, TERN_KERNEL_ll_combine_fp8_mask_bulk, TERN_KERNEL_ll_combine_fp8_plain},
@@ -18,6 +18,11 @@ static const int inter_kernels[][2] = {
     {TERN_KERNEL_ll_combine_inter_bulk, TERN_KERNEL_ll_combine_inter_plain},
     {TERN_KERNEL_ll_combine_fp8_inter_bulk, TERN_KERNEL_ll_combine_fp8_inter_plain},
     {TERN_KERNEL_ll_combine_log10_inter_bulk, TERN_KERNEL_ll_combine_log10_inter_plain}};
+
+static const int rail_kernels[][2] = {
+    {TERN_KERNEL_ll_combine_rail_bulk, TERN_KERNEL_ll_combine_rail_plain},
+    {TERN_KERNEL_ll_combine_fp8_rail_bulk, TERN_KERNEL_ll_combine_fp8_rail_plain},
+    {TERN_KERNEL_ll_combine_log10_rail_bulk, TERN_KERNEL_ll_combine_log10_rail_plain}};
 
 static enum tern_status check_input(const struct tern_ll_combine_args *a)
 {
@@ -114,9 +119,11 @@ static enum tern_status launch(struct tern_ep *ep, const struct tern_ll_combine_
     if (ep->shape.num_domains > 1) {
         terni_ll_far(ep, a->lane, &k.far);
         k.c = *c;
-        what.bulk = inter_kernels[c->compression][0];
-        what.plain = inter_kernels[c->compression][1];
-        what.num_sms = blocks_with_slots(ep, a->num_sms);
+        int is_railed = ep->shape.ll_rail && c->summed; /* else no rank but home knows the weights */
+        const int *pair = is_railed ? rail_kernels[c->compression] : inter_kernels[c->compression];
+        what.bulk = pair[0];
+        what.plain = pair[1];
+        what.num_sms = is_railed ? a->num_sms : blocks_with_slots(ep, a->num_sms);
         what.args = &k;
         what.args_bytes = sizeof(k);
     } else {

@@ -155,8 +155,9 @@ static enum tern_status launch(struct tern_ep *ep, const struct tern_ll_dispatch
     if (ep->shape.num_domains > 1) {
         terni_ll_far(ep, a->lane, &k.far);
         k.d = *d;
-        what.bulk = TERN_KERNEL_ll_dispatch_inter_bulk;
-        what.plain = TERN_KERNEL_ll_dispatch_inter_plain;
+        int is_railed = ep->shape.ll_rail != 0;
+        what.bulk = is_railed ? TERN_KERNEL_ll_dispatch_rail_bulk : TERN_KERNEL_ll_dispatch_inter_bulk;
+        what.plain = is_railed ? TERN_KERNEL_ll_dispatch_rail_plain : TERN_KERNEL_ll_dispatch_inter_plain;
         what.args = &k;
         what.args_bytes = sizeof(k);
     } else {

@@ -24,7 +24,7 @@
 /* What every rank must agree on, as it travels. */
 struct ep_card {
     uint32_t num_experts, max_topk, max_tokens, max_row_bytes, max_routes, num_sms, timeout_ms, transfer;
-    uint32_t copy_engine, ll_tokens, ll_hidden, ll_lanes, ll_mask;
+    uint32_t copy_engine, ll_tokens, ll_hidden, ll_lanes, ll_mask, ll_rail;
     uint32_t domain_ranks, net_queues, transport;
     uint64_t net_ring_bytes, limits_out, staging_bytes;
     uint64_t message_bytes;
@@ -49,6 +49,7 @@ static struct ep_card card_of(const struct ep_shape *s)
     c.ll_hidden = s->ll_hidden;
     c.ll_lanes = s->ll_lanes;
     c.ll_mask = s->ll_mask;
+    c.ll_rail = s->ll_rail;
     c.domain_ranks = s->domain_ranks;
     c.net_queues = s->net_queues;
     c.transport = s->transport;
@@ -83,6 +84,7 @@ static enum tern_status compare_cards(const struct ep_card *mine, const struct e
     TERN_TRY(compare_field(rank, "ll_hidden", mine->ll_hidden, theirs->ll_hidden));
     TERN_TRY(compare_field(rank, "ll_lanes", mine->ll_lanes, theirs->ll_lanes));
     TERN_TRY(compare_field(rank, "ll_mask", mine->ll_mask, theirs->ll_mask));
+    TERN_TRY(compare_field(rank, "ll_rail", mine->ll_rail, theirs->ll_rail));
     TERN_TRY(compare_field(rank, "domain_ranks", mine->domain_ranks, theirs->domain_ranks));
     TERN_TRY(compare_field(rank, "net_queues", mine->net_queues, theirs->net_queues));
     TERN_TRY(compare_field(rank, "transport", mine->transport, theirs->transport));

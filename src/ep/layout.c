@@ -2,43 +2,31 @@
  *
  * See layout.h. All sizes are 64-bit; the limits below keep row numbers in 31 bits, which is what kernels
  * index with, and every product in 64. */
-#include "ep/layout.h"
+#include "ep/layout_parts.h"
 
 #include <string.h>
 
 #include "ep/ep_rail.h"
 #include "ep/tuning.h"
 #include "kernels/inter_args.h"
-#include "kernels/kernels.h"
-#include "kernels/ll_far_args.h"
+#include "kernels/ll_args.h"
 #include "pgas/pgas.h"
 
 enum {
-    ALIGNMENT = 256, /* of every array: whole cache lines and DMA granules */
     MAX_EXPERTS = 1 << 14,
     MAX_TOKENS = 1 << 24,
-    MAX_ROW_BYTES = 1 << 20,
     MAX_ROUTES = 1 << 10,
     MAX_ALIGNMENT = 1 << 16,
     DEFAULT_ROUTES = 4,
     DEFAULT_SMS = 24,
-    MAX_LL_TOKENS = 1 << 13,
-    MAX_LANES = 64,
-    DEFAULT_LANES = 2,
     DEFAULT_QUEUES = 8, /* to a rail peer; no more than MOST_QUEUES to all, if one to each is less */
     MOST_QUEUES = 40,
     DEFAULT_RING_BYTES =
         4 << 20,    /* to a rail peer, one way, or four chunks for each stream if that is more */
     LEAST_RING = 4, /* messages that a ring of a stream has room for */
     USUAL_RING = 8,
-    LEAST_MESSAGES = 4, /* that a stream carries in an operation that is full */
-    LEAST_CHUNK = 256,
-    /* Rows of a low-latency combine on their way to other domains: one for each warp that there can be, or
-     * for those of one block. */
-    MOST_OUT_SLOTS = EP_MAX_BLOCKS * TERN_THREADS_ll_combine_plain / 32,
-    FEWEST_OUT_SLOTS = TERN_THREADS_ll_combine_plain / 32
+    LEAST_MESSAGES = 4 /* that a stream carries in an operation that is full */
 };
-static const uint64_t max_row_count = (1ull << 31) - 1;
 
 /* Staging for one operation with every optional output, each column's rows 16-byte aligned. */
 static uint64_t worst_staging(const struct ep_shape *s)
@@ -62,38 +50,6 @@ static enum tern_status init_routes(const struct tern_ep_config *config, struct 
     s->max_routes = config->max_routes ? config->max_routes : DEFAULT_ROUTES;
     return TERN_OK;
 }
-
-static enum tern_status init_low_latency(const struct tern_ep_config *config, struct ep_shape *s)
-{
-    if (config->ll_tokens == 0) {
-        TERN_TRY(terni_check_range("ll_hidden without ll_tokens", config->ll_hidden, 0, 0));
-        TERN_TRY(terni_check_range("ll_mask without ll_tokens", config->ll_mask, 0, 0));
-        return terni_check_range("ll_lanes without ll_tokens", config->ll_lanes, 0, 0);
-    }
-    TERN_TRY(terni_check_range("ll_tokens", config->ll_tokens, 1, MAX_LL_TOKENS));
-    TERN_TRY(terni_check_range("ll_hidden", config->ll_hidden, 8, MAX_ROW_BYTES / 2));
-    if (config->ll_hidden % 8 != 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "ll_hidden is %u; it must be a multiple of 8",
-                         config->ll_hidden);
-    }
-    TERN_TRY(terni_check_range("ll_lanes", config->ll_lanes, 0, MAX_LANES));
-    TERN_TRY(terni_check_range("ll_mask", config->ll_mask, 0, 1));
-    TERN_TRY(terni_check_range("max_topk with low latency", s->max_topk, 1, LL_MAX_TOPK));
-    uint64_t rows = (uint64_t)s->num_experts * config->ll_tokens;
-    if (rows > max_row_count) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT,
-                         "%u experts x %u ll_tokens are %llu rows; one rank can hold %llu", s->num_experts,
-                         config->ll_tokens, (unsigned long long)rows, (unsigned long long)max_row_count);
-    }
-    s->ll_tokens = config->ll_tokens;
-    s->ll_hidden = config->ll_hidden;
-    s->ll_lanes = config->ll_lanes ? config->ll_lanes : DEFAULT_LANES;
-    s->ll_mask = config->ll_mask;
-    return TERN_OK;
-}
-
-static uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static uint64_t longest_message(const struct ep_shape *s)
 {
@@ -151,6 +107,7 @@ static enum tern_status init_domains(const struct tern_ep_config *config, uint32
     s->num_domains = s->num_ranks / s->domain_ranks;
     s->domain_experts = s->num_experts / s->num_domains;
     if (s->num_domains == 1) {
+        s->ll_rail = 0;
         return TERN_OK; /* no network */
     }
     if (config->copy_engine) {
@@ -197,11 +154,11 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     s.transfer = config->transfer;
     s.copy_engine = config->copy_engine;
     s.max_rows = (uint64_t)s.num_ranks * s.max_tokens;
-    if (s.max_rows * s.max_topk > max_row_count) {
+    if (s.max_rows * s.max_topk > MAX_ROWS) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
                          "%u ranks x %u tokens x %u choices are %llu rows; one rank can hold %llu",
                          s.num_ranks, s.max_tokens, s.max_topk, (unsigned long long)(s.max_rows * s.max_topk),
-                         (unsigned long long)max_row_count);
+                         (unsigned long long)MAX_ROWS);
     }
     if (config->staging_bytes == TERN_STAGING_NONE || s.max_routes == 0) {
         s.staging_bytes = 0;
@@ -211,17 +168,10 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
         TERN_TRY(terni_check_range("staging_bytes", config->staging_bytes, 1, 1ull << 46));
         s.staging_bytes = align_up(config->staging_bytes, ALIGNMENT);
     }
-    TERN_TRY(init_low_latency(config, &s));
+    TERN_TRY(terni_shape_init_ll(config, &s));
     TERN_TRY(init_domains(config, domain_ranks, &s));
     *shape = s;
     return TERN_OK;
-}
-
-static uint64_t take(uint64_t *cursor, uint64_t bytes)
-{
-    uint64_t at = *cursor;
-    *cursor = align_up(at + bytes, ALIGNMENT);
-    return at;
 }
 
 static void layout_route(const struct ep_shape *s, struct route_layout *l)
@@ -287,134 +237,6 @@ static void layout_route_host(const struct ep_shape *s, struct route_host_layout
     l->bytes = at;
 }
 
-uint32_t terni_ll_header_bytes(uint32_t topk)
-{
-    return (uint32_t)align_up((LL_HEADER_IDS + 3ull * topk) * sizeof(int32_t), 16);
-}
-
-uint32_t terni_ll_scale_bytes(uint32_t cast, uint32_t hidden)
-{
-    uint32_t blocks = (hidden + TERN_FP8_BLOCK - 1) / TERN_FP8_BLOCK;
-    return cast == TERN_CAST_NONE ? 0 : cast == TERN_CAST_FP8_UE8M0 ? (blocks + 3) / 4 * 4 : blocks * 4;
-}
-
-uint32_t terni_ll_row_bytes(uint32_t topk, uint32_t hidden)
-{
-    uint64_t cast = align_up(hidden, 16) + align_up(terni_ll_scale_bytes(TERN_CAST_FP8, hidden), 16);
-    return terni_ll_header_bytes(topk) + (uint32_t)larger(2ull * hidden, cast);
-}
-
-uint32_t terni_ll_sent_bytes(uint32_t compression, uint32_t hidden)
-{
-    uint32_t blocks = (hidden + TERN_FP8_BLOCK - 1) / TERN_FP8_BLOCK;
-    return compression == TERN_LL_PLAIN
-               ? 2 * hidden
-               : (uint32_t)align_up(blocks * (compression == TERN_LL_FP8 ? 132 : 164), 16);
-}
-
-uint32_t terni_ll_place_offset(const struct ep_shape *s)
-{
-    uint64_t far = s->num_domains > 1 ? s->num_ranks + s->num_experts + 2ull : 0; /* where rows begin */
-    return (uint32_t)((s->num_experts + (1ull + LL_STAGES) * s->num_ranks + far) * sizeof(uint32_t));
-}
-
-uint32_t terni_ll_stage_offset(const struct ep_shape *s)
-{
-    uint64_t order = s->num_domains > 1 ? s->num_experts + 2ull * s->num_ranks + 1 : 0;
-    uint64_t places = s->num_experts + s->num_ranks + s->experts_a_rank + 2ull + order;
-    return (uint32_t)align_up(terni_ll_place_offset(s) + places * sizeof(uint32_t), 128);
-}
-
-uint32_t terni_ll_shared_bytes(const struct ep_shape *s, uint32_t row_bytes)
-{
-    return (uint32_t)align_up(terni_ll_stage_offset(s) + (uint64_t)LL_STAGES * row_bytes, 16);
-}
-
-uint32_t terni_ll_watch_bytes(const struct ep_shape *s)
-{
-    return s->num_ranks * (uint32_t)(sizeof(uint64_t) + sizeof(uint32_t));
-}
-
-static uint32_t between(uint64_t value, uint32_t low, uint32_t high)
-{
-    return value < low ? low : value > high ? high : (uint32_t)value;
-}
-
-struct ll_room terni_ll_chunk_room(const struct ep_shape *s, const struct ll_depth *d, uint32_t row_bytes)
-{
-    uint32_t watch = terni_ll_watch_bytes(s);
-    uint64_t a_warp = (d->shared_bytes > watch ? d->shared_bytes - watch : 0) / d->warps;
-    struct ll_room room;
-    room.stage_bytes = d->chunk_bytes;
-    while (room.stage_bytes > LEAST_CHUNK && a_warp < 2 * (room.stage_bytes + sizeof(uint64_t))) {
-        room.stage_bytes /= 2;
-    }
-    uint32_t chunks = (row_bytes + room.stage_bytes - 1) / room.stage_bytes;
-    room.stages = between(a_warp / (room.stage_bytes + sizeof(uint64_t)), 2, d->most_chunks);
-    room.stages = chunks < room.stages ? chunks : room.stages;
-    room.words_offset = d->warps * room.stages * room.stage_bytes;
-    room.bytes = room.words_offset + d->warps * room.stages * (uint32_t)sizeof(uint64_t);
-    return room;
-}
-
-struct ll_room terni_ll_row_room(const struct ep_shape *s, const struct ll_depth *d, uint32_t sent_bytes)
-{
-    uint32_t words = LL_MAKE_STAGES * (uint32_t)sizeof(uint32_t),
-             beside = terni_ll_watch_bytes(s) + words + 128;
-    uint64_t all = d->shared_bytes > beside ? d->shared_bytes - beside : 0;
-    struct ll_room room;
-    room.stage_bytes = (uint32_t)align_up(sent_bytes, 128);
-    words = LL_MAKE_WORDS * (uint32_t)sizeof(uint32_t);
-    room.stages = between(all / (room.stage_bytes + words), 1, d->most_rows);
-    room.words_offset = room.stages * room.stage_bytes;
-    room.bytes = (uint32_t)align_up(
-        room.words_offset + LL_MAKE_STAGES * sizeof(uint32_t) + (uint64_t)room.stages * words, 8);
-    return room;
-}
-
-/* Rows of a combine that an out-box has room for, however many there may be. */
-static uint32_t most_out_slots(const struct ep_shape *s, uint64_t row_bytes)
-{
-    uint64_t given = s->net_ring_bytes * (s->num_domains - 1) / row_bytes;
-    return s->limits_out ? between(given, FEWEST_OUT_SLOTS, MOST_OUT_SLOTS) : MOST_OUT_SLOTS;
-}
-
-static void layout_lane(const struct ep_shape *s, struct ll_layout *l)
-{
-    uint64_t tokens = s->ll_tokens, rows = s->num_ranks * tokens, choices = tokens * s->max_topk;
-    uint64_t places = s->num_domains > 1 ? 2 * choices : choices; /* any choice may be of a far rank */
-    uint64_t here = lesser(s->max_topk, s->experts_a_rank), far = s->num_ranks - s->domain_ranks, at = 0;
-    _Static_assert(MAX_LL_TOKENS < 1 << 16, "an entry word has 16 bits for the tokens of an expert");
-    l->entry_words = LL_ENTRY_WORDS(s->experts_a_rank) + (far > 0);
-    l->entry_bytes = align_up(s->num_ranks * l->entry_words * sizeof(uint64_t), ALIGNMENT);
-    l->arrival_bytes = align_up(larger(rows, places) * sizeof(uint64_t), ALIGNMENT);
-    l->row_stride = terni_ll_row_bytes(s->max_topk, s->ll_hidden);
-    /* Short rows are longer compressed: blocks are whole. */
-    l->home_stride = larger(2ull * s->ll_hidden, terni_ll_sent_bytes(TERN_LL_LOG10, s->ll_hidden));
-    l->buffer_bytes = align_up(larger(rows * l->row_stride, places * l->home_stride), ALIGNMENT);
-    if (far > 0 && s->ll_lanes > 0) {
-        uint64_t away = far * tokens * here; /* rows of a combine, at most */
-        l->out_slots = between(away, 1, most_out_slots(s, l->home_stride));
-        l->recycles = l->out_slots < away;
-        uint64_t out = tokens * lesser(s->max_topk, far); /* of a dispatch: a token, to each once */
-        l->rows_out_bytes = align_up(larger(out * l->row_stride, l->out_slots * l->home_stride), ALIGNMENT);
-        l->rank_chunks = (s->ll_tokens + LL_CHUNK - 1) / LL_CHUNK;
-        uint64_t chunks = larger(s->num_ranks * l->rank_chunks, away / LL_CHUNK + s->num_ranks);
-        l->chunk_bytes = align_up(chunks * sizeof(uint64_t), ALIGNMENT);
-    }
-    l->ids = take(&at, choices * sizeof(int32_t));
-    l->totals = take(&at, LL_TOTALS * sizeof(int32_t));
-    l->plan = take(&at, rows * (LL_PLAN_ROWS + 2ull * s->max_topk) * sizeof(int32_t));
-    l->pushes = take(&at, rows * here * sizeof(struct ll_push));
-    l->numbers = take(&at, far > 0 ? choices * sizeof(int32_t) : 0);
-    l->places = take(&at, far > 0 ? s->num_experts * sizeof(uint32_t) : 0);
-    l->homes = take(&at, far > 0 ? s->num_ranks * sizeof(struct ll_far_home) : 0);
-    l->bytes = at;
-    l->wait_bytes = align_up(s->num_ranks * sizeof(uint64_t), ALIGNMENT);
-    l->verdict_bytes =
-        s->ll_mask ? align_up(s->num_ranks * sizeof(uint64_t), ALIGNMENT) + l->arrival_bytes : 0;
-}
-
 void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
 {
     struct ep_layout l;
@@ -430,7 +252,7 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     l.counts =
         take(&at, 2ull * s->num_ranks * (s->domain_ranks + (uint64_t)s->domain_experts) * sizeof(uint64_t));
     l.pieces = take(&at, (uint64_t)s->num_ranks * EP_MAX_PIECES * sizeof(uint64_t));
-    layout_lane(s, &l.ll);
+    terni_layout_lane(s, &l.ll);
     l.ll_entries = take(&at, s->ll_lanes * 2 * l.ll.entry_bytes);
     l.ll_arrivals = take(&at, s->ll_lanes * 2 * l.ll.arrival_bytes);
     l.ll_heard = take(&at, s->ll_mask * s->num_ranks * sizeof(uint64_t));

@@ -17,6 +17,7 @@ struct ep_shape {
     uint64_t max_rows;                       /* rank layout */
     uint32_t ll_tokens, ll_hidden, ll_lanes; /* low latency; all 0: none */
     uint32_t ll_mask;
+    uint32_t ll_rail; /* one network copy a (token, domain); 0 in one domain */
     uint32_t domain_ranks, num_domains, domain_experts; /* of one: all ranks, 1, all experts */
     uint32_t transport, net_queues;                     /* to other domains */
     uint64_t net_ring_bytes;
@@ -46,6 +47,10 @@ struct ll_layout {
     uint64_t chunk_bytes;               /* of the counters of all, in device memory */
     uint64_t ids, totals, plan, pushes; /* from the start of the lane's device memory */
     uint64_t numbers, places, homes;    /* likewise, of far ranks */
+    uint64_t tails;                     /* likewise, railed, with the next five */
+    uint64_t tail_bytes;                /* of a message */
+    uint64_t messages, domain_bytes;    /* in a copy of the buffer: where they begin; of one domain's */
+    uint64_t message_words, part_place; /* the first of each, behind those that there are else */
     uint64_t bytes;
     uint64_t wait_bytes, verdict_bytes; /* of what a reset zeroes */
 };

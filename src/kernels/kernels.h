@@ -45,6 +45,8 @@
     X(ll_dispatch_plain, struct ll_dispatch_args, 512)                                                       \
     X(ll_dispatch_inter_bulk, struct ll_dispatch_inter_args, 384)                                            \
     X(ll_dispatch_inter_plain, struct ll_dispatch_inter_args, 384)                                           \
+    X(ll_dispatch_rail_bulk, struct ll_dispatch_inter_args, 384)                                             \
+    X(ll_dispatch_rail_plain, struct ll_dispatch_inter_args, 384)                                            \
     X(ll_combine_bulk, struct ll_combine_args, 512)                                                          \
     X(ll_combine_mask_bulk, struct ll_combine_args, 512)                                                     \
     X(ll_combine_plain, struct ll_combine_args, 512)                                                         \
@@ -59,7 +61,13 @@
     X(ll_combine_fp8_inter_bulk, struct ll_combine_inter_args, 384)                                          \
     X(ll_combine_fp8_inter_plain, struct ll_combine_inter_args, 384)                                         \
     X(ll_combine_log10_inter_bulk, struct ll_combine_inter_args, 384)                                        \
-    X(ll_combine_log10_inter_plain, struct ll_combine_inter_args, 384)
+    X(ll_combine_log10_inter_plain, struct ll_combine_inter_args, 384)                                       \
+    X(ll_combine_rail_bulk, struct ll_combine_inter_args, 384)                                               \
+    X(ll_combine_rail_plain, struct ll_combine_inter_args, 384)                                              \
+    X(ll_combine_fp8_rail_bulk, struct ll_combine_inter_args, 384)                                           \
+    X(ll_combine_fp8_rail_plain, struct ll_combine_inter_args, 384)                                          \
+    X(ll_combine_log10_rail_bulk, struct ll_combine_inter_args, 384)                                         \
+    X(ll_combine_log10_rail_plain, struct ll_combine_inter_args, 384)
 
 #define TERN_KERNEL_LIST(X) TERN_C_KERNEL_LIST(X) TERN_LL_KERNEL_LIST(X)
 

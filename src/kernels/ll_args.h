@@ -6,10 +6,11 @@
  * A lane is one place for a batch: its words and buffers in every rank's window, in two copies of which an
  * operation takes the one of its epoch's parity, and this rank's own memory of what it received. Two copies
  * are enough: a rank sends in epoch e + 1 only after it saw every rank enter e, which each did after it had
- * finished e - 1.
+ * finished e - 1. Railed, a rank also hands on what others have sent; for whom it is waits for that in the
+ * same epoch, so that nobody has finished it before.
  *
  *   entries[2][R][2 + L/2] tagged words from rank s: signature; dispatch also rows, choices an expert, and
- *                          if there are far ranks one more, for them
+ *                          if there are far ranks one more, for them, and railed two
  *   arrivals[2][R * T]     the epoch, halves exchanged. Dispatch, [s][j]: row j of rank s is in the buffer,
  *                          with some that follow if the rank is far (ll_far_args.h)
  *           [2][T * K]     combine, [t][k]: so is the row that stands for choice k of token t; behind them
@@ -33,8 +34,10 @@ enum { LL_MAKE_MADE, LL_MAKE_FREED, LL_MAKE_WORDS };
 enum { LL_TOTAL_ROWS, LL_TOTAL_PUSHES, LL_TOTAL_AWAY, LL_TOTALS };
 enum { LL_MASK_CLEAR, LL_MASK_SET, LL_MASK_GET }; /* what the ll_mask kernel does */
 
-/* Header of a row on its way, in 32-bit words: token, then K expert ids, K slots and K weights. */
+/* Header of a row on its way, in 32-bit words: token, then K expert ids, K slots and K weights; railed, the
+ * number of the message that brought it, else nothing that anybody reads. */
 enum { LL_HEADER_TOKEN, LL_HEADER_IDS };
+#define LL_HEADER_MESSAGE(topk) (LL_HEADER_IDS + 3u * (topk))
 
 /* Beside the totals, device memory of one rank's lane: only its kernels touch it, in stream order. */
 struct ll_state {
@@ -54,7 +57,8 @@ struct ll_push {
     int32_t reserved;
 };
 
-/* A received row in 32-bit words: rank, token, K rows of the slab (-1: not here), K weights. */
+/* A received row in 32-bit words: rank, token (railed, its place there), K rows of the slab (-1: not here), K
+ * weights. */
 enum { LL_PLAN_RANK, LL_PLAN_TOKEN, LL_PLAN_ROWS };
 
 /* What this rank knows of another, in device memory. */

@@ -3,7 +3,7 @@
  * Low-latency combine, at home: which rows a token awaits, where they lie and by which word they come. A near
  * rank's row has the place of its token's choice. A far rank's has one among all that this rank gives to
  * other domains, as its dispatch has noted; there the word of the first row of a chunk, and the verdict on
- * it, stand for all (ll_far_args.h). */
+ * it, stand for all (ll_far_args.h). Railed, one row comes for all choices in a domain. */
 #ifndef TERN_LL_AWAITED_H
 #define TERN_LL_AWAITED_H
 
@@ -26,6 +26,13 @@ TERN_DEVICE void ll_find_awaited(const struct ll_combine_args *p, uint32_t c, in
     const struct ll_far *far = ll_far_of(&p->f);
     a->place = c;
     a->slot = 0;
+    if (LL_WITH_RAIL) {
+        if (id >= 0 && ll_is_far(&p->f, rank)) {
+            a->place = (uint32_t)far->near_places + far->places[ll_domain_of(&p->f, (uint32_t)rank)];
+            a->slot = (uint32_t)far->numbers[c];
+        }
+        return;
+    }
     if (id >= 0 && ll_is_far(&p->f, rank)) {
         uint32_t first = far->places[p->summed ? (uint32_t)rank : (uint32_t)rank * p->experts_a_rank];
         a->place = (uint32_t)far->near_places + first;
@@ -69,6 +76,9 @@ TERN_DEVICE int ll_await_rows(const struct ll_combine_args *p, uint64_t epoch, u
     int32_t rank = id >= 0 ? id / (int32_t)p->experts_a_rank : -1;
     uint32_t data;
     int end = LL_HERE;
+    if (LL_WITH_RAIL && id >= 0 && ll_is_far(&p->f, rank)) { /* all rows of a domain come as its relay's */
+        rank = ll_on_rail(&p->f, (int)ll_domain_of(&p->f, (uint32_t)rank), p->f.rank);
+    }
     a->source = TERN_FFS(match_any_u32((uint32_t)(p->summed ? rank : id))) - 1;
     a->present = id >= 0 && (!p->summed || a->source == lane());
     a->weight = a->present && !p->summed ? p->weights[c] : 1.0f;
@@ -79,9 +89,10 @@ TERN_DEVICE int ll_await_rows(const struct ll_combine_args *p, uint64_t epoch, u
     if (a->owner >= 0) {
         end = ll_gone(&p->f, &p->lane, rank) == LL_KNOWN
                   ? LL_LOST
-                  : ll_await(&p->f, &p->lane, epoch, begin, OP_AWAIT_DONE, rank,
-                             ll_arrival(&p->lane, p->f.own, epoch, LL_WITH_FAR ? ll_awaited_word(a) : c),
-                             &data);
+                  : ll_await_by(&p->f, &p->lane, epoch, begin, OP_AWAIT_DONE,
+                                LL_WITH_RAIL && ll_is_far(&p->f, rank), rank,
+                                ll_arrival(&p->lane, p->f.own, epoch, LL_WITH_FAR ? ll_awaited_word(a) : c),
+                                &data);
     }
     if (TERN_RARE(!warp_all(end == LL_HERE))) {
         if (!ll_has_masks(&p->lane) || warp_any(end == LL_ABANDON)) {

@@ -87,8 +87,11 @@ TERN_DEVICE void ll_put_entry(const struct op_frame *f, const struct ll_lane *l,
 {
     const struct tern_net *net = &ll_far_of(f)->net;
     uint64_t *own = ll_entry(l, f->own, epoch, f->rank);
+    /* Not the queue of the first rows or messages (`turn` of their ll_put_rows), which leave at the same
+     * time. */
+    uint32_t queue = ((uint32_t)d + net->num_queues / 2) % net->num_queues;
     /* Pairs with the acquire in ll_await: the others are here when the first is. */
-    int status = route_put_signal(net, group_of(GROUP_WARP), d, (uint32_t)d % net->num_queues, own + 1,
+    int status = route_put_signal(net, group_of(GROUP_WARP), d, queue, own + 1,
                                   ll_entry_out(f, l, epoch, d) + 1, (words - 1) * sizeof(*own), own,
                                   sizeof(*own), TERN_SIGNAL_SET, op_tagged(epoch, data), 0);
     if (lane() == 0) {

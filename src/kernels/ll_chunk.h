@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Low latency across domains: rows for one far rank leave in chunks (ll_far_args.h), whichever warps have
- * them. Whoever has put a row into the out-box counts it, and who finds that it was the chunk's last one puts
- * the chunk. So nobody waits for anybody. Each knows of how many rows the chunk is.
+ * Low latency across domains: rows for one far rank, or railed for one domain, leave in chunks
+ * (ll_far_args.h), whichever warps have them. Whoever has put a row into the out-box counts it, and who finds
+ * that it was the chunk's last one puts the chunk. So nobody waits for anybody. Each knows of how many rows
+ * the chunk is. Rows that warps make by pieces, railed sums (ll_gather.h), are counted by pieces.
  *
  * Counters are never cleared. Each row first raises its counter to no rows of this epoch, and then adds one:
  * both are atomic and by one thread, so that its addition finds this epoch's number whatever the word held
- * before, and a later raise finds no less. Kernels of a lane that send run one after another, with epochs
+ * before, and a later raise finds no less. Kernels of a lane that count run one after another, with epochs
  * that rise, and no counter of an operation is touched when the next one begins; so dispatch and combine have
  * the same words, each in an order of its own. What an operation left incomplete, since this rank was evicted
  * in its middle or the far rank masked, thus means nothing in the next. A reset zeroes the counters with the
@@ -40,8 +41,8 @@ TERN_DEVICE void ll_open_chunk(uint64_t *count, uint64_t epoch)
     }
 }
 
-/* One warp, whose row is in the out-box. 1: so are now all `rows` of the chunk, and all lanes may read
- * them. */
+/* One warp, whose row is in the out-box. 1: so are now all `rows` of the chunk, or all pieces, and all lanes
+ * may read them. */
 TERN_DEVICE int ll_count_row(uint64_t *count, uint32_t rows)
 {
     uint64_t before = 0;

@@ -14,6 +14,7 @@
 #define TERN_LL_COMBINE_BODY_H
 
 #include "kernels/ll_awaited.h"
+#include "kernels/ll_gather.h"
 #include "kernels/ll_make.h"
 #include "kernels/ll_pipe.h"
 
@@ -99,47 +100,6 @@ TERN_DEVICE int ll_await_entries(const struct ll_combine_args *p, uint64_t epoch
     return warp_all(ok);
 }
 
-/* A row at home, of which a lane has loaded its channels. */
-struct ll_loaded {
-    struct vec16 v[LL_SUM_VECS];
-    struct ll_coded coded;
-};
-
-/* One lane: its channels of the LL_SUM from `begin` on. */
-TERN_DEVICE void ll_load_home(const struct ll_combine_args *p, struct ll_loaded *l, const char *row,
-                              uint32_t begin, const int codec)
-{
-    uint32_t block = (begin + ll_lane_at()) / 256;
-    if (codec == LL_PLAIN) {
-        ll_load_vecs(l->v, row + begin, p->row_bytes - begin, codec);
-    } else if (block < p->blocks) {
-        l->coded = ll_fetch(row, p->blocks, block, codec);
-    }
-}
-
-/* A block's last channels may be past the row's end; nobody stores their sums. Rows that are sums already
- * have weight 1. */
-TERN_DEVICE void ll_add_home(const struct ll_combine_args *p, float sum[][8], const struct ll_loaded *l,
-                             uint32_t begin, float weight, const int codec)
-{
-    if (codec == LL_PLAIN) {
-        ll_add_vecs(sum, l->v, weight);
-        return;
-    }
-    if ((begin + ll_lane_at()) / 256 >= p->blocks) {
-        return;
-    }
-    TERN_UNROLL
-    for (int q = 0; q < LL_SUM_VECS; q++) {
-        float y[8];
-        ll_decode(y, &l->coded, q, codec);
-        TERN_UNROLL
-        for (int i = 0; i < 8; i++) {
-            sum[q][i] += weight * y[i];
-        }
-    }
-}
-
 /* One warp: the LL_SUM of token t from `begin` on, of the rows that are present. */
 TERN_DEVICE void ll_add_token(const struct ll_combine_args *p, uint64_t epoch, uint32_t t, uint32_t begin,
                               const struct ll_awaited *a, const int codec)
@@ -192,7 +152,8 @@ TERN_DEVICE void ll_combine_receive(const struct ll_combine_args *p, uint64_t ep
     uint32_t pieces = (p->row_bytes + LL_SUM - 1) / LL_SUM;
     uint32_t units = p->num_tokens * pieces;
     uint64_t begin = ll_begin(&p->lane);
-    int ok = !ll_is_speaker() || ll_await_entries(p, epoch, begin);
+    int ok = !LL_WITH_RAIL || ll_gather(p, epoch, begin, ll_turn(), codec);
+    ok = ok && (!ll_is_speaker() || ll_await_entries(p, epoch, begin));
     for (uint32_t u = (uint32_t)(ll_turn() * nblk() + bid()); ok && u < units;
          u += (uint32_t)(nblk() * nwarps())) {
         struct ll_awaited a;

@@ -129,12 +129,18 @@ TERN_DEVICE int ll_place(const struct ll_receiver *r)
     if (LL_WITH_FAR) {
         ll_order_choices(r);
     }
+    if (LL_WITH_RAIL) {
+        ll_count_messages(r);
+    }
     for (uint32_t s = (uint32_t)tid(); bid() == 0 && p->by_rank && s < ranks; s += (uint32_t)r->threads) {
         p->out_counts[s] = (int32_t)r->rows_before[s + 1];
     }
     sync_part(r->threads);
     if (warp() == 0) {
         ll_scan(r->slab_before, ll_experts_counted(p));
+        if (LL_WITH_RAIL) {
+            ll_scan(ll_messages(r), ll_far_of(&p->f)->rail.num_domains);
+        }
     }
     if (warp() == r->threads / 32 - 1) {
         if (LL_WITH_FAR) {

@@ -21,6 +21,11 @@
 #define LL_WITH_FAR 0
 #endif
 
+/* Nonzero in kernels of railed objects, which have no masks; combines of theirs are summed. */
+#ifndef LL_WITH_RAIL
+#define LL_WITH_RAIL 0
+#endif
+
 static_assert(offsetof(struct ll_dispatch_inter_args, d.f) == offsetof(struct ll_far_frame, f),
               "ll_far_of finds what is far from the frame of a dispatch");
 static_assert(offsetof(struct ll_combine_inter_args, c.f) == offsetof(struct ll_far_frame, f),
@@ -36,6 +41,24 @@ TERN_DEVICE const struct ll_far *ll_far_of(const struct op_frame *f)
 TERN_DEVICE int ll_is_far(const struct op_frame *f, int d)
 {
     return LL_WITH_FAR && (uint32_t)(d - ll_far_of(f)->first) >= (uint32_t)ll_far_of(f)->num_near;
+}
+
+/* Railed: the rank of domain e that has the place there that rank s has in its own. */
+TERN_DEVICE int ll_on_rail(const struct op_frame *f, int e, int s)
+{
+    int near = ll_far_of(f)->num_near;
+    return e * near + s % near;
+}
+
+/* Railed: the rank of this domain by which rows of far rank s come, and by which those for it go. */
+TERN_DEVICE int ll_relay_of(const struct op_frame *f, int s)
+{
+    return ll_far_of(f)->first + s % ll_far_of(f)->num_near;
+}
+
+TERN_DEVICE uint32_t ll_domain_of(const struct op_frame *f, uint32_t rank)
+{
+    return rank / (uint32_t)ll_far_of(f)->num_near;
 }
 
 /* What is rarely called. One copy of it is enough on the cpu machine; on GPUs a call would take a stack. */

@@ -22,12 +22,20 @@
  *
  * Device memory of the lane; the last three are a dispatch's notes for the combine that follows:
  *
- *   chunks[]                    the epoch, LL_CHUNK_BITS further up, and rows of a chunk in the out-box;
- *                               dispatch [R][rank_chunks]
+ *   chunks[]                    the epoch, LL_CHUNK_BITS further up, and rows of a chunk in the out-box,
+ *                               or pieces of them; dispatch [R][rank_chunks]
  *   numbers[T][K]               of this rank's tokens: the choice's number among those of its expert, or of
  *                               the token among those of its rank
  *   places[E]                   where the first of them lies at home; or [R]
- *   homes[R]                    of rows received from rank s */
+ *   homes[R]                    of rows received from rank s
+ *
+ * Railed, a row goes once to each domain, to the rank there that is on the source's rail, which has the
+ * source's place in its domain: a message, the row and behind it the row's slots at the ranks of that domain.
+ * There it is copied to the same place of each of them that a near source's row would have (ll_spread.h).
+ * Messages of a source for a domain have numbers, in the order of its tokens, and take the place of slots in
+ * all that is said above: out-boxes and chunks are by domain. So they do in a combine that is summed, of
+ * which a domain's rows for a token are added by that rank and go home as one (ll_gather.h): homes and
+ * places are by domain too, and numbers are messages'. Its rows come to places behind all that home has. */
 #ifndef TERN_LL_FAR_ARGS_H
 #define TERN_LL_FAR_ARGS_H
 
@@ -37,13 +45,25 @@
 /* Rows. Each put and each signal costs a NIC the same, whatever it carries; so rows of some KiB had better
  * share them, until a chunk takes about as long as the way. A chunk also waits for its last row, which on a
  * device with a block for each token is cast beside the others. Both ends know it: a power of two. */
-enum { LL_CHUNK = 8, LL_CHUNK_BITS = 8 };
+enum { LL_CHUNK = 8, LL_CHUNK_BITS = 16 };
 
 /* Rows of a combine for far rank s. */
 struct ll_far_home {
     uint32_t begin, rows; /* among all that leave, which is also where they lie in the out-box */
     uint32_t there;       /* the first one's place at s, behind near_places */
     uint32_t reserved;
+};
+
+/* What a railed object has beside that (docs/decisions/023-railed-low-latency.md). */
+struct ll_rail {
+    uint32_t num_domains, domain;  /* domain: this rank's */
+    uint32_t tail_bytes, reserved; /* behind a message's row: its slots, padded */
+    uint64_t messages;             /* in a copy of the buffer, of [domain] its rank on this rail, */
+    uint64_t domain_bytes;         /* so many bytes for each */
+    uint64_t words;                /* the first of their arrival words, [domain][source_rows] */
+    uint64_t parts; /* of a combine, [domain][source_rows][num_near]: place, and word, of the first row that
+                       this rank adds for others */
+    int32_t *tails; /* likewise, of a dispatch for the combine that follows: slots of each message */
 };
 
 struct ll_far {
@@ -58,6 +78,7 @@ struct ll_far {
     uint64_t near_places;     /* of a combine's rows at home, and their words: [T][K] for near ranks */
     int32_t first, num_near;  /* ranks of this one's domain: first, ..., first + num_near - 1 */
     uint32_t slots, recycles; /* recycles: a combine may have more rows to send than there are slots */
+    struct ll_rail rail;      /* zeros unless the object is railed */
 };
 
 struct ll_dispatch_inter_args {

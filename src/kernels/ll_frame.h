@@ -127,9 +127,25 @@ TERN_DEVICE void ll_stamp(const struct op_frame *f, const struct ll_lane *l, uin
     }
 }
 
+/* Railed: a far rank has not sent what its domain has for this one. If a rank of that domain is not even in,
+ * it is the one that is waited for. */
+TERN_DEVICE void ll_look_behind(const struct op_frame *f, const struct ll_lane *l, struct op_note *note)
+{
+    int first = ll_on_rail(f, (int)ll_domain_of(f, (uint32_t)note->peer), 0);
+    for (int s = first; s < first + ll_far_of(f)->num_near; s++) {
+        if (!op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, note->epoch, s)), note->epoch)) {
+            note->peer = s;
+            return;
+        }
+    }
+}
+
 /* The deadline of a wait has passed: the object's operations end, or the peer is masked. */
 TERN_DEVICE int ll_expire(const struct op_frame *f, const struct ll_lane *l, struct op_note *note)
 {
+    if (LL_WITH_RAIL && note->awaited == OP_AWAIT_DONE && ll_is_far(f, note->peer)) {
+        ll_look_behind(f, l, note);
+    }
     if (!op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, note->epoch, note->peer)), note->epoch)) {
         note->awaited = OP_AWAIT_READY; /* whose row is awaited is not even in */
     }
@@ -149,24 +165,33 @@ TERN_DEVICE int ll_expire(const struct op_frame *f, const struct ll_lane *l, str
     return LL_ABANDON;
 }
 
-/* Whether ranks both near and far have not entered the operation: then one of them waits for the other in the
- * one before, and knows better who is to blame. So who sees both waits an eighth longer for it to speak. */
-TERN_DEVICE int ll_is_torn(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch)
+/* How much longer than the deadline a wait across domains may take.
+ *
+ * If ranks both near and far have not entered the operation, one of them waits for the other in the one
+ * before, and knows better who is to blame. So who sees both waits an eighth longer for it to speak.
+ * Railed, any may wait there for any, which may itself be for a relay (ll_await_by): a quarter, if several
+ * have not. */
+TERN_DEVICE uint64_t ll_more_patience(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch,
+                                      int relayed)
 {
     int near = 0, far = 0;
     TERN_ROLLED
-    for (int s = 0; LL_WITH_FAR && s < f->num_ranks; s++) {
+    for (int s = 0; s < f->num_ranks; s++) {
         int is_in = op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, epoch, s)), epoch);
-        near |= !is_in && !ll_is_far(f, s);
-        far |= !is_in && ll_is_far(f, s);
+        near += !is_in && !ll_is_far(f, s);
+        far += !is_in && ll_is_far(f, s);
     }
-    return near && far;
+    if (ll_far_of(f)->rail.num_domains && near + far > 1) {
+        return f->timeout_ns / 4;
+    }
+    return relayed || (near && far) ? f->timeout_ns / 8 : 0;
 }
 
 /* Waits for a tagged word (OP_AWAIT_READY) or a row's word (OP_AWAIT_DONE) of rank `peer`: LL_HERE, LL_LOST
- * (leave the peer out), or LL_ABANDON (which is 0). */
-TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, uint64_t begin,
-                         int awaited, int peer, const uint64_t *word, uint32_t *data)
+ * (leave the peer out), or LL_ABANDON (which is 0). relayed: the peer only hands on, or adds, what others
+ * have sent it; it waits for them, and has an eighth of the deadline more to say so itself. */
+TERN_DEVICE int ll_await_by(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, uint64_t begin,
+                            int awaited, int relayed, int peer, const uint64_t *word, uint32_t *data)
 {
     struct ll_patience patience = {{0}, 0, 0, 0};
     int end = LL_HERE;
@@ -181,7 +206,7 @@ TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint
         struct op_note note = {OP_STATUS_TIMEOUT, awaited, peer, f->rank, epoch, epoch, seen >> 32, 0, 0, 0};
         int verdict = ll_patient(f, l, &patience, &note);
         if (LL_WITH_FAR && TERN_RARE(verdict == OP_EXPIRED) &&
-            note.elapsed_ns <= f->timeout_ns + f->timeout_ns / 8 && ll_is_torn(f, l, epoch)) {
+            note.elapsed_ns <= f->timeout_ns + ll_more_patience(f, l, epoch, relayed)) {
             continue;
         }
         if (TERN_RARE(verdict != OP_WAIT_ON)) {
@@ -194,6 +219,12 @@ TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint
         ll_note_wait(l, peer, begin);
     }
     return end;
+}
+
+TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, uint64_t begin,
+                         int awaited, int peer, const uint64_t *word, uint32_t *data)
+{
+    return ll_await_by(f, l, epoch, begin, awaited, 0, peer, word, data);
 }
 
 #endif

@@ -62,7 +62,7 @@ TERN_DEVICE struct ll_origin ll_origin_of(const struct ll_combine_args *p, uint3
     }
     const int32_t *plan = p->lane.plan + (uint64_t)number * (LL_PLAN_ROWS + 2 * p->topk);
     o.rank = plan[LL_PLAN_RANK];
-    o.index = plan[LL_PLAN_TOKEN] * (int32_t)p->topk;
+    o.index = LL_WITH_RAIL ? plan[LL_PLAN_TOKEN] : plan[LL_PLAN_TOKEN] * (int32_t)p->topk;
     if ((uint32_t)lane() < p->topk) {
         o.row = plan[LL_PLAN_ROWS + lane()];
         o.weight = bits_f32((uint32_t)plan[LL_PLAN_ROWS + p->topk + (uint32_t)lane()]);
@@ -116,23 +116,6 @@ TERN_DEVICE void ll_await_stage(const struct ll_maker *m, uint32_t row)
         }
     }
     sync_warp();
-}
-
-/* One warp: the same pieces of a row into its stage. */
-TERN_DEVICE void ll_put_vecs(const struct ll_combine_args *p, char *stage, uint32_t begin,
-                             const struct vec16 *v, const int codec)
-{
-    if (codec != LL_PLAIN) {
-        ll_encode(stage, p->blocks, (begin + ll_lane_at()) / 256, v, codec);
-        return;
-    }
-    TERN_UNROLL
-    for (int q = 0; q < LL_SUM_VECS; q++) {
-        uint32_t at = begin + ll_vec_at(q, codec);
-        if (at < p->row_bytes) {
-            st_vec16(stage + at, v[q]);
-        }
-    }
 }
 
 /* One warp: a unit of a row into its stage. */
@@ -245,7 +228,7 @@ TERN_DEVICE void ll_make_send(const struct ll_combine_args *p, uint64_t epoch, u
             later = ll_origin_of(p, ll_number_of(next / m.units));
         }
         uint32_t hits = warp_ballot(o.row >= 0);
-        to.index += p->adds_here ? TERN_FFS(hits) - 1 : 0;
+        to.index += p->adds_here && !LL_WITH_RAIL ? TERN_FFS(hits) - 1 : 0;
         if (to.rank >= 0) {
             ll_make_unit(&m, o, row, unit - row * m.units, codec);
         } else {

@@ -12,22 +12,24 @@
 enum { LL_PIECE_VECS = 4, LL_PIECE = LL_PIECE_VECS * 512 }; /* bytes that a warp copies at once */
 enum { LL_NOTES = 1 << 20 };                                /* the piece of what goes with a row */
 
-/* Row i of rank s, on this side of the wire. A far rank's have no gaps between them. */
+/* Row i of rank s, on this side of the wire. A far rank's have no gaps between them, unless a near rank has
+ * spread them. */
 TERN_DEVICE const char *ll_row_from(const struct ll_receiver *r, uint32_t s, uint32_t i)
 {
     const struct ll_lane *l = &r->p->lane;
-    if (ll_is_far(&r->p->f, (int)s)) {
+    if (!LL_WITH_RAIL && ll_is_far(&r->p->f, (int)s)) {
         return ll_buffer(l, r->p->f.own, r->epoch) + ll_place_of(l, s, 0) * l->row_stride +
                (uint64_t)i * r->p->row_bytes;
     }
     return ll_buffer(l, r->p->f.own, r->epoch) + ll_place_of(l, s, i) * l->row_stride;
 }
 
-/* Among arrival words and verdicts, the one of row i of rank s: its own, or if the rank is far that of the
- * chunk's first row. So a row of a chunk is here, or missing, with all others. */
+/* Among arrival words and verdicts, the one of row i of rank s: its own, or if it came from a far rank that
+ * of the chunk's first row. So a row of a chunk is here, or missing, with all others. */
 TERN_DEVICE uint64_t ll_word_of(const struct ll_receiver *r, uint32_t s, uint32_t i)
 {
-    return ll_place_of(&r->p->lane, s, ll_is_far(&r->p->f, (int)s) ? i & ~(LL_CHUNK - 1u) : i);
+    int chunk = !LL_WITH_RAIL && ll_is_far(&r->p->f, (int)s);
+    return ll_place_of(&r->p->lane, s, chunk ? i & ~(LL_CHUNK - 1u) : i);
 }
 
 /* One warp: the verdict on row i of rank s, which has arrived or whose sender is lost. */

@@ -52,13 +52,61 @@ TERN_DEVICE void ll_order_ranks(const struct ll_receiver *r)
     ll_scan(ll_order(r), (uint32_t)p->f.num_ranks);
 }
 
+/* The words of far rank s's entry that are for far ranks. */
+TERN_DEVICE const uint64_t *ll_far_entry(const struct ll_receiver *r, int s)
+{
+    return ll_entry(&r->p->lane, r->p->f.own, r->epoch, s) + LL_ENTRY_WORDS(r->p->experts_a_rank);
+}
+
+/* Railed, [D + 1]: messages that come to this rank from domains before. */
+TERN_DEVICE uint32_t *ll_messages(const struct ll_receiver *r)
+{
+    return ll_choices_before(r, (uint32_t)r->p->f.num_ranks);
+}
+
+/* All receiving threads, past ll_await_counts, and a barrier before they are scanned. */
+TERN_DEVICE void ll_count_messages(const struct ll_receiver *r)
+{
+    const struct op_frame *f = &r->p->f;
+    const struct ll_rail *rail = &ll_far_of(f)->rail;
+    for (uint32_t e = (uint32_t)tid(); e < rail->num_domains; e += (uint32_t)r->threads) {
+        /* Relaxed: another thread has acquired the first word of the entry, before a barrier. */
+        ll_messages(r)[e + 1] =
+            e == rail->domain
+                ? 0
+                : (uint32_t)ld_relaxed_sys_u64(ll_far_entry(r, ll_on_rail(f, (int)e, f->rank)) + 1);
+    }
+}
+
+/* All receiving threads of block 0, scanned: what a combine that is summed has to know of them. */
+TERN_DEVICE void ll_note_rails(const struct ll_receiver *r)
+{
+    const struct op_frame *f = &r->p->f;
+    const struct ll_far *far = ll_far_of(f);
+    const uint32_t *messages = ll_messages(r);
+    for (uint32_t e = (uint32_t)tid(); e < far->rail.num_domains; e += (uint32_t)r->threads) {
+        struct ll_far_home home = {messages[e], messages[e + 1] - messages[e], 0, 0};
+        if (e != far->rail.domain) {
+            home.there = (uint32_t)ld_relaxed_sys_u64(ll_far_entry(r, ll_on_rail(f, (int)e, f->rank)));
+        }
+        far->homes[e] = home;
+    }
+    if (tid() == 0) {
+        r->p->lane.totals[LL_TOTAL_AWAY] = (int32_t)messages[far->rail.num_domains];
+    }
+}
+
 /* All receiving threads of block 0: what the combine has to know of far ranks. */
 TERN_DEVICE void ll_note_homes(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;
     const struct ll_far *far = ll_far_of(&p->f);
+    if (LL_WITH_RAIL && p->summed) {
+        ll_note_rails(r);
+        return;
+    }
     for (int s = tid(); s < p->f.num_ranks; s += r->threads) {
-        const uint64_t *entry = ll_entry(&p->lane, p->f.own, r->epoch, s) + LL_ENTRY_WORDS(p->experts_a_rank);
+        const uint64_t *entry = ll_far_entry(r, s);
         const uint32_t *order = ll_order(r) + ll_turn_of(p, (uint32_t)s);
         /* Relaxed: another thread has acquired the first word of the entry, before a barrier. */
         struct ll_far_home home = {order[0], order[1] - order[0], (uint32_t)ld_relaxed_sys_u64(entry), 0};

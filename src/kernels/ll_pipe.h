@@ -10,9 +10,8 @@
 #ifndef TERN_LL_PIPE_H
 #define TERN_LL_PIPE_H
 
+#include "kernels/ll_copy.h"
 #include "kernels/ll_ship.h"
-
-enum { LL_COPY_AT_ONCE = 8 }; /* 16-byte pieces that a lane has on their way without bulk copies */
 
 /* A lane's view of its warp's ring. Stages are filled and emptied in turn. */
 struct ll_ring {
@@ -141,26 +140,6 @@ TERN_DEVICE void ll_pipe_bulk(const struct ll_combine_args *p, uint64_t epoch, u
     }
 }
 
-/* One warp: a row to `at`. */
-TERN_DEVICE void ll_copy_row(char *at, const char *row, uint32_t bytes)
-{
-    for (uint32_t i0 = (uint32_t)lane() * 16; i0 < bytes; i0 += LL_COPY_AT_ONCE * 512) {
-        struct vec16 v[LL_COPY_AT_ONCE];
-        TERN_UNROLL
-        for (uint32_t a = 0; a < LL_COPY_AT_ONCE; a++) {
-            if (i0 + a * 512 < bytes) {
-                v[a] = ld_stream_vec16(row + i0 + a * 512);
-            }
-        }
-        TERN_UNROLL
-        for (uint32_t a = 0; a < LL_COPY_AT_ONCE; a++) {
-            if (i0 + a * 512 < bytes) {
-                st_vec16(at + i0 + a * 512, v[a]);
-            }
-        }
-    }
-}
-
 /* Each warp, likewise by loads and stores. */
 TERN_DEVICE void ll_pipe_plain(const struct ll_combine_args *p, uint64_t epoch, uint32_t near, uint32_t count,
                                struct ll_push push)
@@ -175,7 +154,7 @@ TERN_DEVICE void ll_pipe_plain(const struct ll_combine_args *p, uint64_t epoch, 
             return;
         }
         u = ll_find_push(p, u + step, count, 0, &push);
-        ll_copy_row(ll_home_at(p, epoch, &to), row, p->row_bytes);
+        ll_copy_wide(ll_home_at(p, epoch, &to), row, p->row_bytes);
         sync_warp(); /* with the fence in ll_tell_home: the row comes before its word */
         if (lane() == 0 && !ll_is_out(p)) {
             ll_tell_home(p, epoch, &to);
@@ -194,7 +173,7 @@ TERN_DEVICE uint32_t ll_pipe_far(const struct ll_combine_args *p, uint64_t epoch
         }
         if (ll_goes_home(p, it.rank)) {
             char *slot = ll_take_slot(p, epoch, u);
-            ll_copy_row(slot, ll_push_from(p, &it), p->row_bytes);
+            ll_copy_wide(slot, ll_push_from(p, &it), p->row_bytes);
             ll_ship(p, epoch, it.rank, u, slot);
         }
         u += step;
@@ -224,7 +203,7 @@ TERN_DEVICE struct ll_push ll_prepare_pipe(const struct ll_combine_args *p, cons
 TERN_DEVICE void ll_pipe_send(const struct ll_combine_args *p, uint64_t epoch, uint32_t count,
                               struct ll_push push, const int bulk)
 {
-    uint32_t near = LL_WITH_FAR ? ll_pipe_far(p, epoch, push) : 0;
+    uint32_t near = LL_WITH_RAIL ? ll_warp_number() : LL_WITH_FAR ? ll_pipe_far(p, epoch, push) : 0;
     if (!bulk) {
         ll_pipe_plain(p, epoch, near, count, push);
     } else if (lane() == 0) {

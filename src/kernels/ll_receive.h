@@ -11,6 +11,7 @@
 
 #include "kernels/ll_counts.h"
 #include "kernels/ll_missing.h"
+#include "kernels/ll_spread.h"
 
 /* What a lane knows of the row's choice that it looks after. */
 struct ll_choice {
@@ -66,6 +67,22 @@ TERN_DEVICE void ll_write_choices(const struct ll_receiver *r, const int32_t *he
     }
 }
 
+/* Where a row of a combine goes that this rank makes of a received row of rank s: to its token's home, to the
+ * place of choice k; or railed, if it is summed, to who adds it for the home. */
+TERN_DEVICE struct ll_push ll_push_home(const struct ll_receiver *r, const int32_t *header, uint32_t s,
+                                        uint32_t k)
+{
+    const struct ll_dispatch_args *p = r->p;
+    struct ll_push to = {0, (int32_t)s, header[LL_HEADER_TOKEN] * (int32_t)p->topk + (int32_t)k, 0};
+    if (p->summed && ll_is_far(&p->f, (int)s)) {
+        uint32_t m = (uint32_t)header[LL_HEADER_MESSAGE(p->topk)];
+        uint32_t here = (uint32_t)(p->f.rank - ll_far_of(&p->f)->first);
+        to.rank = ll_relay_of(&p->f, (int)s);
+        to.place = (int32_t)ll_part_place(&p->f, &p->lane, ll_domain_of(&p->f, s), m, here);
+    }
+    return to;
+}
+
 /* What combine must know of received row `number`, so that it can add the rows of the slab that stand for
  * it. */
 TERN_DEVICE void ll_write_plan(const struct ll_receiver *r, const int32_t *header, uint32_t number,
@@ -74,7 +91,14 @@ TERN_DEVICE void ll_write_plan(const struct ll_receiver *r, const int32_t *heade
     const struct ll_dispatch_args *p = r->p;
     int32_t *plan = p->lane.plan + (uint64_t)number * (LL_PLAN_ROWS + 2 * p->topk);
     uint32_t k = (uint32_t)lane();
-    if (k == 0) {
+    if (LL_WITH_RAIL) {
+        uint32_t first = (uint32_t)TERN_FFS(warp_ballot(c.local)) - 1;
+        struct ll_push to = ll_push_home(r, header, s, first);
+        if (k == 0) {
+            plan[LL_PLAN_RANK] = to.rank;
+            plan[LL_PLAN_TOKEN] = to.place;
+        }
+    } else if (k == 0) {
         plan[LL_PLAN_RANK] = (int32_t)s;
         plan[LL_PLAN_TOKEN] = header[LL_HEADER_TOKEN];
     }
@@ -101,7 +125,11 @@ TERN_DEVICE void ll_note_row(const struct ll_receiver *r, const int32_t *header,
         if (LL_WITH_FAR && !p->by_rank) {
             index = ll_push_number(r, s, c.expert, c.position);
         }
-        struct ll_push push = {(int32_t)row, (int32_t)s, token * (int32_t)p->topk + lane(), 0};
+        struct ll_push push = {0, (int32_t)s, token * (int32_t)p->topk + lane(), 0};
+        if (LL_WITH_RAIL) {
+            push = ll_push_home(r, header, s, (uint32_t)lane());
+        }
+        push.row = (int32_t)row;
         p->lane.pushes[index] = push;
         if (p->out_source) {
             p->out_source[row] = token;
@@ -207,8 +235,9 @@ TERN_DEVICE int ll_take_piece(const struct ll_receiver *r, uint32_t number, uint
         number = ll_row_number(r, s, number); /* its notes are for a combine */
     }
     if (lane() == 0) {
-        end = ll_await(&p->f, &p->lane, r->epoch, r->begin, OP_AWAIT_DONE, (int)s,
-                       ll_arrival(&p->lane, p->f.own, r->epoch, ll_word_of(r, s, i)), &data);
+        end = ll_await_by(&p->f, &p->lane, r->epoch, r->begin, OP_AWAIT_DONE,
+                          LL_WITH_RAIL && ll_is_far(&p->f, (int)s), ll_bringer(&p->f, (int)s),
+                          ll_arrival(&p->lane, p->f.own, r->epoch, ll_word_of(r, s, i)), &data);
     }
     if (TERN_RARE(!warp_all(end == LL_HERE))) {
         if (!ll_has_masks(&p->lane) || shfl_u32((uint32_t)end, 0) == LL_ABANDON) {
@@ -230,7 +259,7 @@ TERN_DEVICE void ll_dispatch_receive(const struct ll_dispatch_args *p, uint64_t 
     struct ll_receiver r = ll_receiver_of(p, epoch, threads);
     uint32_t pieces = (p->payload_bytes + LL_PIECE - 1) / LL_PIECE + 1; /* the last one LL_NOTES */
     uint32_t s = 0;
-    int ok = ll_learn_places(&r);
+    int ok = ll_learn_places(&r) && (!LL_WITH_RAIL || ll_spread(&r));
     uint32_t units = ok ? r.rows_before[p->f.num_ranks] * pieces : 0;
     for (uint32_t u = (uint32_t)(warp() * nblk() + bid()); ok && u < units;
          u += (uint32_t)(nblk() * threads / 32)) {

@@ -8,14 +8,15 @@
  * has one or none, so latency is all: what needs neither the epoch nor the counts, the first row and its ids,
  * is read before either is known.
  *
- * Shared memory: | counters [E + R] | slots [LL_STAGES][R] | across domains [R + 1], [E + 1] | stages |.
+ * Shared memory: | counters [E + R] | slots [LL_STAGES][R] | across domains [R + 1], [E + 1] | railed (1 +
+ * LL_STAGES) x [D] | stages |.
  * Stage i is written again two barriers after its copies were started; between the two their word was sent,
  * hence they had ended. */
 #ifndef TERN_LL_SEND_H
 #define TERN_LL_SEND_H
 
 #include "kernels/cast.h"
-#include "kernels/ll_send_far.h"
+#include "kernels/ll_send_rail.h"
 
 /* A program that is wrong on purpose, for test/tsan_awake.sh, is without it. */
 #ifdef TERN_TEST_NO_LL_DISPATCH_PROXY
@@ -79,7 +80,7 @@ TERN_DEVICE void ll_announce_counts(const struct ll_sender *s)
 }
 
 /* All threads of the last block: the same for far ranks, each of which one warp tells; and behind it, where
- * its rows of the combine go. */
+ * its rows of the combine go, and railed how many messages go to its domain. */
 TERN_DEVICE void ll_announce_far(const struct ll_sender *s)
 {
     const struct ll_dispatch_args *p = s->p;
@@ -95,8 +96,12 @@ TERN_DEVICE void ll_announce_far(const struct ll_sender *s)
         if (lane() == 0) {
             out[words] = op_tagged(s->epoch, ll_home_place(s, d));
         }
+        if (LL_WITH_RAIL && lane() == 0) {
+            out[words + 1] =
+                op_tagged(s->epoch, ll_far_begins(s)[ll_domain_of(&p->f, (uint32_t)d) + 1]); /* how many */
+        }
         sync_warp();
-        ll_put_entry(&p->f, &p->lane, s->epoch, d, words + 1,
+        ll_put_entry(&p->f, &p->lane, s->epoch, d, words + 1 + LL_WITH_RAIL,
                      ll_entry_value(s, (uint32_t)d, LL_ENTRY_SIGNATURE));
     }
 }
@@ -128,6 +133,9 @@ TERN_DEVICE void ll_study_token(struct ll_sender *s, uint32_t t, uint32_t stage)
     }
     if (k == 0) {
         header[LL_HEADER_TOKEN] = (int32_t)t;
+        if (LL_WITH_RAIL) {
+            header[LL_HEADER_MESSAGE(p->topk)] = 0; /* who spreads the row knows it */
+        }
     }
     if (k < p->topk) {
         header[LL_HEADER_IDS + k] = s->token.id;
@@ -159,7 +167,10 @@ TERN_DEVICE void ll_give_slots(const struct ll_sender *s, uint32_t t, uint32_t s
         header[LL_HEADER_IDS + p->topk + k] = slot;
         p->lane.ids[(uint64_t)t * p->topk + k] = sent ? id : -1;
     }
-    if (LL_WITH_FAR) {
+    if (LL_WITH_RAIL) {
+        ll_number_messages(s, stage);
+        ll_note_slot(s, t, slot, ll_staged_messages(s, stage));
+    } else if (LL_WITH_FAR) {
         ll_note_slot(s, t, slot, slots);
     }
     sync_warp();
@@ -345,7 +356,9 @@ TERN_DEVICE void ll_send_tokens(struct ll_sender *s, const int bulk)
         if (bulk) {
             ll_start(s, stage, 1);
         }
-        if (LL_WITH_FAR) {
+        if (LL_WITH_RAIL) {
+            ll_start_rails(s, stage);
+        } else if (LL_WITH_FAR) {
             ll_start_far(s, s->slots + stage * (uint32_t)s->p->f.num_ranks,
                          s->stages + stage * s->p->row_bytes);
         }

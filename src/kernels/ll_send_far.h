@@ -62,19 +62,21 @@ TERN_DEVICE void ll_start_far(const struct ll_sender *s, const int32_t *slots, c
 }
 
 /* The first warp, for the lane's choice of token t: `of_expert`, its number among those of its expert. slots:
- * as of ll_start_far. */
+ * as of ll_start_far; railed, of messages for domains. */
 TERN_DEVICE void ll_note_slot(const struct ll_sender *s, uint32_t t, int32_t of_expert, const int32_t *slots)
 {
     const struct ll_dispatch_args *p = s->p;
     uint32_t k = (uint32_t)lane();
     sync_warp(); /* the token's slots at ranks are there */
     if (k < p->topk) {
-        ll_far_of(&p->f)->numbers[(uint64_t)t * p->topk + k] = p->summed ? slots[s->token.rank] : of_expert;
+        uint32_t rank = s->token.rank;
+        int32_t summed = LL_WITH_RAIL ? slots[ll_domain_of(&p->f, rank)] : slots[rank];
+        ll_far_of(&p->f)->numbers[(uint64_t)t * p->topk + k] = p->summed ? summed : of_expert;
     }
 }
 
 /* All threads of the last block, counted and past ll_enter: where rows come home from each far expert, or
- * rank. */
+ * rank, or domain. */
 TERN_DEVICE void ll_place_homes(const struct ll_sender *s)
 {
     const struct ll_dispatch_args *p = s->p;
@@ -82,7 +84,11 @@ TERN_DEVICE void ll_place_homes(const struct ll_sender *s)
     const uint32_t *counts = s->counters + (p->summed ? p->num_experts : 0);
     uint32_t *places = ll_home_places(s);
     for (uint32_t i = (uint32_t)tid(); i < n; i += (uint32_t)nthr()) {
-        places[i + 1] = ll_is_far(&p->f, (int)(i / of_rank)) ? counts[i] : 0;
+        if (LL_WITH_RAIL && p->summed) {
+            places[i + 1] = ll_far_begins(s)[i + 1]; /* still how many: a row for each message */
+        } else {
+            places[i + 1] = ll_is_far(&p->f, (int)(i / of_rank)) ? counts[i] : 0;
+        }
     }
     sync_block();
     if (warp() == 0) {
@@ -97,6 +103,9 @@ TERN_DEVICE void ll_place_homes(const struct ll_sender *s)
 /* What far rank d is told of them: where its own begin. */
 TERN_DEVICE uint32_t ll_home_place(const struct ll_sender *s, int d)
 {
+    if (LL_WITH_RAIL && s->p->summed) {
+        return ll_home_places(s)[ll_domain_of(&s->p->f, (uint32_t)d)];
+    }
     return ll_home_places(s)[(uint32_t)d * (s->p->summed ? 1 : s->p->experts_a_rank)];
 }
 

@@ -98,8 +98,8 @@ TERN_DEVICE void ll_clear_counters(const struct ll_sender *s)
     }
 }
 
-/* Across domains, [R + 1]: at first how many rows there are for each far rank, one place further on; then
- * where those rows begin in the out-box (ll_chunk.h). */
+/* Across domains, [R + 1]: at first how many rows there are for each far rank, or railed for each domain, one
+ * place further on; then where those rows begin in the out-box (ll_chunk.h). */
 TERN_DEVICE uint32_t *ll_far_begins(const struct ll_sender *s)
 {
     return (uint32_t *)s->slots + LL_STAGES * (uint32_t)s->p->f.num_ranks;
@@ -111,9 +111,25 @@ TERN_DEVICE uint32_t *ll_home_places(const struct ll_sender *s)
     return ll_far_begins(s) + s->p->f.num_ranks + 1;
 }
 
+/* Railed, behind those: messages for each domain of the tokens before the block's, of which there are so many
+ * for it; then [LL_STAGES] the numbers of the staged token's, or -1. */
+TERN_DEVICE uint32_t *ll_messages_before(const struct ll_sender *s)
+{
+    return ll_home_places(s) + s->p->num_experts + 1;
+}
+
+TERN_DEVICE int32_t *ll_staged_messages(const struct ll_sender *s, uint32_t stage)
+{
+    return (int32_t *)ll_messages_before(s) + (1 + stage) * ll_far_of(&s->p->f)->rail.num_domains;
+}
+
 /* All threads, as ll_clear_counters. */
 TERN_DEVICE void ll_clear_begins(const struct ll_sender *s)
 {
+    for (uint32_t e = (uint32_t)tid(); LL_WITH_RAIL && e < ll_far_of(&s->p->f)->rail.num_domains;
+         e += (uint32_t)nthr()) {
+        ll_messages_before(s)[e] = 0;
+    }
     for (int d = tid(); d <= s->p->f.num_ranks; d += nthr()) {
         ll_far_begins(s)[d] = 0;
     }
@@ -159,6 +175,22 @@ TERN_DEVICE struct ll_firsts ll_firsts_of(const struct ll_dispatch_args *p, int3
     return first;
 }
 
+/* One warp, railed: likewise one message for each other domain that a token has choices in; this lane has one
+ * of the `nth` token's, if it is `far`. */
+TERN_DEVICE void ll_tally_messages(const struct ll_sender *s, uint32_t rank, uint32_t nth, int far,
+                                   int before)
+{
+    uint32_t domains = ll_far_of(&s->p->f)->rail.num_domains;
+    uint32_t e = far ? ll_domain_of(&s->p->f, rank) : 0;
+    uint32_t key = far ? nth * domains + e : 32 * domains + (uint32_t)lane();
+    if (TERN_FFS(match_any_u32(key)) - 1 == lane() && far) {
+        atom_add_cta_u32(&ll_far_begins(s)[e + 1], 1);
+        if (before) {
+            atom_add_cta_u32(&ll_messages_before(s)[e], 1);
+        }
+    }
+}
+
 /* One warp: adds what whole tokens have, one expert and one rank of each once. */
 TERN_DEVICE void ll_tally_round(const struct ll_sender *s, uint32_t t0, int64_t raw)
 {
@@ -173,7 +205,10 @@ TERN_DEVICE void ll_tally_round(const struct ll_sender *s, uint32_t t0, int64_t 
     if (id >= 0 && first.of_rank && counts) {
         atom_add_cta_u32(&s->counters[p->num_experts + rank], 1);
     }
-    if (LL_WITH_FAR && id >= 0 && first.of_rank && ll_is_far(&p->f, (int)rank)) {
+    if (LL_WITH_RAIL) {
+        uint32_t nth = (uint32_t)lane() / p->topk;
+        ll_tally_messages(s, rank, nth, id >= 0 && ll_is_far(&p->f, (int)rank), t0 + nth < s->begin);
+    } else if (LL_WITH_FAR && id >= 0 && first.of_rank && ll_is_far(&p->f, (int)rank)) {
         atom_add_cta_u32(&ll_far_begins(s)[rank + 1], 1);
     }
     if (s->announces) {

@@ -17,10 +17,10 @@
 /* Among the warps of all blocks. */
 TERN_DEVICE uint32_t ll_warp_number(void) { return (uint32_t)(warp() * nblk() + bid()); }
 
-/* One warp: whether a row for this rank, which may be -1, goes by the network. */
+/* One warp: whether a row for this rank, which may be -1, goes by the network; railed, none does. */
 TERN_DEVICE int ll_ships(const struct ll_combine_args *p, int32_t rank)
 {
-    return LL_WITH_FAR && rank >= 0 && ll_is_far(&p->f, rank) && ll_goes_home(p, rank);
+    return LL_WITH_FAR && !LL_WITH_RAIL && rank >= 0 && ll_is_far(&p->f, rank) && ll_goes_home(p, rank);
 }
 
 /* Rows that go to far ranks. */

@@ -54,4 +54,62 @@ TERN_DEVICE void ll_add_vecs(float sum[][8], const struct vec16 *v, float weight
     }
 }
 
+/* A row that has come, of which a lane has loaded its channels. */
+struct ll_loaded {
+    struct vec16 v[LL_SUM_VECS];
+    struct ll_coded coded;
+};
+
+/* One lane: its channels of the LL_SUM from `begin` on. */
+TERN_DEVICE void ll_load_home(const struct ll_combine_args *p, struct ll_loaded *l, const char *row,
+                              uint32_t begin, const int codec)
+{
+    uint32_t block = (begin + ll_lane_at()) / 256;
+    if (codec == LL_PLAIN) {
+        ll_load_vecs(l->v, row + begin, p->row_bytes - begin, codec);
+    } else if (block < p->blocks) {
+        l->coded = ll_fetch(row, p->blocks, block, codec);
+    }
+}
+
+/* A block's last channels may be past the row's end; nobody stores their sums. Rows that are sums already
+ * have weight 1. */
+TERN_DEVICE void ll_add_home(const struct ll_combine_args *p, float sum[][8], const struct ll_loaded *l,
+                             uint32_t begin, float weight, const int codec)
+{
+    if (codec == LL_PLAIN) {
+        ll_add_vecs(sum, l->v, weight);
+        return;
+    }
+    if ((begin + ll_lane_at()) / 256 >= p->blocks) {
+        return;
+    }
+    TERN_UNROLL
+    for (int q = 0; q < LL_SUM_VECS; q++) {
+        float y[8];
+        ll_decode(y, &l->coded, q, codec);
+        TERN_UNROLL
+        for (int i = 0; i < 8; i++) {
+            sum[q][i] += weight * y[i];
+        }
+    }
+}
+
+/* One warp: so much of a row on its way, at `row`. */
+TERN_DEVICE void ll_put_vecs(const struct ll_combine_args *p, char *row, uint32_t begin,
+                             const struct vec16 *v, const int codec)
+{
+    if (codec != LL_PLAIN) {
+        ll_encode(row, p->blocks, (begin + ll_lane_at()) / 256, v, codec);
+        return;
+    }
+    TERN_UNROLL
+    for (int q = 0; q < LL_SUM_VECS; q++) {
+        uint32_t at = begin + ll_vec_at(q, codec);
+        if (at < p->row_bytes) {
+            st_vec16(row + at, v[q]);
+        }
+    }
+}
+
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Software NICs (net/softnic.h), one or several. A block is an engine of one of them: its first thread takes
- * the engine's steps, all threads help it: they bring entries near, and make the copies, of which a list is
- * handed to them in shared memory. The engine also has its queue pairs there while it runs, if they are few:
- * memory of the device is ten times as far away. */
+ * the engine's steps, the other lanes of its warp help with entries (net/softnic_together.h), and all threads
+ * make the copies, of which a list is handed to them in shared memory. The engine also has its queue pairs
+ * there while it runs, if they are few: memory of the device is ten times as far away. */
 #include "kernels/kernels.h"
-#include "net/softnic_engine.h"
+#include "net/softnic_together.h"
 
 /* The stop word may be the host's, at the other end of a bus: it is read once in so many looks, of which one
  * that has found something counts as several, as it takes as long. */
@@ -53,24 +53,61 @@ TERN_DEVICE void put_back(const struct softnic_engine *e, struct softnic_shared 
     }
 }
 
-/* One thread, until something is asked for, or the NIC is to end: then SOFTNIC_NOTHING. *looks: since the
- * stop word was read. */
+/* One warp, with entries to be taken: brings and decodes them, unless that has been done, and takes them. */
+TERN_DEVICE void take(struct softnic_engine *e, struct softnic_work *w, int found, uint64_t now)
+{
+    if (found == SOFTNIC_ENTRIES) {
+        softnic_bring(w, (uint32_t)lane(), 32);
+        sync_warp();
+        softnic_decode(w, (uint32_t)lane(), 32);
+        sync_warp();
+    }
+    uint32_t asked = softnic_take_together(e, w, now) ? SOFTNIC_TAKEN : SOFTNIC_ENTRIES;
+    if (lane() == 0) {
+        w->asked = asked;
+    }
+    sync_warp();
+}
+
+/* One warp, with entries that have arrived: 1, the list is made. */
+TERN_DEVICE int arrive(struct softnic_work *w)
+{
+    uint32_t asked = softnic_arrive_together(w) ? SOFTNIC_COPIES : SOFTNIC_ARRIVED;
+    if (lane() == 0) {
+        w->asked = asked;
+    }
+    sync_warp();
+    return asked == SOFTNIC_COPIES;
+}
+
+/* The first warp, until there are copies to be made: SOFTNIC_COPIES, or the NIC is to end: SOFTNIC_NOTHING.
+ * *looks, of the first lane: since the stop word was read. */
 TERN_DEVICE int find(struct softnic_engine *e, struct softnic_work *w, int is_timed, uint32_t *looks)
 {
     for (;;) {
-        int found;
-        if (w->asked == SOFTNIC_NOTHING && *looks >= LOOKS_A_STOP) {
-            *looks = 0;
-            if (ld_relaxed_sys_u64(e->args->stop) != 0) {
-                return SOFTNIC_NOTHING;
+        const uint64_t now = shfl_u64(is_timed ? clock_ns() : 0, 0);
+        int found = SOFTNIC_NOTHING, ends = 0;
+        if (lane() == 0) {
+            if (w->asked == SOFTNIC_NOTHING && *looks >= LOOKS_A_STOP) {
+                *looks = 0;
+                ends = ld_relaxed_sys_u64(e->args->stop) != 0;
+            }
+            if (!ends) {
+                found = softnic_step(e, w, now);
+                *looks += found == SOFTNIC_NOTHING                             ? 1
+                          : found == SOFTNIC_WORKED || found == SOFTNIC_COPIES ? LOOKS_A_FIND
+                                                                               : 0;
             }
         }
-        found = softnic_step(e, w, is_timed ? clock_ns() : 0);
-        *looks += found == SOFTNIC_NOTHING ? 1 : LOOKS_A_FIND;
-        if (found == SOFTNIC_ENTRIES || found == SOFTNIC_COPIES) {
-            return found;
+        ends = (int)shfl_u32((uint32_t)ends, 0);
+        found = (int)shfl_u32((uint32_t)found, 0);
+        sync_warp(); /* what the step left is there for all */
+        if (ends || found == SOFTNIC_COPIES || (found == SOFTNIC_ARRIVALS && arrive(w))) {
+            return ends ? SOFTNIC_NOTHING : SOFTNIC_COPIES;
         }
-        if (found == SOFTNIC_NOTHING) {
+        if (found == SOFTNIC_ENTRIES || found == SOFTNIC_DECODED) {
+            take(e, w, found, softnic_ticks(now));
+        } else if (found == SOFTNIC_NOTHING) {
             spin();
         }
     }
@@ -86,21 +123,19 @@ TERN_DEVICE void raise_words(const struct softnic_work *w, uint32_t rounds)
     }
 }
 
-/* All threads. What a step asks for. While a second warp raises words, which is fences and ways to peers and
- * back, the first one looks ahead; the entries of both are decoded by lanes of the first. */
-TERN_DEVICE void help(struct softnic_engine *e, struct softnic_work *w, int found, int is_timed)
+/* All threads. The copies of the list; then its words. While a second warp raises those, which is fences and
+ * ways to peers and back, the first one looks ahead. */
+TERN_DEVICE void help(struct softnic_engine *e, struct softnic_work *w, int is_timed)
 {
-    const uint32_t rounds = found == SOFTNIC_COPIES ? w->hand.list.rounds : 0;
+    const uint32_t rounds = w->hand.list.rounds;
     const int looks_ahead = rounds != 0 && nwarps() > 1, raiser = looks_ahead ? 1 : 0;
-    if (found == SOFTNIC_COPIES) {
-        softnic_do_list(&w->hand.list, (uint32_t)tid(), (uint32_t)nthr(), 32);
-        sync_block(); /* words come behind what all have copied */
-    }
+    softnic_do_list(&w->hand.list, (uint32_t)tid(), (uint32_t)nthr(), 32);
+    sync_block(); /* words come behind what all have copied */
     if (rounds != 0 && warp() == raiser) {
         raise_words(w, rounds);
     }
-    if (warp() == 0 && (found == SOFTNIC_ENTRIES || looks_ahead)) {
-        if (looks_ahead && tid() == 0 && !w->is_ahead) {
+    if (warp() == 0 && looks_ahead) {
+        if (tid() == 0 && !w->is_ahead) {
             w->is_ahead = (uint32_t)softnic_find_entries(e, w, softnic_ticks(is_timed ? clock_ns() : 0));
             w->num_near = w->is_ahead ? w->num_near : 0;
             w->num_first = w->is_ahead ? w->num_first : 0;
@@ -118,15 +153,18 @@ TERN_DEVICE void serve(struct softnic_engine *e, struct softnic_shared *s)
     const int is_timed = e->qps->flights != NULL;
     uint32_t looks = LOOKS_A_STOP;
     for (;;) {
-        if (tid() == 0) {
-            s->found = find(e, &s->work, is_timed, &looks);
+        if (warp() == 0) {
+            int found = find(e, &s->work, is_timed, &looks);
+            if (lane() == 0) {
+                s->found = found;
+            }
         }
         sync_block();
         int found = s->found;
         if (found == SOFTNIC_NOTHING) {
             return;
         }
-        help(e, &s->work, found, is_timed);
+        help(e, &s->work, is_timed);
     }
 }
 
@@ -155,6 +193,7 @@ TERN_KERNEL(softnic, struct softnic_crew, p)
     if (tid() == 0) {
         s->work.asked = SOFTNIC_NOTHING;
         s->work.is_ahead = 0;
+        s->work.has_warp = 1;
         s->work.hand.local = s->work.hand.remote = nothing;
         softnic_clear(&s->work.hand.list);
     }

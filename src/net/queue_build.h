@@ -56,13 +56,25 @@ struct queue_piece {
     uint32_t bytes;
 };
 
-/* The first message of a request; 0 if no key names where it begins. */
-TERN_DEVICE int queue_cut(const struct net_queue *q, uint64_t remote, uint64_t local, uint64_t bytes,
-                          struct queue_piece *piece)
+/* Both of a queue, before either is followed: they are on their way together. */
+struct queue_lists {
+    const struct net_ranges *there, *here;
+};
+
+TERN_DEVICE struct queue_lists queue_lists_of(const struct net_queue *q)
 {
-    /* Both before either is followed. */
-    const struct net_ranges *there = queue_list(&q->remote), *here = queue_list(&q->local);
-    const struct net_range *r = queue_range_in(there, remote), *l = queue_range_in(here, local);
+    struct queue_lists l;
+    l.there = queue_list(&q->remote);
+    l.here = queue_list(&q->local);
+    return l;
+}
+
+/* The first message of a request; 0 if no key names where it begins. */
+TERN_DEVICE int queue_cut_in(const struct net_queue *q, const struct queue_lists *lists, uint64_t remote,
+                             uint64_t local, uint64_t bytes, struct queue_piece *piece)
+{
+    const struct net_range *r = queue_range_in(lists->there, remote);
+    const struct net_range *l = queue_range_in(lists->here, local);
     uint64_t most = q->message_bytes;
     if (r == NULL || l == NULL) {
         return 0;
@@ -76,6 +88,13 @@ TERN_DEVICE int queue_cut(const struct net_queue *q, uint64_t remote, uint64_t l
     piece->lkey = l->key;
     piece->bytes = (uint32_t)most;
     return 1;
+}
+
+TERN_DEVICE int queue_cut(const struct net_queue *q, uint64_t remote, uint64_t local, uint64_t bytes,
+                          struct queue_piece *piece)
+{
+    const struct queue_lists lists = queue_lists_of(q);
+    return queue_cut_in(q, &lists, remote, local, bytes, piece);
 }
 
 /* ---- Entries ---- */
@@ -116,11 +135,12 @@ struct queue_amo {
     uint32_t nop;    /* 1: it has several blocks, and none after it that could complete */
 };
 
-/* 0 if no key names the word. */
-TERN_DEVICE int queue_amo_of(const struct net_queue *q, uint64_t remote, uint32_t amo, uint32_t width,
-                             uint64_t value, uint64_t compare, int fetch, struct queue_amo *a)
+/* 0 if no key of the list names the word. */
+TERN_DEVICE int queue_amo_of(const struct net_queue *q, const struct net_ranges *there, uint64_t remote,
+                             uint32_t amo, uint32_t width, uint64_t value, uint64_t compare, int fetch,
+                             struct queue_amo *a)
 {
-    const struct net_range *r = queue_range(&q->remote, remote);
+    const struct net_range *r = queue_range_in(there, remote);
     uint32_t form = amo == NET_AMO_ADD     ? AMO_ADD
                     : amo == NET_AMO_AND   ? AMO_AND
                     : amo == NET_AMO_OR    ? AMO_OR

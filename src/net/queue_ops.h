@@ -146,7 +146,7 @@ TERN_DEVICE uint64_t queue_amo_at(const struct net_queue *q, uint64_t remote, ui
     struct queue_fixed f;
     struct queue_amo a;
     uint64_t first;
-    if (!queue_amo_of(q, remote, amo, width, value, compare, 0, &a)) {
+    if (!queue_amo_of(q, queue_list(&q->remote), remote, amo, width, value, compare, 0, &a)) {
         return net_ticket_refused(NET_REFUSED);
     }
     first = queue_reserve(q, queue_amo_blocks(&a));
@@ -249,7 +249,7 @@ TERN_DEVICE uint32_t queue_fetch(const struct net_queue *q, uint64_t remote, uin
     struct queue_amo a;
     uint64_t first, raw;
     uint32_t status, word;
-    if (!queue_amo_of(q, remote, amo, width, value, compare, 1, &a)) {
+    if (!queue_amo_of(q, queue_list(&q->remote), remote, amo, width, value, compare, 1, &a)) {
         return NET_REFUSED;
     }
     status = queue_take_result(q, deadline_ns, &word);
@@ -281,18 +281,19 @@ TERN_DEVICE uint64_t queue_put_signal(const struct net_queue *q, uint64_t remote
                                       uint64_t bytes, uint64_t signal, uint32_t width, uint64_t value,
                                       uint32_t amo)
 {
+    struct queue_lists lists = queue_lists_of(q);
     struct queue_fixed f;
     struct queue_piece piece;
     struct queue_amo a;
     uint64_t first, ticket;
-    if (!queue_amo_of(q, signal, amo, width, value, 0, 0, &a)) {
+    if (!queue_amo_of(q, lists.there, signal, amo, width, value, 0, 0, &a)) {
         return net_ticket_refused(NET_REFUSED);
     }
     for (;;) {
         if (bytes == 0) {
             return queue_signal(q, signal, amo, width, value);
         }
-        if (!queue_cut(q, remote, local, bytes, &piece)) {
+        if (!queue_cut_in(q, &lists, remote, local, bytes, &piece)) {
             return net_ticket_refused(NET_REFUSED);
         }
         if (piece.bytes == bytes) {
@@ -302,6 +303,7 @@ TERN_DEVICE uint64_t queue_put_signal(const struct net_queue *q, uint64_t remote
         if (net_ticket_status(ticket) != NET_OK) {
             return ticket;
         }
+        lists = queue_lists_of(q); /* after a wait others may have taken their place */
         bytes -= piece.bytes;
         remote += piece.bytes;
         local += piece.bytes;

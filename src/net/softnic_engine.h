@@ -58,7 +58,14 @@ enum {
     SOFTNIC_NOTHING, /* and nothing was to be done where it looked */
     SOFTNIC_WORKED,  /* nothing */
     SOFTNIC_ENTRIES, /* softnic_bring; when all have, softnic_decode */
-    SOFTNIC_COPIES   /* softnic_do_list; when all have, rounds of words (softnic_do_round) */
+    SOFTNIC_COPIES,  /* softnic_do_list; when all have, rounds of words (softnic_do_round) */
+    /* Only of whoever has a warp (softnic_together.h), which sets softnic_work.asked to what it has done, or
+     * to what the step is to do itself. */
+    SOFTNIC_DECODED, /* softnic_take_together: SOFTNIC_TAKEN, else SOFTNIC_ENTRIES */
+    SOFTNIC_TAKEN,
+    SOFTNIC_ARRIVALS, /* softnic_arrive_together: SOFTNIC_COPIES, which it has then asked for; else
+                         SOFTNIC_ARRIVED */
+    SOFTNIC_ARRIVED
 };
 
 /* Of what is posted so much comes near at once: a batch of entries of a block, and what decoding reads of the
@@ -73,10 +80,11 @@ struct softnic_work {
     struct softnic_qp *qp;
     uint32_t asked; /* SOFTNIC_*, by the last step */
     uint32_t num_near,
-        num_first;               /* blocks that come near; of them, from the first on, entries may begin at */
-    uint32_t num, done;          /* entries that arrive together, and how many have, but for copies */
-    uint32_t is_ahead, reserved; /* the queue pair's next entries have been decoded already */
-    uint64_t until;              /* the sender is taken */
+        num_first;      /* blocks that come near; of them, from the first on, entries may begin at */
+    uint32_t num, done; /* entries that arrive together, and how many have, but for copies */
+    uint32_t is_ahead;  /* the queue pair's next entries have been decoded already */
+    uint32_t has_warp;  /* set by who has one */
+    uint64_t until;     /* the sender is taken */
     struct softnic_hand hand;
     struct vec16 near[SOFTNIC_NEAR_BLOCKS * WQE_BLOCK_SEGMENTS] __attribute__((aligned(WQE_BLOCK_BYTES)));
     struct softnic_flight flights[SOFTNIC_FREE_FLIGHTS]; /* without a model */
@@ -320,7 +328,7 @@ TERN_DEVICE int softnic_step(struct softnic_engine *e, struct softnic_work *w, u
     now = softnic_ticks(now);
     if (w->asked == SOFTNIC_NOTHING && w->is_ahead &&
         (e->num == 1 || softnic_draw(e, SOFTNIC_STAYS_IN) != 0)) {
-        w->asked = SOFTNIC_ENTRIES;
+        w->asked = w->has_warp ? SOFTNIC_DECODED : SOFTNIC_ENTRIES;
     } else if (w->asked == SOFTNIC_NOTHING) {
         w->qp = e->qps + softnic_draw(e, e->num) * e->step;
         if (softnic_find_entries(e, w, now)) {
@@ -331,13 +339,20 @@ TERN_DEVICE int softnic_step(struct softnic_engine *e, struct softnic_work *w, u
     if (w->asked != SOFTNIC_COPIES) {
         w->is_ahead = 0;
     }
+    if (w->asked == SOFTNIC_DECODED) {
+        return SOFTNIC_DECODED;
+    }
     if (w->asked == SOFTNIC_ENTRIES) {
         softnic_take_off(e, w, now);
     }
     if (w->asked == SOFTNIC_COPIES) {
         softnic_clear(&w->hand.list);
-    } else {
+    } else if (w->asked != SOFTNIC_ARRIVED) {
         softnic_find_arrivals(w, now);
+        if (w->num != 0 && w->has_warp) {
+            w->asked = SOFTNIC_ARRIVALS;
+            return SOFTNIC_ARRIVALS;
+        }
     }
     worked |= w->num != 0;
     if (!softnic_arrive_all(w)) {

@@ -60,27 +60,20 @@ TERN_DEVICE int softnic_is_set(const struct wqe_amo *a)
     return a->opcode == WQE_MASKED_CS && a->compare_mask == 0 && a->mask == all;
 }
 
+/* With which other words it shares a round. */
+TERN_DEVICE uint32_t softnic_form(const struct wqe_amo *a)
+{
+    return softnic_is_sum(a) ? SOFTNIC_SUM : softnic_is_set(a) ? SOFTNIC_SET : SOFTNIC_ALONE;
+}
+
 /* The old value. Whatever comes before in this thread, and in those that it has synchronised with, can be
  * read by who sees the word; what they read next is not older than what others put before the word. */
-#ifdef __CUDACC__
 TERN_DEVICE uint64_t softnic_swap(char *word, uint32_t bytes, uint64_t value)
 {
-    uint64_t old;
-    fence_acqrel_sys(); /* pairs with whoever waits for the word */
-    old = bytes == 4 ? atom_swap_relaxed_sys_u32((uint32_t *)(void *)word, (uint32_t)value)
-                     : atom_swap_relaxed_sys_u64((uint64_t *)(void *)word, value);
-    fence_acqrel_sys(); /* pairs with whoever raised it */
-    return old;
+    /* Pairs with whoever waits for the word, and with whoever raised it. */
+    return bytes == 4 ? atom_swap_acqrel_sys_u32((uint32_t *)(void *)word, (uint32_t)value)
+                      : atom_swap_acqrel_sys_u64((uint64_t *)(void *)word, value);
 }
-#else
-/* ThreadSanitizer knows no fences. */
-TERN_DEVICE uint64_t softnic_swap(char *word, uint32_t bytes, uint64_t value)
-{
-    return bytes == 4 /* pairs with the same */
-               ? __atomic_exchange_n((uint32_t *)(void *)word, (uint32_t)value, __ATOMIC_ACQ_REL)
-               : __atomic_exchange_n((uint64_t *)(void *)word, value, __ATOMIC_ACQ_REL);
-}
-#endif
 
 /* Likewise. */
 TERN_DEVICE uint64_t softnic_amo(char *word, const struct wqe_amo *a)
@@ -122,15 +115,26 @@ struct softnic_hand {
     struct softnic_list list;
 };
 
-TERN_DEVICE const struct key_entry *softnic_place(struct softnic_near *near, const struct key_table *table,
-                                                  uint32_t key)
+/* A key that is at hand, or NULL. */
+TERN_DEVICE const struct key_entry *softnic_at_hand(const struct softnic_near *near,
+                                                    const struct key_table *table, uint32_t key)
 {
     for (uint32_t i = 0; i < SOFTNIC_NEAR_KEYS; i++) {
         if (near->tables[i] == table && near->entries[i].key == key) {
             return &near->entries[i];
         }
     }
-    const struct key_entry *e = key_place(table, key);
+    return NULL;
+}
+
+TERN_DEVICE const struct key_entry *softnic_place(struct softnic_near *near, const struct key_table *table,
+                                                  uint32_t key)
+{
+    const struct key_entry *e = softnic_at_hand(near, table, key);
+    if (e != NULL) {
+        return e;
+    }
+    e = key_place(table, key);
     if (e == NULL) {
         return NULL;
     }
@@ -141,8 +145,9 @@ TERN_DEVICE const struct key_entry *softnic_place(struct softnic_near *near, con
     return &near->entries[at];
 }
 
-TERN_DEVICE uint32_t softnic_find(const struct softnic_qp *qp, struct softnic_hand *h, uint32_t use,
-                                  const struct wqe_op *op, struct key_memory *memory, struct nic_refusal *r)
+/* What an operation asks of its local memory, or of its remote one. */
+TERN_DEVICE struct key_request softnic_request(const struct softnic_qp *qp, uint32_t use,
+                                               const struct wqe_op *op)
 {
     int local = use == KEY_USE_GATHER || use == KEY_USE_SCATTER;
     struct key_request q;
@@ -151,6 +156,14 @@ TERN_DEVICE uint32_t softnic_find(const struct softnic_qp *qp, struct softnic_ha
     q.pd = local ? qp->pd : qp->remote_pd;
     q.addr = local ? op->local : op->remote;
     q.bytes = op->bytes;
+    return q;
+}
+
+TERN_DEVICE uint32_t softnic_find(const struct softnic_qp *qp, struct softnic_hand *h, uint32_t use,
+                                  const struct wqe_op *op, struct key_memory *memory, struct nic_refusal *r)
+{
+    int local = use == KEY_USE_GATHER || use == KEY_USE_SCATTER;
+    struct key_request q = softnic_request(qp, use, op);
     return key_use(local ? softnic_place(&h->local, qp->keys, q.key)
                          : softnic_place(&h->remote, qp->remote_keys, q.key),
                    &q, memory, r);
@@ -288,11 +301,7 @@ TERN_DEVICE uint32_t softnic_do(const struct softnic_qp *qp, struct softnic_hand
     is_awaited = wqe_opcode_is_atomic(op->opcode) || (op->is_inline && softnic_is_word(&c));
     if (is_awaited) {
         struct softnic_word w = softnic_word_of(op, &c, local.host);
-        softnic_append_word(&h->list, &w,
-                            w.op == NULL                 ? SOFTNIC_ALONE
-                            : softnic_is_sum(&w.op->amo) ? SOFTNIC_SUM
-                            : softnic_is_set(&w.op->amo) ? SOFTNIC_SET
-                                                         : SOFTNIC_ALONE);
+        softnic_append_word(&h->list, &w, w.op == NULL ? (uint32_t)SOFTNIC_ALONE : softnic_form(&w.op->amo));
         return SYNDROME_NONE;
     }
     if (op->opcode == WQE_RDMA_READ && qp->late != NULL) {

@@ -84,6 +84,9 @@ struct ref_ll {
     int32_t **row_of;            /* [num_ranks] sources, each [tokens, topk]: row among its expert's, or -1 */
     int32_t *counts;             /* [num_experts, num_ranks] rows from each source */
     const unsigned char *masked; /* [num_ranks] nonzero: left out by all ranks; NULL: none */
+    int rail_ranks; /* of a domain, with ll_rail: other domains send one row a token home, if weights are
+                       given at dispatch; 0, as after init: every rank sends its own. Combine alone depends
+                       on it */
 };
 void terni_ref_ll_init(struct ref_ll *ll, const struct ref_world *world, uint32_t max_tokens);
 /* The rows again, as they are if the ranks in `masked`, which is kept, are left out of the dispatch. A rank

@@ -2,7 +2,8 @@
  *
  * Low-latency dispatch and combine by the reference: first the row of every choice among its expert's, by
  * walking all tokens once an expert; then one row, one channel after another. By rank, a token's row is found
- * by counting its rank's earlier tokens that go there too. */
+ * by counting its rank's earlier tokens that go there too. Railed, rows of one token made in another domain
+ * become one first. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,6 +48,7 @@ void terni_ref_ll_init(struct ref_ll *ll, const struct ref_world *w, uint32_t ma
     ll->world = w;
     ll->max_tokens = max_tokens;
     ll->masked = NULL;
+    ll->rail_ranks = 0;
     ll->row_of = (int32_t **)take((size_t)w->num_ranks, sizeof(*ll->row_of));
     ll->counts = (int32_t *)take((size_t)w->num_experts * (size_t)w->num_ranks, sizeof(*ll->counts));
     for (int s = 0; s < w->num_ranks; s++) {
@@ -238,6 +240,7 @@ struct sums {
     uint16_t *sent; /* [hidden] a row that comes home */
     float *arrived; /* [hidden] the same as it is read there */
     float *sum;     /* [hidden] */
+    float *part;    /* [hidden] railed: of one other domain */
 };
 
 /* Rank that owns choice k's expert; -1: no expert, or one that is left out. */
@@ -269,15 +272,14 @@ static const uint16_t *made_by_rank(const struct sums *x, int owner)
     return (const uint16_t *)x->args[owner].in + row * x->dispatch->hidden;
 }
 
-/* The rounded sum of one rank's choices from k on. */
-static void sum_of_rank(const struct sums *x, int owner, uint32_t k)
+/* The rounded sum of one rank's choices. */
+static void sum_of_rank(const struct sums *x, int owner)
 {
-    uint32_t first = k;
     uint32_t topk = x->ll->world->topk;
 
     for (uint32_t c = 0; c < x->dispatch->hidden; c++) {
         float sum = 0;
-        for (k = first; k < topk; k++) {
+        for (uint32_t k = 0; k < topk; k++) {
             if (owner_of(x, k) == owner) {
                 float product = x->dispatch->topk_weights[(size_t)x->token * topk + k] *
                                 terni_ref_bf16_value(made_of(x, k)[c]);
@@ -288,13 +290,13 @@ static void sum_of_rank(const struct sums *x, int owner, uint32_t k)
     }
 }
 
-/* The row comes home and is added. */
-static void add_sent(const struct sums *x, float weight)
+/* The row travels and is added where it arrives. */
+static void add_sent(const struct sums *x, float weight, float *sum)
 {
     terni_ref_compress(x->args[x->rank].compression, x->sent, x->dispatch->hidden, x->arrived);
     for (uint32_t c = 0; c < x->dispatch->hidden; c++) {
         float product = weight * x->arrived[c];
-        x->sum[c] += product;
+        sum[c] += product;
     }
 }
 
@@ -305,27 +307,68 @@ static void sum_of_choices(const struct sums *x)
     for (uint32_t k = 0; k < topk; k++) {
         if (owner_of(x, k) >= 0) {
             memcpy(x->sent, made_of(x, k), 2 * (size_t)x->dispatch->hidden);
-            add_sent(x, x->args[x->rank].topk_weights[(size_t)x->token * topk + k]);
+            add_sent(x, x->args[x->rank].topk_weights[(size_t)x->token * topk + k], x->sum);
         }
     }
 }
 
-static void sum_of_ranks(const struct sums *x)
+/* The row that one rank sends for the token. */
+static void send_of_rank(const struct sums *x, int owner)
+{
+    if (x->dispatch->layout == TERN_LL_BY_RANK) {
+        memcpy(x->sent, made_by_rank(x, owner), 2 * (size_t)x->dispatch->hidden);
+    } else {
+        sum_of_rank(x, owner);
+    }
+}
+
+/* Railed: the rows of a domain's ranks, lowest rank first, as the one row that it sends. */
+static void send_of_domain(const struct sums *x, int domain)
+{
+    int size = x->ll->rail_ranks;
+
+    memset(x->part, 0, x->dispatch->hidden * sizeof(*x->part));
+    for (int owner = domain * size; owner < (domain + 1) * size; owner++) {
+        int has_row = 0;
+        for (uint32_t k = 0; k < x->ll->world->topk; k++) {
+            has_row |= owner_of(x, k) == owner;
+        }
+        if (has_row) {
+            send_of_rank(x, owner);
+            add_sent(x, 1.0f, x->part);
+        }
+    }
+    for (uint32_t c = 0; c < x->dispatch->hidden; c++) {
+        x->sent[c] = terni_ref_bf16(x->part[c]);
+    }
+}
+
+/* Who sends the row that has choice k in it: a rank, or railed -2 - d for the other domain d; -1: nobody. */
+static int sender_of(const struct sums *x, uint32_t k)
+{
+    int owner = owner_of(x, k);
+    int size = x->ll->rail_ranks;
+
+    return owner < 0 || size == 0 || owner / size == x->rank / size ? owner : -2 - owner / size;
+}
+
+static void sum_of_senders(const struct sums *x)
 {
     for (uint32_t k = 0; k < x->ll->world->topk; k++) {
-        int owner = owner_of(x, k);
-        int seen = 0;
+        int sender = sender_of(x, k);
+        int seen = sender == -1;
         for (uint32_t i = 0; i < k; i++) {
-            seen |= owner_of(x, i) == owner;
+            seen |= sender_of(x, i) == sender;
         }
-        if (owner >= 0 && !seen) {
-            if (x->dispatch->layout == TERN_LL_BY_RANK) {
-                memcpy(x->sent, made_by_rank(x, owner), 2 * (size_t)x->dispatch->hidden);
-            } else {
-                sum_of_rank(x, owner, k);
-            }
-            add_sent(x, 1.0f);
+        if (seen) {
+            continue;
         }
+        if (sender < 0) {
+            send_of_domain(x, -2 - sender);
+        } else {
+            send_of_rank(x, sender);
+        }
+        add_sent(x, 1.0f, x->sum);
     }
 }
 
@@ -334,17 +377,18 @@ void terni_ref_ll_combine(const struct ref_ll *ll, const struct tern_ll_dispatch
 {
     const struct tern_ll_combine_args *home = &args[rank];
     const struct tern_ll_dispatch_args *sent = &dispatch[rank];
-    struct sums x = {ll, sent, args, rank, 0, NULL, NULL, NULL};
+    struct sums x = {ll, sent, args, rank, 0, NULL, NULL, NULL, NULL};
     int64_t stride = home->out_stride ? home->out_stride : 2 * (int64_t)sent->hidden;
 
     x.sent = (uint16_t *)take(sent->hidden, sizeof(*x.sent));
     x.arrived = (float *)take(sent->hidden, sizeof(*x.arrived));
     x.sum = (float *)take(sent->hidden, sizeof(*x.sum));
+    x.part = (float *)take(sent->hidden, sizeof(*x.part));
     for (; x.token < ll->world->num_tokens[rank]; x.token++) {
         uint16_t *out = (uint16_t *)(void *)((char *)home->out + (int64_t)x.token * stride);
         memset(x.sum, 0, sent->hidden * sizeof(*x.sum));
         if (sent->weights == TERN_LL_WEIGHTS_AT_DISPATCH) {
-            sum_of_ranks(&x);
+            sum_of_senders(&x);
         } else {
             sum_of_choices(&x);
         }
@@ -355,4 +399,5 @@ void terni_ref_ll_combine(const struct ref_ll *ll, const struct tern_ll_dispatch
     free(x.sent);
     free(x.arrived);
     free(x.sum);
+    free(x.part);
 }

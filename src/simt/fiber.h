@@ -191,6 +191,20 @@ TERN_DEVICE uint64_t atom_add_acqrel_sys_u64(uint64_t *p, uint64_t v)
     return atom_add_acqrel_gpu_u64(p, v);
 }
 
+TERN_DEVICE uint32_t atom_swap_acqrel_sys_u32(uint32_t *p, uint32_t v)
+{
+    simt_atomic();
+    simt_point();
+    return __atomic_exchange_n(p, v, __ATOMIC_ACQ_REL);
+}
+
+TERN_DEVICE uint64_t atom_swap_acqrel_sys_u64(uint64_t *p, uint64_t v)
+{
+    simt_atomic();
+    simt_point();
+    return __atomic_exchange_n(p, v, __ATOMIC_ACQ_REL);
+}
+
 TERN_DEVICE void red_max_release_gpu_u64(uint64_t *p, uint64_t v)
 {
     simt_atomic();

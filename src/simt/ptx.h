@@ -172,6 +172,20 @@ TERN_DEVICE uint64_t atom_add_acqrel_sys_u64(uint64_t *p, uint64_t v)
     return old;
 }
 
+TERN_DEVICE uint32_t atom_swap_acqrel_sys_u32(uint32_t *p, uint32_t v)
+{
+    uint32_t old;
+    asm volatile("atom.exch.acq_rel.sys.global.b32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
+    return old;
+}
+
+TERN_DEVICE uint64_t atom_swap_acqrel_sys_u64(uint64_t *p, uint64_t v)
+{
+    uint64_t old;
+    asm volatile("atom.exch.acq_rel.sys.global.b64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(v) : "memory");
+    return old;
+}
+
 TERN_DEVICE void red_max_release_gpu_u64(uint64_t *p, uint64_t v)
 {
     asm volatile("red.release.gpu.global.max.u64 [%0], %1;" : : "l"(p), "l"(v) : "memory");

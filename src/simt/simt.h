@@ -25,6 +25,7 @@
  *   uint64_t atom_add_relaxed_gpu_u64(p, v)           atom_cas_relaxed_gpu_u64(p, old, new)
  *   uint32_t atom_cas_acqrel_sys_u32(p, old, new)     uint64_t atom_cas_acqrel_sys_u64; memory of any device
  *   uint32_t atom_add_acqrel_sys_u32(p, v)            uint64_t atom_add_acqrel_sys_u64; likewise
+ *   uint32_t atom_swap_acqrel_sys_u32(p, v)           uint64_t atom_swap_acqrel_sys_u64; likewise
  *   void     red_max_release_gpu_u64(p, v)            red_max_relaxed_gpu_u64(p, v)
  *   uint32_t atom_OP_relaxed_sys_u32(p, v)            uint64_t ..._u64; OP: add and or xor swap; on any
  *                                                     rank's memory

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Railed low latency: random cases whose ranks are cut into domains have the bits of the reference, whatever
+ * the layout, casts, compression, phases, queues and schedules; then a few tokens, or many of one expert,
+ * lanes in flight with high-throughput operations between them, and one domain, where rails are nothing.
+ * `ep_ll_rail_test --seeds N` replays a seed in all worlds. */
+#include "erring.h"
+#include "ll_stage.h"
+#include "ll_worlds.h"
+
+static int run_world(struct test *t, int ranks, int domain_ranks, enum ll_carrier carrier, int count)
+{
+    struct ll_world world = {{ranks, domain_ranks}, carrier, 1};
+
+    return ll_world_run(t, &world, count);
+}
+
+static int two_by_two(struct test *t) { return run_world(t, 4, 2, BY_STORES, 60); }
+static int two_by_eight(struct test *t) { return run_world(t, 16, 8, BY_STORES, 8); }
+static int four_by_four(struct test *t) { return run_world(t, 16, 4, BY_STORES, 8); }
+static int three_by_five(struct test *t) { return run_world(t, 15, 5, BY_STORES, 8); }
+static int eight_by_eight(struct test *t) { return run_world(t, 64, 8, BY_STORES, 1); }
+
+static int others(struct test *t)
+{
+    PASS(run_world(t, 2, 1, BY_STORES, 10));
+    PASS(run_world(t, 5, 1, BY_STORES, 10));
+    PASS(run_world(t, 6, 2, BY_STORES, 10));
+    return run_world(t, 8, 4, BY_STORES, 10);
+}
+
+static int by_proxy(struct test *t)
+{
+    PASS(run_world(t, 4, 2, BY_PROXY, 6));
+    PASS(run_world(t, 4, 2, BY_FORCE, 6));
+    return run_world(t, 8, 4, BY_FORCE, 4);
+}
+
+static int by_nics(struct test *t)
+{
+    PASS(run_world(t, 4, 2, BY_NIC, 8));
+    PASS(run_world(t, 5, 1, BY_NIC, 4));
+    return run_world(t, 6, 2, BY_NIC, 4);
+}
+
+/* ---- By packets over a network that errs ---- */
+
+static int erring_body(struct test *t, uint64_t seed, const int world[2])
+{
+    struct ll_world cut = {{world[0], world[1]}, BY_NIC, 1};
+
+    return ll_world_seed(t, &cut, seed);
+}
+
+static int by_packets(struct test *t)
+{
+    static const struct erring e = {0, 6, LL_MAX_RANKS, erring_body};
+    return erring_run(t, &e);
+}
+
+static int by_adaptive(struct test *t)
+{
+    static const struct erring e = {1, 6, LL_MAX_RANKS, erring_body};
+    return erring_run(t, &e);
+}
+
+/* ---- Hot experts, and nothing at all ---- */
+
+/* More messages to a rank than a chunk has, or a few warps take at once; all for one rank, or none. */
+static int run_hot(struct test *t, int routing, uint32_t tokens)
+{
+    static const struct ll_world world = {{6, 3}, BY_STORES, 1};
+
+    for (uint64_t seed = 1; seed <= (uint64_t)test_scaled(t, 6); seed++) {
+        struct ll_case c;
+        ll_world_draw(t, &world, seed, &c);
+        c.shape.weights = TERN_LL_WEIGHTS_AT_DISPATCH;
+        c.shape.layout = seed % 2 ? TERN_LL_BY_RANK : TERN_LL_BY_EXPERT;
+        c.shape.compression = (uint32_t)seed % 3;
+        c.shape.hidden = c.config.ll_hidden = 272;
+        c.shape.batch.max_tokens = c.config.ll_tokens = tokens;
+        c.shape.batch.num_experts = c.config.num_experts = 12;
+        c.shape.batch.routing = routing;
+        PASS(ll_case_run(&c, -1, NULL));
+    }
+    return 0;
+}
+
+static int hot(struct test *t)
+{
+    PASS(run_hot(t, ROUTING_ONE_EXPERT, 70));
+    PASS(run_hot(t, ROUTING_ONE_RANK, 70));
+    return run_hot(t, ROUTING_MIXED, 70);
+}
+
+static int nothing(struct test *t)
+{
+    PASS(run_hot(t, ROUTING_NONE, 5));
+    PASS(run_hot(t, ROUTING_ONE_RANK, 1));
+    return run_hot(t, ROUTING_UNIFORM, 1);
+}
+
+/* ---- Several lanes ---- */
+
+static int in_flight_body(struct ll_stage *x)
+{
+    for (int round = 0; round < 6; round++) {
+        ll_stage_redraw(x);
+        PASS(world_upload(&x->scene.world));
+        PASS(ll_stage_shuffle(x));
+        PASS(ll_stage_judge(x, "lanes in flight with high throughput between"));
+        batch_close(&x->scene.batches[0]);
+        if (round == 3) { /* words and places begin anew */
+            OK(tern_ep_reset_all(STAGE_RANKS, x->scene.eps));
+        }
+    }
+    return 0;
+}
+
+static int in_flight(struct test *t)
+{
+    PASS(ll_stage_run_railed(t, in_flight_body, 60000, STAGE_CUT));
+    PASS(ll_stage_run_railed(t, in_flight_body, 60000, STAGE_BY_NIC));
+    return ll_stage_run_railed(t, in_flight_body, 60000, STAGE_BY_PROXY);
+}
+
+/* ---- One domain ---- */
+
+static int one_domain(struct test *t)
+{
+    for (uint64_t seed = 1; seed <= (uint64_t)test_scaled(t, 10); seed++) {
+        struct ll_case c;
+        ll_case_draw(&c, seed, 0, t->scale < 100);
+        c.config.ll_rail = 1;
+        c.config.ll_mask = 0;
+        PASS(ll_case_run(&c, -1, NULL));
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct test t;
+
+    test_begin(&t, argc, argv);
+    test_run(&t, "2 x 2 ranks", two_by_two);
+    test_run(&t, "2 x 8 ranks", two_by_eight);
+    test_run(&t, "4 x 4 ranks", four_by_four);
+    test_run(&t, "3 x 5 ranks", three_by_five);
+    test_run(&t, "8 x 8 ranks", eight_by_eight);
+    test_run(&t, "2 x 1, 5 x 1, 3 x 2 and 2 x 4 ranks", others);
+    test_run(&t, "by the proxy", by_proxy);
+    test_run(&t, "by software NICs", by_nics);
+    test_run(&t, "by packets over a network that errs", by_packets);
+    test_run(&t, "by packets with adaptive routing", by_adaptive);
+    test_run(&t, "many tokens of one expert or one rank", hot);
+    test_run(&t, "few tokens, and choices of nobody", nothing);
+    test_run(&t, "lanes in flight across domains", in_flight);
+    test_run(&t, "in one domain rails are nothing", one_domain);
+    return test_end(&t);
+}
