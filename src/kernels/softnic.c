@@ -80,35 +80,63 @@ TERN_DEVICE int arrive(struct softnic_work *w)
     return asked == SOFTNIC_COPIES;
 }
 
-/* The first warp, until there are copies to be made: SOFTNIC_COPIES, or the NIC is to end: SOFTNIC_NOTHING.
- * *looks, of the first lane: since the stop word was read. */
+/* What a look of the first lane has found. */
+struct look {
+    uint32_t found, ends; /* SOFTNIC_*; the NIC is to end */
+    uint64_t now;
+};
+
+/* The first lane of the first warp, until there is something for the others. *looks: since the stop word was
+ * read. */
+TERN_DEVICE struct look look_for_work(struct softnic_engine *e, struct softnic_work *w, int is_timed,
+                                      uint32_t *looks)
+{
+    struct look k = {SOFTNIC_NOTHING, 0, 0};
+    for (;;) {
+        if (w->asked == SOFTNIC_NOTHING && *looks >= LOOKS_A_STOP) {
+            *looks = 0;
+            k.ends = ld_relaxed_sys_u64(e->args->stop) != 0;
+            if (k.ends) {
+                return k;
+            }
+        }
+        k.now = is_timed ? clock_ns() : 0;
+        k.found = (uint32_t)softnic_step(e, w, k.now);
+        if (k.found == SOFTNIC_NOTHING) {
+            *looks += 1;
+            spin();
+            continue;
+        }
+        if (k.found == SOFTNIC_WORKED || k.found == SOFTNIC_COPIES) {
+            *looks += LOOKS_A_FIND;
+        }
+        if (k.found != SOFTNIC_WORKED) {
+            return k;
+        }
+    }
+}
+
+/* The first warp, until there are copies to be made: SOFTNIC_COPIES, or the NIC is to end:
+ * SOFTNIC_NOTHING. */
 TERN_DEVICE int find(struct softnic_engine *e, struct softnic_work *w, int is_timed, uint32_t *looks)
 {
     for (;;) {
-        const uint64_t now = shfl_u64(is_timed ? clock_ns() : 0, 0);
-        int found = SOFTNIC_NOTHING, ends = 0;
+        struct look k = {SOFTNIC_NOTHING, 0, 0};
         if (lane() == 0) {
-            if (w->asked == SOFTNIC_NOTHING && *looks >= LOOKS_A_STOP) {
-                *looks = 0;
-                ends = ld_relaxed_sys_u64(e->args->stop) != 0;
-            }
-            if (!ends) {
-                found = softnic_step(e, w, now);
-                *looks += found == SOFTNIC_NOTHING                             ? 1
-                          : found == SOFTNIC_WORKED || found == SOFTNIC_COPIES ? LOOKS_A_FIND
-                                                                               : 0;
-            }
+            k = look_for_work(e, w, is_timed, looks);
         }
-        ends = (int)shfl_u32((uint32_t)ends, 0);
-        found = (int)shfl_u32((uint32_t)found, 0);
-        sync_warp(); /* what the step left is there for all */
-        if (ends || found == SOFTNIC_COPIES || (found == SOFTNIC_ARRIVALS && arrive(w))) {
-            return ends ? SOFTNIC_NOTHING : SOFTNIC_COPIES;
+        k.ends = shfl_u32(k.ends, 0);
+        k.found = shfl_u32(k.found, 0);
+        k.now = shfl_u64(k.now, 0);
+        sync_warp(); /* what the steps left is there for all */
+        if (k.ends) {
+            return SOFTNIC_NOTHING;
         }
-        if (found == SOFTNIC_ENTRIES || found == SOFTNIC_DECODED) {
-            take(e, w, found, softnic_ticks(now));
-        } else if (found == SOFTNIC_NOTHING) {
-            spin();
+        if (k.found == SOFTNIC_COPIES || (k.found == SOFTNIC_ARRIVALS && arrive(w))) {
+            return SOFTNIC_COPIES;
+        }
+        if (k.found != SOFTNIC_ARRIVALS) {
+            take(e, w, (int)k.found, softnic_ticks(k.now));
         }
     }
 }
