@@ -49,6 +49,10 @@ static enum tern_status check_options(const struct options *o, int num_ranks, ui
     if (o->ll.rail && o->net.domain_size == 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--rail needs --domain-size");
     }
+    if (o->ll.rail && o->net.domain_size == (uint32_t)num_ranks) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--rail with --domain-size %u: %d ranks are one domain",
+                         o->net.domain_size, num_ranks);
+    }
     if (o->ll.rail && o->ll.mask != NO_MASK) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--rail with --mask %u: railed objects have no masks",
                          o->ll.mask);

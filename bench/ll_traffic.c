@@ -28,7 +28,7 @@ static double row_bytes(const struct ll_shape *s, enum ll_operation operation)
     if (operation == LL_OP_COMBINE) {
         return terni_ll_sent_bytes(o->ll.compression, s->hidden);
     }
-    return terni_ll_header_bytes(s->routing.topk) + s->row_bytes +
+    return terni_ll_header_bytes(s->routing.topk, o->ll.rail) + s->row_bytes +
            (double)align_up(terni_ll_scale_bytes(o->ll.cast, s->hidden), 16);
 }
 

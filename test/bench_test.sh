@@ -3,7 +3,8 @@
 #
 # tern-bench on the cpu machine: what it measures is right (#wrong is 0 in every row), a planted error is seen and
 # decides the exit status, the JSON is JSON and says the same as the table, and options that make no sense are
-# refused with the option and the value in the sentence.
+# refused with the option and the value in the sentence. One file, because it goes by the program's commands, each of
+# which is held to the same questions.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 . test/house.inc
@@ -444,6 +445,7 @@ refused "--topk 33: 33 is outside 1 to 32" ll --ranks 2 --topk 33
 refused "--experts 10" ll --ranks 4 --experts 10
 refused "needs --domain-size" ll --ranks 4 --transport softnic
 refused "--rail needs --domain-size" ll --ranks 4 --rail
+refused "--rail with --domain-size 4: 4 ranks are one domain" ll --ranks 4 --domain-size 4 --rail
 refused "--rail with --mask 1" ll --ranks 4 --domain-size 2 --rail --mask 1
 refused "domain_ranks is 3" ll --ranks 4 --domain-size 3
 refused "need --transport softnic" put --ranks 2 --nic-gbps 5

@@ -106,8 +106,9 @@ instructions()
     kernels ll-summed-32 2 ll_dispatch_bulk ll_combine_bulk >> "$1" || return 1
     kernels far-rank-64 1 route_inter dispatch_inter_bulk combine_inter_bulk >> "$1" || return 1
     kernels far-ll-summed-32 1 ll_dispatch_inter_bulk ll_combine_inter_bulk >> "$1" || return 1
-    [ "$(wc -l < "$1")" -eq 15 ] || { echo "functions are missing:"; cat "$1"; } >> "$scratch/log"
-    [ "$(wc -l < "$1")" -eq 15 ]
+    kernels rail-summed-32 1 ll_dispatch_rail_bulk ll_combine_rail_bulk >> "$1" || return 1
+    [ "$(wc -l < "$1")" -eq 17 ] || { echo "functions are missing:"; cat "$1"; } >> "$scratch/log"
+    [ "$(wc -l < "$1")" -eq 17 ]
 }
 
 record()

@@ -28,13 +28,15 @@ enum { ABOUT = 10 }; /* a counter that is the same about differs by less than a 
 
 static const char *const op_names[NUM_OPS] = {"route", "dispatch", "combine"};
 
+enum { RAILED = 2 };
+
 /* Who carries what goes to another domain. */
 enum carrier { BY_STORES, BY_PROXY, BY_NIC };
 
 struct cost_case {
     const char *name;
     uint32_t layout, tokens;
-    uint32_t low_latency; /* `layout` is then an enum tern_ll_layout, and there is no route */
+    uint32_t low_latency; /* 1, or RAILED; `layout` is then an enum tern_ll_layout, and there is no route */
     uint32_t cast, weights;
     uint32_t group; /* ranks of a domain; 0: there is one */
     enum carrier carrier;
@@ -62,6 +64,12 @@ static const struct cost_case cases[] = {
     {"nic-rank-64", TERN_LAYOUT_RANK, 64, 0, 0, 0, 2, BY_NIC},
     {"nic-ll-expert-32", TERN_LL_BY_EXPERT, 32, 1, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 2, BY_NIC},
     {"nic-ll-rank-32", TERN_LL_BY_RANK, 32, 1, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 2, BY_NIC},
+    {"rail-expert-32", TERN_LL_BY_EXPERT, 32, RAILED, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 2,
+     BY_STORES},
+    {"rail-summed-32", TERN_LL_BY_EXPERT, 32, RAILED, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 2,
+     BY_STORES},
+    {"rail-rank-32", TERN_LL_BY_RANK, 32, RAILED, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 2, BY_STORES},
+    {"nic-rail-rank-32", TERN_LL_BY_RANK, 32, RAILED, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 2, BY_NIC},
 };
 
 enum { NUM_CASES = sizeof cases / sizeof *cases };
@@ -117,6 +125,7 @@ static void stage_low_latency(struct stage *x, const struct cost_case *c, const 
     ll.layout = c->layout;
     ll.cast = c->cast;
     ll.weights = c->weights;
+    ll.railed = c->low_latency == RAILED;
     ll_batch_init(&x->ll, &x->scene.world, x->scene.eps, &ll, &x->scene.rng);
     for (r = 0; r < RANKS; r++) {
         x->ll.ranks[r].num_sms = SMS;

@@ -21,6 +21,13 @@ static int four_by_four(struct test *t) { return run_world(t, 16, 4, BY_STORES, 
 static int three_by_five(struct test *t) { return run_world(t, 15, 5, BY_STORES, 8); }
 static int eight_by_eight(struct test *t) { return run_world(t, 64, 8, BY_STORES, 1); }
 
+/* More ranks in a domain, and more domains, than a warp has lanes. */
+static int past_a_warp(struct test *t)
+{
+    PASS(run_world(t, 66, 33, BY_STORES, 8));
+    return run_world(t, 40, 1, BY_STORES, 4);
+}
+
 static int others(struct test *t)
 {
     PASS(run_world(t, 2, 1, BY_STORES, 10));
@@ -148,6 +155,7 @@ int main(int argc, char **argv)
     test_run(&t, "4 x 4 ranks", four_by_four);
     test_run(&t, "3 x 5 ranks", three_by_five);
     test_run(&t, "8 x 8 ranks", eight_by_eight);
+    test_run(&t, "domains, and a domain, of more ranks than a warp has lanes", past_a_warp);
     test_run(&t, "2 x 1, 5 x 1, 3 x 2 and 2 x 4 ranks", others);
     test_run(&t, "by the proxy", by_proxy);
     test_run(&t, "by software NICs", by_nics);

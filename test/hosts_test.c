@@ -7,7 +7,8 @@
  * With TERN_RANK in the environment the program is one rank of a job that somebody else has started, on
  * several hosts (test/proxy_hosts.sh), by the engine of TERN_PROXY. If TERN_TEST_CUT names a rank, it goes on
  * until that one is lost, and must hear its number. A job of one rank says by its exit whether the engine is
- * to be had. Without, ranks are processes of this host that share nothing. */
+ * to be had. Without, ranks are processes of this host that share nothing. One file, because a rank's whole
+ * life is told in it, and every part checks what the parts before have left. */
 #define _GNU_SOURCE /* memfd_create */
 #include "net_kernel.h"
 #include "procs.h"

@@ -53,7 +53,7 @@ char *ll_words_message(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, 
 {
     const struct ep_layout *l = &ep->layout;
     char *copy = ep->heap->bases[to] + l->ll_buffers + (2 * lane + (epoch & 1)) * l->ll.buffer_bytes;
-    uint64_t row = terni_ll_row_bytes(ep->shape.max_topk, ep->shape.ll_hidden) + l->ll.tail_bytes;
+    uint64_t row = terni_ll_row_bytes(&ep->shape) + l->ll.tail_bytes;
 
     return copy + l->ll.messages + (uint64_t)domain * l->ll.domain_bytes + number * row;
 }

@@ -10,7 +10,7 @@
 #ifdef __SANITIZE_THREAD__
 enum { LL_MAX_RANKS = 8 };
 #else
-enum { LL_MAX_RANKS = 64 };
+enum { LL_MAX_RANKS = 66 };
 #endif
 
 /* Who carries what goes to other domains; by force: nobody can address them, and threads of the host do. */

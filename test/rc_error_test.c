@@ -2,7 +2,8 @@
  *
  * What ends a reliable connection, one thing at a time and by name, with the syndrome that a NIC of silicon
  * gives: on the oldest operation that is not over, with those behind it flushed, and what came before it
- * done. */
+ * done. One file, because all cases are one thing that goes wrong on the same pair, judged in the same
+ * way. */
 #include "rc_rig.h"
 
 #include <stdlib.h>

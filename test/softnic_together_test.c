@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A batch of the software NIC taken by a warp, beside the same batch taken by a thread (together_kernel.h):
- * flights, their times over a modelled wire, what is left of the wire, and the list of what has arrived are
- * the same, or the warp has done nothing. Entries are random, near each other, mostly puts and signals. */
+ * flights, their times over a modelled wire or without one, what is left of the wire, what is remembered of
+ * the ring's blocks, and the list of what has arrived are the same, or the warp has done nothing. Entries are
+ * random, near each other, mostly puts and signals. */
 #include <string.h>
 
 #include "queue_rig.h"
 #include "together_kernel.h"
 
-enum { BLOCKS = 64, QPN = 0x400, NEAR = 2048, NEAR_BYTES = 4000, OLD_VALUES = NEAR + NEAR_BYTES };
+enum { QPN = 0x400, NEAR = 2048, NEAR_BYTES = 4000, OLD_VALUES = NEAR + NEAR_BYTES };
 
 struct draw {
     uint32_t form;   /* of signals: AMO_ADD, AMO_SET, or both if 0 */
     uint32_t spread; /* bytes that all are within */
     uint32_t odd;    /* one in so many entries is out of the ordinary */
     int is_odd;      /* one was */
+    uint32_t width;  /* of signals: 4, 8, or both if 0 */
 };
 
 static uint64_t address(struct rng *rng, const struct draw *d, uint32_t bytes, uint32_t step)
@@ -73,15 +75,17 @@ static uint32_t lay(struct queue_rig *r, struct rng *rng, struct draw *d, uint32
         return 1;
     }
     uint32_t form = d->form ? d->form : rng_below(rng, 2) ? AMO_ADD : AMO_SET;
-    struct wqe_atomic_args amo = {QPN,
-                                  WQE_CE_ON_ERROR,
-                                  queue_rig_remote(address(rng, d, 8, 8)),
-                                  queue_rig_local(r, rng_one_in(rng, d->odd) ? OLD_VALUES + 8 : OLD_VALUES),
-                                  wqe_key_of(r->rkeys[0]),
-                                  wqe_key_of(r->lkeys[0]),
-                                  wqe_amo_of(form, 8, rng_next(rng), 0)};
+    uint32_t width = d->width ? d->width : rng_below(rng, 2) ? 4 : 8;
+    struct wqe_atomic_args amo = {
+        QPN,
+        WQE_CE_ON_ERROR,
+        queue_rig_remote(address(rng, d, 8, 8)),
+        queue_rig_local(r, rng_one_in(rng, d->odd) ? OLD_VALUES + 8 : OLD_VALUES),
+        wqe_key_of(r->rkeys[0]),
+        wqe_key_of(r->lkeys[0]),
+        wqe_amo_of(form, width, width == 8 ? rng_next(rng) : rng_below(rng, ~0u), 0)};
     wqe_atomic(ring, idx, &amo);
-    return wqe_blocks(wqe_atomic_segments(amo.op.opcode, 8));
+    return wqe_blocks(wqe_atomic_segments(amo.op.opcode, width));
 }
 
 /* A wire that was never used, is free, or is taken for a while; flights from anywhere in their ring on. */
@@ -95,10 +99,13 @@ static int fill(struct queue_rig *r, struct rng *rng, struct together_side *side
     side->args.num_qps = 1;
     side->random = 1;
     side->qp = r->s->qps[0];
-    side->qp.watch = NULL;
-    side->qp.flights = side->flights;
-    side->qp.link = &side->link;
-    side->qp.peer_link = rng_below(rng, 4) ? &side->peer_link : NULL;
+    side->qp.watch = rng_below(rng, 2) ? side->watch : NULL;
+    side->qp.flights = rng_below(rng, 4) ? side->flights : NULL;
+    if (side->qp.flights == NULL) {
+        memset(&side->args.model, 0, sizeof side->args.model);
+    }
+    side->qp.link = side->qp.flights != NULL ? &side->link : NULL;
+    side->qp.peer_link = side->qp.flights != NULL && rng_below(rng, 4) ? &side->peer_link : NULL;
     side->qp.num_taken = side->qp.num_arrived = side->qp.num_ended = before;
     if (rng_below(rng, 3)) {
         side->qp.links_used = 3;
@@ -106,6 +113,12 @@ static int fill(struct queue_rig *r, struct rng *rng, struct together_side *side
         side->link.receives = now + softnic_ticks(rng_below(rng, 8000)) - softnic_ticks(4000);
     }
     return TEST_PASSED;
+}
+
+static const struct softnic_flight *flight_at(const struct together_side *side, uint64_t number)
+{
+    return side->qp.flights != NULL ? &side->flights[number % SOFTNIC_FLIGHTS]
+                                    : &side->work.flights[number % SOFTNIC_FREE_FLIGHTS];
 }
 
 static int same_flights(const struct together_side *a, const struct together_side *b, uint64_t first)
@@ -119,9 +132,9 @@ static int same_flights(const struct together_side *a, const struct together_sid
           "the wire is taken until %llu, %llu, not %llu, %llu", (unsigned long long)a->link.sends,
           (unsigned long long)a->peer_link.receives, (unsigned long long)b->link.sends,
           (unsigned long long)b->peer_link.receives);
+    CHECK(memcmp(a->watch, b->watch, sizeof a->watch) == 0, "other blocks are remembered");
     for (; first != b->qp.num_taken; first++) {
-        const struct softnic_flight *f = &a->flights[first % SOFTNIC_FLIGHTS];
-        const struct softnic_flight *g = &b->flights[first % SOFTNIC_FLIGHTS];
+        const struct softnic_flight *f = flight_at(a, first), *g = flight_at(b, first);
         CHECK(f->idx == g->idx && f->syndrome == SYNDROME_NONE && f->op.opcode == g->op.opcode &&
                   f->op.remote == g->op.remote && f->op.local == g->op.local && f->op.bytes == g->op.bytes &&
                   f->op.blocks == g->op.blocks && f->op.complete == g->op.complete &&
@@ -150,7 +163,7 @@ static int same_list(const struct together_side *a, const struct together_side *
     }
     for (uint32_t i = 0; i < m->num_words; i++) {
         const struct softnic_word *v = &l->words[i], *w = &m->words[i];
-        CHECK(v->op - &a->flights[0].op == w->op - &b->flights[0].op && v->word == w->word &&
+        CHECK(v->op - &flight_at(a, 0)->op == w->op - &flight_at(b, 0)->op && v->word == w->word &&
                   v->to == w->to && v->bytes == w->bytes && v->round == w->round && v->drops == w->drops,
               "word %u is another", i);
     }
@@ -195,7 +208,10 @@ static int one(struct queue_rig *r, struct rng *rng, struct counts *n)
     struct draw d = {rng_below(rng, 3) == 0 ? 0
                      : rng_below(rng, 2)    ? AMO_ADD
                                             : AMO_SET,
-                     rng_below(rng, 2) ? 1500 : NEAR_BYTES, rng_below(rng, 2) ? 1000 : 12, 0};
+                     rng_below(rng, 2) ? 1500 : NEAR_BYTES, rng_below(rng, 2) ? 1000 : 12, 0,
+                     rng_below(rng, 4)   ? 8
+                     : rng_below(rng, 2) ? 4
+                                         : 0};
     struct together_args args;
     struct launch launch = {0, 1, 32, 0, &args, sizeof args};
     uint64_t first, fetched, end = r->shape.first, most = rng_between(rng, 1, SOFTNIC_BATCH);
@@ -238,8 +254,9 @@ static int batches(struct test *t)
         struct queue_shape shape = {0};
         struct queue_rig r;
         int result;
-        shape.blocks = BLOCKS;
-        shape.first = 0x10000u - rng_between(&rng, 1, BLOCKS); /* near the end of the ring, and of 16 bits */
+        shape.blocks = TOGETHER_BLOCKS;
+        shape.first =
+            0x10000u - rng_between(&rng, 1, TOGETHER_BLOCKS); /* near the end of the ring, and of 16 bits */
         result = queue_rig_open(&r, (uint64_t)seed, &shape);
         result = result ? result : one(&r, &rng, &n);
         queue_rig_close(&r);

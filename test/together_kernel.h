@@ -8,12 +8,13 @@
 
 #include "net/softnic_engine.h"
 
-enum { TOGETHER_WARP, TOGETHER_THREAD, TOGETHER_ENGINES };
+enum { TOGETHER_WARP, TOGETHER_THREAD, TOGETHER_ENGINES, TOGETHER_BLOCKS = 64 };
 
 struct together_side {
     struct softnic_args args;
     struct softnic_qp qp;
-    struct softnic_flight flights[SOFTNIC_FLIGHTS];
+    struct softnic_flight flights[SOFTNIC_FLIGHTS]; /* where a wire is modelled; else those of `work` */
+    uint64_t watch[TOGETHER_BLOCKS];
     struct softnic_link link, peer_link;
     struct softnic_work work;
     uint64_t random; /* where its engine begins to draw */

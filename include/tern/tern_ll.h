@@ -32,11 +32,13 @@ extern "C" {
  * domain that has the home's place; with weights at combine every row goes home by itself, since only home
  * has the weights. So a receive phase also waits for other ranks' receive phases: a rank that has sent and
  * comes late to receive holds up its domain in a dispatch, and in a combine the ranks that have its place in
- * other domains. Receive phases, of several railed objects too, are issued in one order on all ranks, and
- * none is left out. A row that does not come is blamed on the rank that should have handed it on, or added
- * it (TERN_AWAIT_DONE), up to a quarter of the deadline later than else; where another rank stopped in the
- * midst of its rows that may be an innocent one. Fewer bytes cross, by one hop more: for batches whose bytes
- * count more than that.
+ * other domains. Receive phases, of several railed objects too, are issued in one order on all ranks, none is
+ * left out, and whatever else makes a rank wait for others on the same stream or processors (high-throughput
+ * operations, barriers, collectives of other libraries) has one place in that order: of two ranks that begin
+ * with different ones, each waits for the other. A row that does not come is blamed on the rank that should
+ * have handed it on, or added it (TERN_AWAIT_DONE), up to a quarter of the deadline later than else; where
+ * another rank stopped in the midst of its rows that may be an innocent one. Fewer bytes cross, by one hop
+ * more: for batches whose bytes count more than that.
  *
  * Calls that are captured have an order of their own: they run when their graph is launched, many times or
  * never, and leave the order of calls outside graphs alone. A captured call goes with the captured calls

@@ -116,7 +116,7 @@ static void fill_inputs(struct tern_ep *ep, const struct tern_ll_dispatch_args *
     k->cast = a->cast;
     k->summed = a->weights == TERN_LL_WEIGHTS_AT_DISPATCH;
     k->by_rank = a->layout == TERN_LL_BY_RANK;
-    k->header_bytes = terni_ll_header_bytes(a->topk);
+    k->header_bytes = terni_ll_header_bytes(a->topk, ep->shape.ll_rail);
     k->payload_bytes = a->cast == TERN_CAST_NONE ? 2 * a->hidden : a->hidden;
     k->scale_bytes = terni_ll_scale_bytes(a->cast, a->hidden);
     k->row_bytes = k->header_bytes + k->payload_bytes + (uint32_t)align_up(k->scale_bytes, 16);

@@ -203,7 +203,7 @@ static enum tern_status prepare(struct tern_ep *ep)
     ep->shape.timeout_ms = ep->shape.timeout_ms ? ep->shape.timeout_ms : comm->timeout_ms;
     if (ep->shape.ll_lanes > 0) {
         struct geometry g;
-        uint32_t row = terni_ll_row_bytes(ep->shape.max_topk, ep->shape.ll_hidden);
+        uint32_t row = terni_ll_row_bytes(&ep->shape);
         uint32_t bytes = terni_ll_shared_bytes(&ep->shape, row) + terni_ll_watch_bytes(&ep->shape);
         TERN_TRY(terni_tuning_low_latency(&ep->machine->info, &ep->shape, bytes, &g));
     }

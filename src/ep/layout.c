@@ -135,6 +135,7 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_ranks is %d; it must be 1 to %d", num_ranks,
                          TERN_MAX_RANKS);
     }
+    TERN_TRY(terni_check_range("reserved", config->reserved, 0, 0));
     TERN_TRY(terni_check_range("num_experts", config->num_experts, 1, MAX_EXPERTS));
     if (config->num_experts % (uint32_t)num_ranks != 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_experts is %u; it must be a multiple of the %d ranks",

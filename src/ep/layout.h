@@ -86,10 +86,10 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
 void terni_layout_init(const struct ep_shape *shape, struct ep_layout *layout);
 /* int32_t of a forward block's entry (kernels/inter_args.h), for routes of so many choices. */
 uint32_t terni_entry_ints(const struct ep_shape *shape, uint32_t layout, uint32_t topk);
-/* Low latency: bytes of a row's header on its way, and of the longest row with it. */
-uint32_t terni_ll_header_bytes(uint32_t topk);
+/* Low latency: bytes of a row's header on its way, and of its scales; of the longest row with both. */
+uint32_t terni_ll_header_bytes(uint32_t topk, uint32_t is_railed);
 uint32_t terni_ll_scale_bytes(uint32_t cast, uint32_t hidden);
-uint32_t terni_ll_row_bytes(uint32_t topk, uint32_t hidden);
+uint32_t terni_ll_row_bytes(const struct ep_shape *shape);
 /* Low latency: bytes of a row of a combine on its way, whose compression is an enum tern_ll_compression. */
 uint32_t terni_ll_sent_bytes(uint32_t compression, uint32_t hidden);
 /* Shared memory of a block: where what receiving needs begins, where the stages begin, and all of it. */

@@ -55,9 +55,9 @@ enum tern_status terni_shape_init_ll(const struct tern_ep_config *config, struct
     return TERN_OK;
 }
 
-uint32_t terni_ll_header_bytes(uint32_t topk)
+uint32_t terni_ll_header_bytes(uint32_t topk, uint32_t is_railed)
 {
-    return (uint32_t)align_up((LL_HEADER_MESSAGE(topk) + 1ull) * sizeof(int32_t), 16);
+    return (uint32_t)align_up((LL_HEADER_MESSAGE(topk) + (uint64_t)is_railed) * sizeof(int32_t), 16);
 }
 
 uint32_t terni_ll_scale_bytes(uint32_t cast, uint32_t hidden)
@@ -66,10 +66,11 @@ uint32_t terni_ll_scale_bytes(uint32_t cast, uint32_t hidden)
     return cast == TERN_CAST_NONE ? 0 : cast == TERN_CAST_FP8_UE8M0 ? (blocks + 3) / 4 * 4 : blocks * 4;
 }
 
-uint32_t terni_ll_row_bytes(uint32_t topk, uint32_t hidden)
+uint32_t terni_ll_row_bytes(const struct ep_shape *s)
 {
-    uint64_t cast = align_up(hidden, 16) + align_up(terni_ll_scale_bytes(TERN_CAST_FP8, hidden), 16);
-    return terni_ll_header_bytes(topk) + (uint32_t)larger(2ull * hidden, cast);
+    uint64_t hidden = s->ll_hidden;
+    uint64_t cast = align_up(hidden, 16) + align_up(terni_ll_scale_bytes(TERN_CAST_FP8, s->ll_hidden), 16);
+    return terni_ll_header_bytes(s->max_topk, s->ll_rail) + (uint32_t)larger(2 * hidden, cast);
 }
 
 uint32_t terni_ll_sent_bytes(uint32_t compression, uint32_t hidden)
@@ -157,7 +158,7 @@ void terni_layout_lane(const struct ep_shape *s, struct ll_layout *l)
     _Static_assert(MAX_LL_TOKENS < 1 << 16, "an entry word has 16 bits for the tokens of an expert");
     l->entry_words = LL_ENTRY_WORDS(s->experts_a_rank) + (far > 0) + s->ll_rail;
     l->entry_bytes = align_up(s->num_ranks * l->entry_words * sizeof(uint64_t), ALIGNMENT);
-    l->row_stride = terni_ll_row_bytes(s->max_topk, s->ll_hidden);
+    l->row_stride = terni_ll_row_bytes(s);
     /* Short rows are longer compressed: blocks are whole. */
     l->home_stride = larger(2ull * s->ll_hidden, terni_ll_sent_bytes(TERN_LL_LOG10, s->ll_hidden));
     l->tail_bytes = s->ll_rail * align_up(s->domain_ranks * sizeof(int32_t), 16);

@@ -35,7 +35,7 @@ enum { LL_TOTAL_ROWS, LL_TOTAL_PUSHES, LL_TOTAL_AWAY, LL_TOTALS };
 enum { LL_MASK_CLEAR, LL_MASK_SET, LL_MASK_GET }; /* what the ll_mask kernel does */
 
 /* Header of a row on its way, in 32-bit words: token, then K expert ids, K slots and K weights; railed, the
- * number of the message that brought it, else nothing that anybody reads. */
+ * number of the message that brought it. */
 enum { LL_HEADER_TOKEN, LL_HEADER_IDS };
 #define LL_HEADER_MESSAGE(topk) (LL_HEADER_IDS + 3u * (topk))
 

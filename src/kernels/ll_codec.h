@@ -246,8 +246,8 @@ TERN_DEVICE void ll_fp8_decode(float *y, const struct ll_coded *coded, const int
 enum { LL_HALF_BLOCK = 128 };
 TERN_DEVICE uint32_t ll_lane_at(void) { return (uint32_t)(lane() >> 3) * 256 + (uint32_t)(lane() & 7) * 16; }
 
-/* One warp: each lane's 16 channels, v[0] and v[1], of block `block`, into a row of so many blocks in shared
- * memory. Lanes past its last block give anything, channels past the row's end are zero. */
+/* One warp: each lane's 16 channels, v[0] and v[1], of block `block`, into a row of so many blocks,
+ * wherever it is. Lanes past its last block give anything, channels past the row's end are zero. */
 TERN_DEVICE void ll_encode(char *row, uint32_t blocks, uint32_t block, const struct vec16 *v, const int codec)
 {
     uint32_t j = (uint32_t)lane() & 7;

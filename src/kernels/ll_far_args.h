@@ -6,7 +6,7 @@
  * rows go by put and signal, from out-boxes in this rank's window into the same places of theirs, where they
  * are received like rows of near ranks. Out-boxes are in the lane, in two copies as its buffers:
  *
- *   entries_out[2][R][3 + L/2]  dispatch: entry words on their way to rank d
+ *   entries_out[2][R][3 + L/2]  dispatch: entry words on their way to rank d; railed, 4 + L/2 of them
  *   rows_out[2]                 rows for the first far rank, by their slots, then for the next one, no gaps
  *                               between rows or ranks; of a combine that has more rows than there is room
  *                               for, a slot a warp instead (ll_ship.h)

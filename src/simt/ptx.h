@@ -2,7 +2,7 @@
  *
  * The dialect on NVIDIA GPUs: the only file with inline assembly. One instruction a function, named as PTX
  * names it (PTX ISA 8.0 and later). Bulk copies and mbarriers need sm_90; below it they are absent and
- * kernels take their plain variant (TERN_HAS_BULK). */
+ * kernels take their plain variant (TERN_HAS_BULK). Long, because it is a list. */
 #ifndef TERN_PTX_H
 #define TERN_PTX_H
 

@@ -4,7 +4,8 @@
  * are, without a GPU; and what the machine says of links between devices. The driver keeps account of
  * handles, mappings and ranges, takes only what the real one takes (whole mappings, ranges that are empty),
  * and can fail at any one call. Whatever fails, nothing may be left, and the next call must go as if nothing
- * had been. test/cuda_share.sh builds and runs this. */
+ * had been. test/cuda_share.sh builds and runs this. One file, because the driver that is played and its
+ * account are what every case is judged by. */
 #include "machine/cuda_machine.h"
 
 #include <fcntl.h>
