@@ -3,11 +3,17 @@
  * See ll_worlds.h. */
 #include "ll_worlds.h"
 
+#include "erring.h"
 #include "tern/tern_net.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef __SANITIZE_THREAD__
+enum { MAX_RANKS = 8 };
+#else
+enum { MAX_RANKS = 66 };
+#endif
 enum { MAX_GPU_RANKS = 16 }; /* that are on one device at once */
 
 /* Many ranks have few tokens of few channels. */
@@ -42,7 +48,7 @@ void ll_world_draw(const struct test *t, const struct ll_world *w, uint64_t seed
     }
 }
 
-int ll_world_seed(const struct test *t, const struct ll_world *w, uint64_t seed)
+static int run_seed(const struct test *t, const struct ll_world *w, uint64_t seed)
 {
     struct ll_case c;
 
@@ -50,11 +56,13 @@ int ll_world_seed(const struct test *t, const struct ll_world *w, uint64_t seed)
     return ll_case_run(&c, -1, NULL);
 }
 
-int ll_world_run(struct test *t, const struct ll_world *w, int count)
+/* Seeds from 1 to `count`, scaled, or those that the test was asked for. Skips what is too much for
+ * ThreadSanitizer, or for one GPU. */
+static int run_world(struct test *t, const struct ll_world *w, int count)
 {
     const char *machine = getenv("TERN_MACHINE");
 
-    if (w->ranks[0] > LL_MAX_RANKS) {
+    if (w->ranks[0] > MAX_RANKS) {
         return test_skip(t, "ThreadSanitizer follows 8128 fibers, and %d ranks may have more", w->ranks[0]);
     }
     if (machine && strcmp(machine, "cuda") == 0 && w->ranks[0] > MAX_GPU_RANKS) {
@@ -63,8 +71,85 @@ int ll_world_run(struct test *t, const struct ll_world *w, int count)
     uint64_t first = t->has_seeds ? t->seeds[0] : 1;
     uint64_t last = t->has_seeds ? t->seeds[1] : (uint64_t)test_scaled(t, count);
     for (uint64_t seed = first; seed <= last; seed++) {
-        PASS(ll_world_seed(t, w, seed));
+        PASS(run_seed(t, w, seed));
     }
     test_detail(t, "seeds %llu-%llu", (unsigned long long)first, (unsigned long long)last);
     return 0;
+}
+
+/* ---- Cases that all worlds have ---- */
+
+struct grouped {
+    int ranks, domain_ranks;
+    enum ll_carrier carrier;
+    int count; /* seeds */
+};
+
+/* The worlds of one test case. */
+struct group {
+    const char *name;
+    struct grouped worlds[5];
+};
+
+static const struct group groups[] = {
+    {"2 x 2 ranks", {{4, 2, BY_STORES, 60}}},
+    {"2 x 8 ranks", {{16, 8, BY_STORES, 8}}},
+    {"4 x 4 ranks", {{16, 4, BY_STORES, 8}}},
+    {"3 x 5 ranks", {{15, 5, BY_STORES, 8}}},
+    {"8 x 8 ranks", {{64, 8, BY_STORES, 1}}},
+    /* Seeds enough for a row of every rank. */
+    {"a domain, and domains, of more than a warp has lanes", {{66, 33, BY_STORES, 8}, {40, 1, BY_STORES, 4}}},
+    {"2 x 1, 5 x 1, 3 x 2 and 2 x 4 ranks",
+     {{2, 1, BY_STORES, 15}, {5, 1, BY_STORES, 15}, {6, 2, BY_STORES, 15}, {8, 4, BY_STORES, 15}}},
+    {"by the proxy",
+     {{4, 2, BY_PROXY, 8},
+      {6, 2, BY_PROXY, 4},
+      {4, 2, BY_FORCE, 8},
+      {2, 1, BY_FORCE, 8},
+      {8, 4, BY_FORCE, 4}}},
+    {"by software NICs", {{4, 2, BY_NIC, 8}, {5, 1, BY_NIC, 4}, {6, 2, BY_NIC, 4}}},
+};
+
+/* Of the test case that runs. */
+static const struct group *group;
+static int rails;
+
+static int run_group(struct test *t)
+{
+    enum { MOST = sizeof group->worlds / sizeof *group->worlds };
+    for (int i = 0; i < MOST && group->worlds[i].ranks; i++) {
+        const struct grouped *g = &group->worlds[i];
+        struct ll_world w = {{g->ranks, g->domain_ranks}, g->carrier, rails};
+        PASS(run_world(t, &w, g->count));
+    }
+    return 0;
+}
+
+static int erring_body(struct test *t, uint64_t seed, const int world[2])
+{
+    struct ll_world w = {{world[0], world[1]}, BY_NIC, rails};
+    return run_seed(t, &w, seed);
+}
+
+static int by_packets(struct test *t)
+{
+    static const struct erring e = {0, 8, MAX_RANKS, erring_body};
+    return erring_run(t, &e);
+}
+
+static int by_adaptive(struct test *t)
+{
+    static const struct erring e = {1, 8, MAX_RANKS, erring_body};
+    return erring_run(t, &e);
+}
+
+void ll_world_cases(struct test *t, int is_railed)
+{
+    rails = is_railed;
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        group = &groups[i];
+        test_run(t, group->name, run_group);
+    }
+    test_run(t, "by packets over a network that errs", by_packets);
+    test_run(t, "by packets with adaptive routing", by_adaptive);
 }
