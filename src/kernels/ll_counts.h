@@ -5,7 +5,7 @@
 #ifndef TERN_LL_COUNTS_H
 #define TERN_LL_COUNTS_H
 
-#include "kernels/ll_order.h"
+#include "kernels/ll_taken.h"
 
 /* Word w of rank s's entry is so. */
 TERN_DEVICE void ll_take_count(const struct ll_receiver *r, uint32_t s, uint32_t w, uint32_t value)
@@ -131,6 +131,9 @@ TERN_DEVICE int ll_place(const struct ll_receiver *r)
     }
     if (LL_WITH_RAIL) {
         ll_count_messages(r);
+    }
+    if (!LL_WITH_FAR && warp() == r->threads / 32 - 1) {
+        ll_find_even(r);
     }
     for (uint32_t s = (uint32_t)tid(); bid() == 0 && p->by_rank && s < ranks; s += (uint32_t)r->threads) {
         p->out_counts[s] = (int32_t)r->rows_before[s + 1];

@@ -43,6 +43,23 @@ TERN_DEVICE int ll_is_far(const struct op_frame *f, int d)
     return LL_WITH_FAR && (uint32_t)(d - ll_far_of(f)->first) >= (uint32_t)ll_far_of(f)->num_near;
 }
 
+/* Rank s among all, far ones first: from the next domain on, beginning with the one that has this rank's
+ * place; then near ones from the next rank on. So no two ranks send to the same one at the same time, as long
+ * as they have as much for each. */
+TERN_DEVICE uint32_t ll_turn_of(const struct op_frame *f, uint32_t s)
+{
+    const struct ll_far *far = ll_far_of(f);
+    const int near = far->num_near, others = f->num_ranks - near;
+    int turn = (int)s - far->first;
+    if (turn >= 0 && turn < near) {
+        turn = (int)s - f->rank - 1;
+        return (uint32_t)(others + (turn < 0 ? turn + near : turn));
+    }
+    turn -= turn < 0 ? near - f->num_ranks : near;
+    turn -= f->rank - far->first;
+    return (uint32_t)(turn < 0 ? turn + others : turn);
+}
+
 /* Railed: the rank of domain e that has the place there that rank s has in its own. */
 TERN_DEVICE int ll_on_rail(const struct op_frame *f, int e, int s)
 {

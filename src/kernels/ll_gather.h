@@ -112,15 +112,19 @@ TERN_DEVICE int ll_gather(const struct ll_combine_args *p, uint64_t epoch, uint6
 {
     const struct ll_far *far = ll_far_of(&p->f);
     uint32_t pieces = (p->row_bytes + LL_SUM - 1) / LL_SUM;
-    uint32_t units = (uint32_t)p->lane.totals[LL_TOTAL_AWAY] * pieces;
-    struct ll_gathered g = {far->homes[0], 0, 0};
+    uint32_t away = (uint32_t)p->lane.totals[LL_TOTAL_AWAY], domains = far->rail.num_domains;
+    struct ll_gathered g = {far->homes[far->rail.domain], far->rail.domain, 0};
+    uint32_t first = g.home.begin; /* of the next domain: none is from this one */
     int ok = 1;
-    for (uint32_t u = (uint32_t)(turn * nblk() + bid()); ok && u < units;
+    for (uint32_t u = (uint32_t)(turn * nblk() + bid()); ok && u < away * pieces;
          u += (uint32_t)(nblk() * nwarps())) {
-        while (u / pieces >= g.home.begin + g.home.rows) {
-            g.home = far->homes[++g.e];
+        uint32_t number = u / pieces + first;
+        number = number < away ? number : number - away;
+        while (number - g.home.begin >= g.home.rows) { /* also of one before it */
+            g.e = g.e + 1 < domains ? g.e + 1 : 0;
+            g.home = far->homes[g.e];
         }
-        g.m = u / pieces - g.home.begin;
+        g.m = number - g.home.begin;
         ok = ll_make_part(p, epoch, since, &g, u % pieces * LL_SUM, pieces, codec);
     }
     return ok;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Low-latency dispatch, receiving: in which order a combine will send home what comes. In one domain as rows
- * lie in the slab, or came. Across domains rows for far ranks come first, rank by rank, each rank's in the
- * order of its slots (ll_far_args.h): so rows of one chunk have consecutive numbers, which a combine deals
- * out to warps of different blocks, and lie one behind the other in the out-box. Rows for near ranks follow,
- * likewise.
+ * lie in the slab, or were taken (ll_taken.h). Across domains rows for far ranks come first, rank by rank,
+ * each rank's in the order of its slots (ll_far_args.h): so rows of one chunk have consecutive numbers, which
+ * a combine deals out to warps of different blocks, and lie one behind the other in the out-box. Rows for
+ * near ranks follow, likewise.
  *
  * With weights at combine a rank's rows are numbered by expert: choices before [R][L + 1] has how many of
  * rank s are for the experts before e, in shared memory; order [R + 1] how many are of ranks before. */
@@ -13,14 +13,6 @@
 
 #include "kernels/ll_far.h"
 #include "kernels/ll_receiver.h"
-
-/* Rank s among all, far ones first. */
-TERN_DEVICE uint32_t ll_turn_of(const struct ll_dispatch_args *p, uint32_t s)
-{
-    const struct ll_far *far = ll_far_of(&p->f);
-    uint32_t first = (uint32_t)far->first, near = (uint32_t)far->num_near;
-    return s < first ? s : s < first + near ? (uint32_t)p->f.num_ranks - near + s - first : s - near;
-}
 
 TERN_DEVICE uint32_t *ll_order(const struct ll_receiver *r)
 {
@@ -45,7 +37,7 @@ TERN_DEVICE void ll_order_ranks(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;
     for (uint32_t s = (uint32_t)lane(); s < (uint32_t)p->f.num_ranks; s += 32) {
-        ll_order(r)[ll_turn_of(p, s) + 1] =
+        ll_order(r)[ll_turn_of(&p->f, s) + 1] =
             p->summed ? r->rows_before[s + 1] : ll_choices_before(r, s)[p->experts_a_rank];
     }
     sync_warp();
@@ -107,7 +99,7 @@ TERN_DEVICE void ll_note_homes(const struct ll_receiver *r)
     }
     for (int s = tid(); s < p->f.num_ranks; s += r->threads) {
         const uint64_t *entry = ll_far_entry(r, s);
-        const uint32_t *order = ll_order(r) + ll_turn_of(p, (uint32_t)s);
+        const uint32_t *order = ll_order(r) + ll_turn_of(&p->f, (uint32_t)s);
         /* Relaxed: another thread has acquired the first word of the entry, before a barrier. */
         struct ll_far_home home = {order[0], order[1] - order[0], (uint32_t)ld_relaxed_sys_u64(entry), 0};
         far->homes[s] = home;
@@ -120,7 +112,7 @@ TERN_DEVICE void ll_note_homes(const struct ll_receiver *r)
 /* Received row `number`, which is of rank s, among the rows that go home if one does for each received. */
 TERN_DEVICE uint32_t ll_row_number(const struct ll_receiver *r, uint32_t s, uint32_t number)
 {
-    return LL_WITH_FAR && r->p->summed ? ll_order(r)[ll_turn_of(r->p, s)] + number - r->rows_before[s]
+    return LL_WITH_FAR && r->p->summed ? ll_order(r)[ll_turn_of(&r->p->f, s)] + number - r->rows_before[s]
                                        : number;
 }
 
@@ -129,7 +121,7 @@ TERN_DEVICE uint32_t ll_push_number(const struct ll_receiver *r, uint32_t s, uin
                                     uint32_t position)
 {
     if (LL_WITH_FAR && !r->p->summed) {
-        return ll_order(r)[ll_turn_of(r->p, s)] + ll_choices_before(r, s)[expert] + position -
+        return ll_order(r)[ll_turn_of(&r->p->f, s)] + ll_choices_before(r, s)[expert] + position -
                r->begins[s * r->p->experts_a_rank + expert];
     }
     return r->slab_before[expert] + position;

@@ -83,8 +83,8 @@ TERN_DEVICE struct ll_push ll_push_home(const struct ll_receiver *r, const int32
     return to;
 }
 
-/* What combine must know of received row `number`, so that it can add the rows of the slab that stand for
- * it. */
+/* What combine must know of a received row, so that it can add the rows of the slab that stand for it: the
+ * `number`-th that it will send home. */
 TERN_DEVICE void ll_write_plan(const struct ll_receiver *r, const int32_t *header, uint32_t number,
                                uint32_t s, struct ll_choice c)
 {
@@ -108,7 +108,7 @@ TERN_DEVICE void ll_write_plan(const struct ll_receiver *r, const int32_t *heade
     }
 }
 
-/* What combine must know of received row `number`, and what the caller may want to. */
+/* Likewise, and what the caller may want to know. */
 TERN_DEVICE void ll_note_row(const struct ll_receiver *r, const int32_t *header, uint32_t number, uint32_t s,
                              struct ll_choice c)
 {
@@ -196,7 +196,7 @@ TERN_DEVICE void ll_store_piece(const struct ll_dispatch_args *p, const struct l
     }
 }
 
-/* One warp: a piece of row i of rank s, which is received row `number`, is here; 0: its verdict says no. */
+/* One warp: a piece of row i of rank s, which a combine has as `number`, is here; 0: its verdict says no. */
 TERN_DEVICE int ll_expand_piece(const struct ll_receiver *r, uint32_t number, uint32_t piece, uint32_t s,
                                 uint32_t i)
 {
@@ -223,17 +223,13 @@ TERN_DEVICE int ll_expand_piece(const struct ll_receiver *r, uint32_t number, ui
     return 1;
 }
 
-/* One warp: a piece of received row `number`, which is row `number - rows_before[s]` of rank s. 0:
- * abandon. */
-TERN_DEVICE int ll_take_piece(const struct ll_receiver *r, uint32_t number, uint32_t piece, uint32_t s)
+/* One warp: a piece of that row. 0: abandon. */
+TERN_DEVICE int ll_take_piece(const struct ll_receiver *r, uint32_t piece, struct ll_taken t)
 {
     const struct ll_dispatch_args *p = r->p;
-    uint32_t i = number - r->rows_before[s];
+    const uint32_t s = t.s, i = t.i;
     uint32_t data;
     int end = LL_HERE, here = 1;
-    if (LL_WITH_FAR) {
-        number = ll_row_number(r, s, number); /* its notes are for a combine */
-    }
     if (lane() == 0) {
         end = ll_await_by(&p->f, &p->lane, r->epoch, r->begin, OP_AWAIT_DONE,
                           LL_WITH_RAIL && ll_is_far(&p->f, (int)s), ll_bringer(&p->f, (int)s),
@@ -247,8 +243,8 @@ TERN_DEVICE int ll_take_piece(const struct ll_receiver *r, uint32_t number, uint
         here = ll_is_row_here(r, s, i);
     }
     sync_warp(); /* what lane 0 has acquired is there for all lanes */
-    if (TERN_RARE(!here || !ll_expand_piece(r, number, piece, s, i))) {
-        ll_do_without(r, number, piece, s, i);
+    if (TERN_RARE(!here || !ll_expand_piece(r, t.number, piece, s, i))) {
+        ll_do_without(r, t.number, piece, s, i);
     }
     return 1;
 }
@@ -258,17 +254,12 @@ TERN_DEVICE void ll_dispatch_receive(const struct ll_dispatch_args *p, uint64_t 
 {
     struct ll_receiver r = ll_receiver_of(p, epoch, threads);
     uint32_t pieces = (p->payload_bytes + LL_PIECE - 1) / LL_PIECE + 1; /* the last one LL_NOTES */
-    uint32_t s = 0;
     int ok = ll_learn_places(&r) && (!LL_WITH_RAIL || ll_spread(&r));
     uint32_t units = ok ? r.rows_before[p->f.num_ranks] * pieces : 0;
     for (uint32_t u = (uint32_t)(warp() * nblk() + bid()); ok && u < units;
          u += (uint32_t)(nblk() * threads / 32)) {
-        uint32_t number = u / pieces;
-        while (r.rows_before[s + 1] <= number) {
-            s++;
-        }
         uint32_t piece = u % pieces;
-        ok = ll_take_piece(&r, number, piece == pieces - 1 ? LL_NOTES : piece, s);
+        ok = ll_take_piece(&r, piece == pieces - 1 ? LL_NOTES : piece, ll_taken_of(&r, u / pieces));
     }
 }
 

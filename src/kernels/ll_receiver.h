@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Low-latency dispatch, receiving: what a block keeps of it in shared memory, beside what sending needs:
- * | begins [R][L] | rows before [R + 1] | rows of the slab before [L + 1] | across domains order [R + 1] |
- * choices before [R][L + 1] | railed messages [D + 1] | */
+ * | begins [R][L] | rows before [R + 1] | rows of the slab before [L + 1] | in one domain even [1], across
+ * domains order [R + 1] | choices before [R][L + 1] | railed messages [D + 1] | */
 #ifndef TERN_LL_RECEIVER_H
 #define TERN_LL_RECEIVER_H
 

@@ -264,7 +264,8 @@ TERN_DEVICE void ll_start(const struct ll_sender *s, uint32_t stage, const int b
     const struct ll_dispatch_args *p = s->p;
     const int32_t *slots = s->slots + stage * (uint32_t)p->f.num_ranks;
     const char *from = s->stages + stage * p->row_bytes;
-    for (int d = bulk ? s->turn : 0; d < p->f.num_ranks; d += bulk ? nthr() : 1) {
+    for (int i = bulk ? s->turn : 0; i < p->f.num_ranks; i += bulk ? nthr() : 1) {
+        int d = ll_rank_of_copy(s, i);
         if (ll_is_far(&p->f, d)) {
             continue;
         }
@@ -289,10 +290,11 @@ TERN_DEVICE void ll_tell(const struct ll_sender *s, uint32_t stage)
         return;
     }
     OP_FENCE(); /* pairs with the acquire in ll_await: the row comes before its word */
-    for (int d = s->turn; d < p->f.num_ranks; d += nthr()) {
+    for (int i = s->turn; i < p->f.num_ranks; i += nthr()) {
+        int d = ll_rank_of_copy(s, i);
         if (slots[d] >= 0 && !ll_is_far(&p->f, d)) {
-            uint64_t i = ll_place_of(&p->lane, (uint32_t)p->f.rank, (uint32_t)slots[d]);
-            OP_STORE_DONE(ll_arrival(&p->lane, ll_heap(s, d), s->epoch, i), ll_arrived(s->epoch));
+            uint64_t place = ll_place_of(&p->lane, (uint32_t)p->f.rank, (uint32_t)slots[d]);
+            OP_STORE_DONE(ll_arrival(&p->lane, ll_heap(s, d), s->epoch, place), ll_arrived(s->epoch));
         }
     }
 }

@@ -36,9 +36,18 @@ struct ll_sender {
     /* The block's threads counted from the last one: the first of them start copies and announce, since the
      * first warps have more of a row, and its header. */
     int turn;
+    int first;   /* whom its first copy of a row is for: another for each block, and each rank */
     int heap_of; /* a rank that this thread is likely to write to, */
     char *heap;  /* and its heap, loaded long before it is needed */
 };
+
+/* Rank that copy `i` of a row is for. If every block of every rank began with the same one, all would write
+ * to that one at first, then to the next: one rank's links would be full, and all others' empty. */
+TERN_DEVICE int ll_rank_of_copy(const struct ll_sender *s, int i)
+{
+    int d = s->first + i;
+    return d < s->p->f.num_ranks ? d : d - s->p->f.num_ranks;
+}
 
 TERN_DEVICE struct ll_sender ll_sender_of(const struct ll_dispatch_args *p, uint64_t epoch)
 {
@@ -57,7 +66,8 @@ TERN_DEVICE struct ll_sender ll_sender_of(const struct ll_dispatch_args *p, uint
     s.slots = (int32_t *)(s.counters + p->num_experts + (uint32_t)p->f.num_ranks);
     s.stages = shared_memory() + p->stage_offset;
     s.turn = nthr() - 1 - tid();
-    s.heap_of = s.begin < s.end && s.turn < p->f.num_ranks ? s.turn : 0;
+    s.first = (int)((uint32_t)(p->f.rank + bid()) % (uint32_t)p->f.num_ranks);
+    s.heap_of = s.begin < s.end && s.turn < p->f.num_ranks ? ll_rank_of_copy(&s, s.turn) : 0;
     s.heap = p->f.ep_bases[s.heap_of];
     return s;
 }

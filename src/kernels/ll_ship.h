@@ -47,8 +47,8 @@ TERN_DEVICE struct ll_shipped ll_shipped_of(const struct ll_combine_args *p, int
     s.rows = ll_chunk_rows(home.rows, s.first);
     s.there = home.there;
     s.turn = s.slot / LL_CHUNK + (uint32_t)rank;
-    /* One rank's chunks are LL_CHUNK rows apart; where two ranks meet, adding the rank keeps theirs apart. */
-    s.count = far->chunks + (home.begin + s.first) / LL_CHUNK + (uint32_t)rank;
+    /* One rank's chunks are LL_CHUNK rows apart; where two ranks meet, their turns keep theirs apart. */
+    s.count = far->chunks + (home.begin + s.first) / LL_CHUNK + ll_turn_of(&p->f, (uint32_t)rank);
     return s;
 }
 
