@@ -15,6 +15,7 @@ struct job_plan {
     uint32_t domain_ranks, transport; /* of the object, as its configuration has them */
     uint32_t deadline_ms;
     int fate; /* the victim goes so many eighths of a round after it has begun its last one; 0: before */
+    uint32_t num_sms; /* of the object; 0: the default */
 };
 
 struct job {
