@@ -17,8 +17,8 @@ struct ll_world {
     int is_railed;
 };
 
-/* Test cases with the bits of the reference in worlds of every kind, railed or not: small and large ones, by all
- * carriers, by packets over networks that err. */
+/* Test cases with the bits of the reference in worlds of every kind, railed or not: small and large ones, by
+ * all carriers, by packets over networks that err. */
 void ll_world_cases(struct test *t, int is_railed);
 
 /* A case of that world, small where ranks are many, ready for ll_case_run. */
