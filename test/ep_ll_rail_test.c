@@ -45,26 +45,11 @@ static int nothing(struct test *t)
 
 /* ---- Several lanes ---- */
 
-static int in_flight_body(struct ll_stage *x)
-{
-    for (int round = 0; round < 6; round++) {
-        ll_stage_redraw(x);
-        PASS(world_upload(&x->scene.world));
-        PASS(ll_stage_shuffle(x));
-        PASS(ll_stage_judge(x, "lanes in flight with high throughput between"));
-        batch_close(&x->scene.batches[0]);
-        if (round == 3) { /* words and places begin anew */
-            OK(tern_ep_reset_all(STAGE_RANKS, x->scene.eps));
-        }
-    }
-    return 0;
-}
-
 static int in_flight(struct test *t)
 {
-    PASS(ll_stage_run_railed(t, in_flight_body, 60000, STAGE_CUT));
-    PASS(ll_stage_run_railed(t, in_flight_body, 60000, STAGE_BY_NIC));
-    return ll_stage_run_railed(t, in_flight_body, 60000, STAGE_BY_PROXY);
+    PASS(ll_stage_run_railed(t, ll_stage_in_flight, 60000, STAGE_CUT));
+    PASS(ll_stage_run_railed(t, ll_stage_in_flight, 60000, STAGE_BY_NIC));
+    return ll_stage_run_railed(t, ll_stage_in_flight, 60000, STAGE_BY_PROXY);
 }
 
 /* ---- One domain ---- */

@@ -180,3 +180,18 @@ int ll_stage_issue_for(struct ll_stage *x, int lane, int operation, uint32_t pha
     return operation == TERN_OP_LL_DISPATCH ? tern_ll_dispatch(x->scene.eps[rank], &d, stream)
                                             : tern_ll_combine(x->scene.eps[rank], &c, stream);
 }
+
+int ll_stage_in_flight(struct ll_stage *x)
+{
+    for (int round = 0; round < 6; round++) {
+        ll_stage_redraw(x);
+        PASS(world_upload(&x->scene.world));
+        PASS(ll_stage_shuffle(x));
+        PASS(ll_stage_judge(x, "lanes in flight with high throughput between"));
+        batch_close(&x->scene.batches[0]);
+        if (round == 3) { /* words and places begin anew */
+            OK(tern_ep_reset_all(STAGE_RANKS, x->scene.eps));
+        }
+    }
+    return 0;
+}

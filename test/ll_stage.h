@@ -38,6 +38,8 @@ void ll_stage_redraw(struct ll_stage *x);
 int ll_stage_shuffle(struct ll_stage *x);
 /* Waits for all of it and compares it with the reference. */
 int ll_stage_judge(struct ll_stage *x, const char *step);
+/* A body for the above: some rounds of both, with all objects reset between. */
+int ll_stage_in_flight(struct ll_stage *x);
 /* After a fault: a reset, and then all of it again, right. */
 int ll_stage_recover(struct ll_stage *x);
 

@@ -80,23 +80,23 @@ TERN_DEVICE int arrive(struct softnic_work *w)
     return asked == SOFTNIC_COPIES;
 }
 
-/* What a look of the first lane has found. */
+/* What a look of the first lane has found: SOFTNIC_*; NOTHING, the NIC is to end. */
 struct look {
-    uint32_t found, ends; /* SOFTNIC_*; the NIC is to end */
+    uint32_t found;
     uint64_t now;
 };
 
-/* The first lane of the first warp, until there is something for the others. *looks: since the stop word was
- * read. */
+/* The first lane of the first warp, until there is something for the others, or the NIC is to end. *looks:
+ * since the stop word was read. */
 TERN_DEVICE struct look look_for_work(struct softnic_engine *e, struct softnic_work *w, int is_timed,
                                       uint32_t *looks)
 {
-    struct look k = {SOFTNIC_NOTHING, 0, 0};
+    struct look k = {SOFTNIC_NOTHING, 0};
     for (;;) {
         if (w->asked == SOFTNIC_NOTHING && *looks >= LOOKS_A_STOP) {
             *looks = 0;
-            k.ends = ld_relaxed_sys_u64(e->args->stop) != 0;
-            if (k.ends) {
+            if (ld_relaxed_sys_u64(e->args->stop) != 0) {
+                k.found = SOFTNIC_NOTHING;
                 return k;
             }
         }
@@ -121,18 +121,17 @@ TERN_DEVICE struct look look_for_work(struct softnic_engine *e, struct softnic_w
 TERN_DEVICE int find(struct softnic_engine *e, struct softnic_work *w, int is_timed, uint32_t *looks)
 {
     for (;;) {
-        struct look k = {SOFTNIC_NOTHING, 0, 0};
+        struct look k = {SOFTNIC_NOTHING, 0};
         if (lane() == 0) {
             k = look_for_work(e, w, is_timed, looks);
         }
-        k.ends = shfl_u32(k.ends, 0);
         k.found = shfl_u32(k.found, 0);
         k.now = shfl_u64(k.now, 0);
         sync_warp(); /* what the steps left is there for all */
-        if (k.ends) {
-            return SOFTNIC_NOTHING;
+        if (k.found == SOFTNIC_NOTHING || k.found == SOFTNIC_COPIES) {
+            return (int)k.found;
         }
-        if (k.found == SOFTNIC_COPIES || (k.found == SOFTNIC_ARRIVALS && arrive(w))) {
+        if (k.found == SOFTNIC_ARRIVALS && arrive(w)) {
             return SOFTNIC_COPIES;
         }
         if (k.found != SOFTNIC_ARRIVALS) {
