@@ -178,7 +178,7 @@ TERN_DEVICE int read_part(const struct rail_test_args *p, uint32_t t, uint32_t p
             const uint32_t *at = fetch(p, rail_letter_at(&p->rail, &l), turn);
             check_message(p, at, x, (uint32_t)i, part * half, part * half + half);
             sync_warp();
-            ok = !warp_any(lane() == 0 && !rail_finish(&r, &l, 1, RAIL_TEST_PARTS, 0));
+            ok = !warp_any(lane() == 0 && !rail_finish(&r, &l, 1, RAIL_TEST_PARTS));
         }
     }
     return ok;

@@ -169,14 +169,21 @@ TERN_DEVICE void begin_sum(const struct puller *s, struct accumulator *a, uint32
     const struct combine_args *p = s->p;
     uint64_t at = (uint64_t)t * p->row_bytes + chunk * p->chunk_bytes;
     /* -0 plus x is x for every x, so a sum that begins with a bias keeps the bias' own zero. */
-    float none = p->bias[0] || p->bias[1] ? -0.0f : 0.0f;
+    const int biased = p->bias[0] || p->bias[1];
+    float none = biased ? -0.0f : 0.0f;
     TERN_UNROLL
     for (int q = 0; q < COMBINE_VECS; q++) {
-        uint32_t i = (uint32_t)(q * 512 + lane() * 16);
         TERN_UNROLL
         for (int c = 0; c < 8; c++) {
             a->sum[q][c] = none;
         }
+    }
+    if (!biased) {
+        return;
+    }
+    TERN_UNROLL
+    for (int q = 0; q < COMBINE_VECS; q++) {
+        uint32_t i = (uint32_t)(q * 512 + lane() * 16);
         TERN_UNROLL
         for (int b = 0; b < 2; b++) {
             if (p->bias[b] && i < chunk_size(s, chunk)) {
@@ -283,18 +290,32 @@ TERN_DEVICE uint32_t load_step(const struct puller *s, struct loader *l, uint32_
     return 1;
 }
 
+/* A row's chunk of so many bytes in shared memory, from this lane's on. All of it is on its way before the
+ * first is added; what is behind it are zeros, which are written nowhere. */
+TERN_DEVICE void add_row(struct accumulator *a, const char *from, uint32_t bytes)
+{
+    const struct vec16 none = {{0, 0, 0, 0}};
+    struct vec16 row[COMBINE_VECS];
+    TERN_UNROLL
+    for (int q = 0; q < COMBINE_VECS; q++) {
+        row[q] = none;
+        if ((uint32_t)(q * 512 + lane() * 16) < bytes) {
+            row[q] = ld_vec16(from + q * 512);
+        }
+    }
+    TERN_UNROLL
+    for (int q = 0; q < COMBINE_VECS; q++) {
+        sum_add(a->sum[q], row[q]);
+    }
+}
+
 TERN_DEVICE void add_rows(const struct puller *s, struct accumulator *a, uint32_t rows, uint32_t bytes,
                           uint32_t stage)
 {
     const struct combine_args *p = s->p;
     const char *from = s->stages + stage * p->batch_rows * p->chunk_bytes + lane() * 16;
     for (uint32_t r = 0; r < rows; r++) {
-        TERN_UNROLL
-        for (int q = 0; q < COMBINE_VECS; q++) {
-            if ((uint32_t)(q * 512 + lane() * 16) < bytes) {
-                sum_add(a->sum[q], ld_vec16(from + q * 512));
-            }
-        }
+        add_row(a, from, bytes);
         from += p->chunk_bytes;
     }
 }

@@ -46,7 +46,7 @@ TERN_DEVICE int letter_say(const struct mixer *m, struct letters *l, const int b
     uint32_t num = l->read;
     l->read = 0;
     return num == 0 || !letter_of(m, l->token, (uint32_t)lane(), &last) ||
-           rail_finish(&m->rail, &last, num, letter_parts(m, bulk), 0);
+           rail_finish(&m->rail, &last, num, letter_parts(m, bulk));
 }
 
 /* All lanes do. */
@@ -118,7 +118,7 @@ TERN_DEVICE int letters_close(const struct mixer *m, uint32_t t, struct letters 
     for (uint32_t e = (uint32_t)lane(); e < (uint32_t)m->p->rail.world.num_domains; e += 32) {
         struct rail_letter letter;
         if (letter_of(m, t, e, &letter)) {
-            ok &= rail_finish(&m->rail, &letter, 1, letter_parts(m, bulk), 0);
+            ok &= rail_finish(&m->rail, &letter, 1, letter_parts(m, bulk));
         }
     }
     return !warp_any(!ok);

@@ -35,14 +35,13 @@
 
 /* What a step is, in bits. */
 enum {
-    LINE_FIRST = 1,   /* of its item's chunk */
-    LINE_OWN = 2,     /* a row of this domain */
-    LINE_TURN = 4,    /* home: then no more come of this domain, and the sum of all domains begins */
-    LINE_FOLD = 8,    /* then this domain's is added to that */
-    LINE_LETTER = 16, /* then the sum of another domain */
-    LINE_BEHIND = 32, /* then that of this domain, if it is the last one */
-    LINE_LAST = 64,
-    LINE_OVER = 128 /* no more items */
+    LINE_OWN = 1,     /* a row of this domain */
+    LINE_TURN = 2,    /* home: then no more come of this domain, and the sum of all domains begins */
+    LINE_FOLD = 4,    /* then this domain's is added to that */
+    LINE_LETTER = 8,  /* then the sum of another domain */
+    LINE_BEHIND = 16, /* then that of this domain, if it is the last one */
+    LINE_LAST = 32,   /* of its item's chunk */
+    LINE_OVER = 64    /* no more items */
 };
 
 /* A line, as a thread of it sees it. */
@@ -189,6 +188,15 @@ TERN_DEVICE uint32_t line_bytes(const struct line *l, uint32_t chunk)
     return left < l->slots_bytes ? left : l->slots_bytes;
 }
 
+/* Where the weights of an item's row lie that a lane has, for the closer; none: NULL. */
+TERN_DEVICE const float *line_weights_at(const struct line *l, struct target g)
+{
+    const struct place *from = l->m.s.table.places + COMBINE_WEIGHTS * l->m.p->c.f.num_ranks;
+    return g.rank >= 0 && from[g.rank].base
+               ? (const float *)(const void *)(from[g.rank].base + g.row * from[g.rank].stride)
+               : 0;
+}
+
 /* Nothing more comes. All lanes. */
 TERN_DEVICE void line_end(struct line *l)
 {
@@ -212,13 +220,7 @@ TERN_DEVICE int line_has_failed(const struct line *l)
 TERN_DEVICE void line_add_row(const struct line *l, struct accumulator *a, uint32_t bytes)
 {
     const char *from = l->slots + l->slot * l->slots_bytes + l->worker * l->m.p->c.chunk_bytes;
-    TERN_UNROLL
-    for (int q = 0; q < COMBINE_VECS; q++) {
-        uint32_t i = (uint32_t)(q * 512 + lane() * 16);
-        if (i < bytes) {
-            sum_add(a->sum[q], ld_vec16(from + i));
-        }
-    }
+    add_row(a, from + lane() * 16, bytes);
 }
 
 /* What an adder has at hand. The rows of this domain are added before any letter, so that one sum in FP32 is
@@ -266,6 +268,7 @@ TERN_DEVICE void line_write(const struct line *l, const struct accumulator *a, c
 TERN_DEVICE void line_add(struct line *l, const int home)
 {
     struct line_sum s;
+    mix_begin(&s.sum);
     for (;;) {
         line_await(l->full + l->slot, l->slot_lap);
         sync_warp();
@@ -276,9 +279,6 @@ TERN_DEVICE void line_add(struct line *l, const int home)
         const struct line_item *item = l->items + step.place;
         uint32_t chunk = step.chunk * l->adders + l->worker;
         uint32_t bytes = chunk < l->m.s.chunks ? chunk_size(&l->m.s, chunk) : 0;
-        if ((step.flags & LINE_FIRST) != 0) {
-            mix_begin(&s.sum);
-        }
         if ((step.flags & LINE_OWN) != 0) {
             line_add_row(l, &s.sum, bytes);
         }
@@ -304,6 +304,7 @@ TERN_DEVICE void line_add(struct line *l, const int home)
             if (bytes != 0) {
                 line_write(l, &s.sum, item, chunk, home);
             }
+            mix_begin(&s.sum);
             sync_warp();
             if (lane() == 0 && step.chunk + 1 == l->chunks) {
                 line_arrive(l->done + step.place);
@@ -334,6 +335,33 @@ TERN_DEVICE uint32_t line_take(const struct line *l, uint32_t most)
     }
     sync_warp(); /* what a lane has seen posted, all may read */
     return num;
+}
+
+/* Sum of the weights that this domain has for choice k of an item of so many targets, in their order. */
+TERN_DEVICE float line_add_weights(const struct line *l, const struct line_item *item, uint32_t k,
+                                   uint32_t num_targets)
+{
+    int one = l->m.p->c.layout != 0; /* row: of each choice its own weight alone */
+    uint32_t begin = one ? k : 0, end = one ? k + 1 : num_targets;
+    float sum = 0.0f;
+    TERN_ROLLED
+    for (uint32_t i = begin; i < end; i += WEIGHTS_AT_ONCE) {
+        float value[WEIGHTS_AT_ONCE];
+        const float *from[WEIGHTS_AT_ONCE];
+        TERN_UNROLL
+        for (uint32_t x = 0; x < WEIGHTS_AT_ONCE; x++) {
+            from[x] = i + x < end ? item->weights[i + x] : 0;
+            value[x] = 0.0f;
+            if (from[x]) {
+                value[x] = from[x][one ? 0 : k];
+            }
+        }
+        TERN_UNROLL
+        for (uint32_t x = 0; x < WEIGHTS_AT_ONCE; x++) {
+            sum = from[x] ? sum + value[x] : sum;
+        }
+    }
+    return sum;
 }
 
 /* Until the item is done. All lanes. */

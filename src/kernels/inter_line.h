@@ -54,8 +54,9 @@ struct inter_line {
     struct rail rail;
     struct rail_hand hand;
     struct rail_piece piece;
-    char *ring;     /* of the piece's stream, where its messages are written, or read */
-    uint32_t given; /* messages of the piece that were gone through */
+    char *ring;      /* of the piece's stream, where its messages are written, or read */
+    uint32_t given;  /* messages of the piece that were gone through */
+    uint32_t number; /* of its first message in the operation: a piece is of one chunk */
     int sends;
 };
 
@@ -92,6 +93,7 @@ TERN_DEVICE struct inter_line inter_line_of(const struct rail *r, uint32_t w, ui
     q.piece = none;
     q.ring = 0;
     q.given = 0;
+    q.number = 0;
     q.sends = sends;
     return q;
 }
@@ -107,13 +109,14 @@ TERN_DEVICE enum rail_found inter_next(struct inter_line *q, int waits, struct s
         }
         q->ring = q->sends ? rail_out_ring(&q->rail, q->piece.stream) : rail_arrived_ring(p, q->piece.stream);
         q->given = 0;
+        q->number = rail_number(p, q->piece.stream % p->num_channels, q->piece.first);
     }
     n->stream = q->piece.stream;
     n->num = q->piece.num;
     n->offset = q->piece.offset;
     n->bytes = q->piece.bytes;
     n->end = q->piece.end;
-    n->number = rail_number(p, n->stream % p->num_channels, q->piece.first + q->given);
+    n->number = q->number + q->given;
     n->at = q->ring + n->offset + (uint64_t)q->given * p->stride;
     n->token = 0;
     n->last = ++q->given == n->num;

@@ -63,10 +63,9 @@ TERN_DEVICE void home_load_own(struct line *l, const struct home_rows *r, uint32
                                                     : LINE_TURN | LINE_FOLD | LINE_LAST;
     const char *from = r->own ? r->own + (uint64_t)chunk * l->slots_bytes : 0;
     if (r->num_own != 0) {
-        line_load(l, r->own != 0, from, line_bytes(l, chunk), chunk,
-                  LINE_OWN | (r->own_before == 0 ? LINE_FIRST : 0) | last);
+        line_load(l, r->own != 0, from, line_bytes(l, chunk), chunk, LINE_OWN | last);
     } else if (r->letters == 0) {
-        line_load(l, lane() == 0, 0, 0, chunk, LINE_FIRST | LINE_TURN | LINE_LAST);
+        line_load(l, lane() == 0, 0, 0, chunk, LINE_TURN | LINE_LAST);
     }
 }
 
@@ -74,7 +73,7 @@ TERN_DEVICE void home_load_letters(struct line *l, const struct home_rows *r, ui
 {
     uint32_t below = r->letters & ((1u << lane()) - 1), above = r->letters >> lane() >> 1;
     uint32_t others = below >> r->domain; /* letters of domains above this one, before the lane's */
-    uint32_t flags = LINE_LETTER | (below == 0 && r->num_own == 0 ? LINE_FIRST | LINE_TURN : 0);
+    uint32_t flags = LINE_LETTER | (below == 0 && r->num_own == 0 ? LINE_TURN : 0);
     const char *from = r->letter ? r->letter + (uint64_t)chunk * l->slots_bytes : 0;
     if (r->letters == 0) {
         return;
@@ -107,6 +106,7 @@ TERN_DEVICE int home_token(struct line *l, struct home_domain *d, uint32_t t)
         item->over = 0;
     }
     item->message[lane()] = message;
+    item->weights[lane()] = line_weights_at(l, g);
     sync_warp();
     home_load_own(l, &r, 0);
     int ok = 1;
@@ -171,11 +171,7 @@ TERN_DEVICE void home_tails(const struct line *l, uint32_t num)
         return;
     }
     const struct line_item *item = l->items + l->place + j;
-    uint32_t begin = p->c.layout == 0 ? 0 : k, end = p->c.layout == 0 ? l->m.s.map.num_targets : k + 1;
-    float own = 0.0f, sum = 0.0f;
-    for (uint32_t i = begin; i < end; i += WEIGHTS_AT_ONCE) {
-        own = add_weights(&l->m.s, item->n.token, k, i, end, own);
-    }
+    float own = line_add_weights(l, item, k, l->m.s.map.num_targets), sum = 0.0f;
     for (int e = 0; e < p->rail.world.num_domains; e++) {
         const char *at = item->letter[e];
         if (e == p->rail.world.domain) {
@@ -212,40 +208,39 @@ TERN_DEVICE struct home_read home_read_of(const struct line *l, uint32_t num, ui
     return r;
 }
 
-/* 0: the operation is to be abandoned. All lanes. */
+/* A chunk that is complete then is released by the poster, as that is some ways to memory and back, one after
+ * the other. 0: the operation is to be abandoned. All lanes. */
 TERN_DEVICE int home_say(struct line *l, const struct home_read *r)
 {
     const struct combine_inter_args *p = l->m.p;
-    struct rail_due due = {0, 0};
-    int ok = 1;
+    struct rail_piece piece = {0, 0, 0, 0, 0, 0, 0};
+    int ok = 1, whole = 0;
     if (r->count != 0) {
         struct rail_letter letter = rail_letter_of(&p->rail, rail_index(&p->rail, (uint32_t)r->domain),
                                                    (uint32_t)r->message, (uint32_t)p->far.num_out[r->domain]);
-        ok = rail_finish(&l->m.rail, &letter, r->count, 1, &due);
+        whole = rail_complete(&p->rail, &letter, r->count, 1);
+        piece.stream = letter.stream;
+        piece.first = letter.j;
+        piece.num = letter.s.num;
     }
-    ok = !warp_any(!ok);
-    for (uint32_t left = warp_ballot(due.bytes != 0); left; left &= left - 1) {
-        const struct rail_piece piece = {due.stream, 0, 0, 0, due.bytes, 0, 0};
-        ok &= poster_leave(&l->post, TERN_FFS(left) - 1, POSTER_CREDIT, &piece);
+    for (uint32_t left = warp_ballot(whole); left; left &= left - 1) {
+        ok &= poster_leave(&l->post, TERN_FFS(left) - 1, POSTER_RELEASE, &piece);
     }
     return ok;
 }
 
-/* `num` items are done. That their letters have been read is said by a lane for each chunk of a domain, since
- * saying it is some ways to memory and back, one after the other; the last of it when the items' places are
- * free. 0: as above. All lanes. */
+/* `num` items are done. 0: as above. All lanes. */
 TERN_DEVICE int home_finish(struct line *l, uint32_t num, int ok)
 {
     uint32_t pairs = num * (uint32_t)l->m.p->rail.world.num_domains;
-    struct home_read r = {0, -1, 0};
     for (uint32_t first = 0; first < pairs; first += 32) {
+        struct home_read r = home_read_of(l, num, first + (uint32_t)lane());
         ok = ok && home_say(l, &r);
-        r = home_read_of(l, num, first + (uint32_t)lane());
     }
     for (; num != 0; num--) {
         line_close(l, ok);
     }
-    return ok && home_say(l, &r);
+    return ok;
 }
 
 /* 0: the operation is to be abandoned. All lanes of the closer. */

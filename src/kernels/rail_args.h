@@ -28,7 +28,8 @@ enum {
  * finish them in any. */
 struct rail_release {
     uint32_t pending; /* chunks that are finished and that nobody has looked at yet */
-    uint32_t next;    /* the first chunk of the operation that has not gone back */
+    uint32_t next;    /* the first chunk of the operation that has not been seen finished */
+    uint32_t held;    /* bytes of those before it that have not gone back */
     uint32_t counts
         [RAIL_MAX_CHUNKS]; /* parts of messages of chunk k that have been read, at k % RAIL_MAX_CHUNKS */
 };
@@ -61,11 +62,13 @@ struct rail_piece {
     uint64_t end; /* to which it advances */
 };
 
-/* What a warp leaves for its block's poster (rail_poster.h), and what that takes of shared memory. */
-enum { POSTER_PUT, POSTER_CREDIT, POSTER_END };
+/* What a warp leaves for its block's poster (rail_poster.h), and what that takes of shared memory. A credit is
+ * about its piece's stream, bytes and end; the release of a chunk about its stream, its first message, and how
+ * many messages the stream has in the operation (num). */
+enum { POSTER_PUT, POSTER_CREDIT, POSTER_RELEASE, POSTER_END };
 enum { POSTER_BOXES = 4, POSTER_MAX_PRODUCERS = 32 / POSTER_BOXES };
 struct poster_letter {
-    struct rail_piece piece; /* of a credit: stream, bytes and end */
+    struct rail_piece piece;
     uint32_t what, reserved;
 };
 enum {
@@ -115,16 +118,17 @@ struct combine_inter_args {
 /* What a line of combine (combine_line.h) has on its way: items, and rows in slots. */
 enum {
     LINE_ITEMS = 8,
-    LINE_LETTERS = 32,
+    LINE_ROWS = 32,   /* of an item: targets, and letters */
     LINE_PIECE = 2560 /* bytes, at most, that an adder has of a slot */
 };
 
 /* An item. Of a forwarder, a message; at home a token, of which the note says no more. */
 struct line_item {
     struct stage_note n;
-    uint32_t over, reserved;          /* no item: no more come */
-    const char *letter[LINE_LETTERS]; /* home: of each domain, in the ring; NULL: none */
-    int32_t message[LINE_LETTERS];    /* its number, or -1 */
+    uint32_t over, reserved;         /* no item: no more come */
+    const float *weights[LINE_ROWS]; /* of each target, where it lies; NULL: it has none */
+    const char *letter[LINE_ROWS];   /* home: of each domain, in the ring; NULL: none */
+    int32_t message[LINE_ROWS];      /* its number, or -1 */
 };
 
 /* What the row in a slot is. */

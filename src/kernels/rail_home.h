@@ -9,8 +9,9 @@
  *
  * Nobody waits in a circle if warps take tokens in ascending order and have said what they finished before
  * they wait for the next: of the smallest token that is not finished anywhere, the chunk that brings it
- * needs the room of chunks whose tokens are all smaller, so finished, so given back. A ring has room for
- * two chunks. */
+ * needs the room of chunks whose tokens are all smaller, so finished, so given back, but for less than
+ * RAIL_HOLD of the ring. A ring has room for two chunks: with what is left at its end unused, which is less
+ * than a message, a chunk takes less than the rest. */
 #ifndef TERN_RAIL_HOME_H
 #define TERN_RAIL_HOME_H
 
@@ -60,23 +61,24 @@ TERN_DEVICE uint32_t rail_chunk_parts(const struct rail_args *p, const struct ra
     return (left < p->chunk ? left : p->chunk) * parts;
 }
 
-/* Room that is to be given back by somebody else: additions, which may come in any order. */
-struct rail_due {
-    uint32_t stream, bytes; /* no bytes: none */
-};
+/* Room goes back when this share of the ring has been read, since handing a credit over costs as much as
+ * handing over a piece; at the end all of it does. */
+#define RAIL_HOLD(p) ((p)->ring_bytes / 4)
 
-/* The owner of the release: gives back what is complete from the first on, or, where signals add, leaves it
- * due unless `due` is NULL. */
-TERN_DEVICE int rail_release_ready(const struct rail *r, const struct rail_letter *l, uint32_t parts,
-                                   struct rail_due *due)
+/* The owner of the release, who knows that the letter's chunk is complete: gives back what is from the first
+ * on, if it is enough. */
+TERN_DEVICE int rail_release_ready(const struct rail *r, const struct rail_letter *l, uint32_t parts)
 {
     const struct rail_args *p = r->p;
     struct rail_release *e = p->releases + l->stream;
     uint32_t first = e->next, k = first;
     while (k * p->chunk < l->s.num) {
         uint32_t *count = &e->counts[k % RAIL_MAX_CHUNKS];
-        /* Pairs with the additions of readers in rail_finish. */
-        if (atom_add_acqrel_gpu_u32(count, 0) < rail_chunk_parts(p, &l->s, k, parts)) {
+        uint32_t wanted = rail_chunk_parts(p, &l->s, k, parts);
+        /* Most look in vain, which needs no order: who completes a chunk says afterwards that it is pending.
+         * The addition pairs with those of readers in rail_complete. */
+        if (k != l->j / p->chunk &&
+            (ld_relaxed_sys_u32(count) < wanted || atom_add_acqrel_gpu_u32(count, 0) < wanted)) {
             break;
         }
         *count = 0; /* chunk k + RAIL_MAX_CHUNKS comes after the credit of this one */
@@ -85,30 +87,30 @@ TERN_DEVICE int rail_release_ready(const struct rail *r, const struct rail_lette
     if (k == first) {
         return 1;
     }
+    int last = k * p->chunk >= l->s.num;
+    uint64_t end = rail_end(p, &l->s, last ? l->s.num : k * p->chunk);
+    uint32_t bytes = e->held + (uint32_t)(end - rail_end(p, &l->s, first * p->chunk));
+    int goes = last || bytes >= RAIL_HOLD(p);
     e->next = k;
-    uint64_t end = rail_end(p, &l->s, k * p->chunk < l->s.num ? k * p->chunk : l->s.num);
-    uint64_t bytes = end - rail_end(p, &l->s, first * p->chunk);
-    if (due != 0 && !rail_is_near(r, rail_far_end(p, l->stream))) {
-        due->stream = l->stream;
-        due->bytes += (uint32_t)bytes;
-        return 1;
-    }
-    return rail_credit(r, l->stream, bytes, end);
+    e->held = goes ? 0 : bytes;
+    return !goes || rail_credit(r, l->stream, bytes, end);
 }
 
 /* One thread, with what its warp has read synchronised: `num` parts of messages of the letter's chunk have
- * been read, each of which has `parts`. `due`: as above, and none before. 0: the operation is to be
- * abandoned. */
-TERN_DEVICE int rail_finish(const struct rail *r, const struct rail_letter *l, uint32_t num, uint32_t parts,
-                            struct rail_due *due)
+ * been read, each of which has `parts`. 1 if these were the last: it is to be released. */
+TERN_DEVICE int rail_complete(const struct rail_args *p, const struct rail_letter *l, uint32_t num,
+                              uint32_t parts)
+{
+    uint32_t k = l->j / p->chunk;
+    /* Pairs with itself: who owns the release comes after all reads of the chunk. */
+    uint32_t before = atom_add_acqrel_gpu_u32(&p->releases[l->stream].counts[k % RAIL_MAX_CHUNKS], num);
+    return before + num >= rail_chunk_parts(p, &l->s, k, parts);
+}
+
+/* The same thread, or one that it has synchronised with. 0: the operation is to be abandoned. */
+TERN_DEVICE int rail_release(const struct rail *r, const struct rail_letter *l, uint32_t parts)
 {
     struct rail_release *e = r->p->releases + l->stream;
-    uint32_t k = l->j / r->p->chunk;
-    /* Pairs with itself: who owns the release comes after all reads of the chunk. */
-    uint32_t done = num + atom_add_acqrel_gpu_u32(&e->counts[k % RAIL_MAX_CHUNKS], num);
-    if (done < rail_chunk_parts(r->p, &l->s, k, parts)) {
-        return 1;
-    }
     /* Pairs with itself: the one that adds to nothing owns the release until it has taken all away. */
     uint32_t pending = 1;
     if (atom_add_acqrel_gpu_u32(&e->pending, 1) != 0) {
@@ -116,10 +118,16 @@ TERN_DEVICE int rail_finish(const struct rail *r, const struct rail_letter *l, u
     }
     int ok = 1;
     while (pending != 0) {
-        ok &= rail_release_ready(r, l, parts, due);
+        ok &= rail_release_ready(r, l, parts);
         pending = atom_add_acqrel_gpu_u32(&e->pending, 0u - pending) - pending; /* pairs with the same */
     }
     return ok;
+}
+
+/* Both. */
+TERN_DEVICE int rail_finish(const struct rail *r, const struct rail_letter *l, uint32_t num, uint32_t parts)
+{
+    return !rail_complete(r->p, l, num, parts) || rail_release(r, l, parts);
 }
 
 #endif

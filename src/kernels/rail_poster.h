@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Posters: a warp of a block hands to the network what the others would: puts of pieces, and credits. To hand
- * over takes ten to twenty microseconds, of fences and ways to memory and back that come one after the other,
- * but all lanes of a warp can do it at the same time, and those that fill pieces go on meanwhile.
+ * Posters: a warp of a block hands to the network what the others would: puts of pieces, credits, and
+ * releases of chunks that several warps read (rail_home.h). To hand over takes ten to twenty microseconds, of
+ * fences and ways to memory and back that come one after the other, but all lanes of a warp can do it at the
+ * same time, and those that fill pieces, or read them, go on meanwhile.
  *
  * A letter goes through a box in shared memory, of which every producer, a warp, has POSTER_BOXES in turn:
  *
@@ -17,7 +18,7 @@
 #ifndef TERN_RAIL_POSTER_H
 #define TERN_RAIL_POSTER_H
 
-#include "kernels/rail.h"
+#include "kernels/rail_home.h"
 
 /* Shared memory: | full | empty | failed | letters |. */
 struct poster {
@@ -121,9 +122,14 @@ TERN_APART int poster_hand_over(const struct rail_args *p, const struct op_frame
                                 const struct poster_letter *letter)
 {
     const struct rail r = {p, f, epoch};
-    return letter->what == POSTER_PUT
-               ? rail_put(&r, group_of(GROUP_THREAD), &letter->piece)
-               : rail_credit(&r, letter->piece.stream, letter->piece.bytes, letter->piece.end);
+    const struct rail_piece *piece = &letter->piece;
+    if (letter->what == POSTER_RELEASE) {
+        uint64_t begin = p->taken[piece->stream];
+        const struct rail_letter l = {rail_stream_of(p, begin, piece->num), piece->stream, piece->first};
+        return rail_release(&r, &l, 1);
+    }
+    return letter->what == POSTER_PUT ? rail_put(&r, group_of(GROUP_THREAD), piece)
+                                      : rail_credit(&r, piece->stream, piece->bytes, piece->end);
 }
 
 /* No stream: of a box in which no letter has been seen yet, or none that is about a stream. */
