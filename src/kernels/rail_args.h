@@ -62,9 +62,9 @@ struct rail_piece {
     uint64_t end; /* to which it advances */
 };
 
-/* What a warp leaves for its block's poster (rail_poster.h), and what that takes of shared memory. A credit is
- * about its piece's stream, bytes and end; the release of a chunk about its stream, its first message, and how
- * many messages the stream has in the operation (num). */
+/* What a warp leaves for its block's poster (rail_poster.h), and what that takes of shared memory. A credit
+ * is about its piece's stream, bytes and end; the release of a chunk about its stream, a message of it
+ * (first), and how many messages the stream has in the operation (num). */
 enum { POSTER_PUT, POSTER_CREDIT, POSTER_RELEASE, POSTER_END };
 enum { POSTER_BOXES = 4, POSTER_MAX_PRODUCERS = 32 / POSTER_BOXES };
 struct poster_letter {
