@@ -9,8 +9,9 @@ cd "$(dirname "$0")/.." || exit 2
 
 build=${TERN_BUILD:-build/tsan}
 export TERN_TEST_SCALE=5
-# One report is enough; a weakened release is reported from hundreds of threads.
-export TSAN_OPTIONS="halt_on_error=1 exitcode=66"
+# One report is enough; a weakened release is reported from hundreds of threads. Reports name files, if need be
+# without llvm-symbolizer.
+export TSAN_OPTIONS="halt_on_error=1 exitcode=66 allow_addr2line=1"
 
 # reports NAME WHERE PROGRAM...: a race is reported, and WHERE is in the report.
 reports()
