@@ -184,6 +184,7 @@ SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-fra
 TERN_CFLAGS += -DTERN_ASAN=1
 else ifeq ($(VARIANT),tsan)
 SANITIZE := -fsanitize=thread
+TERN_CFLAGS += -DTERN_THREAD_SANITIZER=1
 else ifeq ($(VARIANT),trace)
 TERN_CFLAGS += -DTERN_STAMPS=1
 else ifneq ($(VARIANT),release)

@@ -210,7 +210,7 @@ static int absent_past_64(struct test *t)
     if (cpu != 1) {
         return cpu < 0 ? cpu : test_skip(t, "%d ranks do not fit on one device at once", MANY);
     }
-#ifdef __SANITIZE_THREAD__
+#ifdef TERN_THREAD_SANITIZER
     return test_skip(t, "%d ranks have more fibers than ThreadSanitizer takes threads", MANY);
 #endif
     test_quiet();

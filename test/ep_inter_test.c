@@ -15,7 +15,7 @@
 static const int worlds[][2] = {{4, 2}, {16, 8}, {16, 4}, {15, 5}, {64, 8},
                                 {2, 1}, {5, 1},  {6, 2},  {8, 4},  {33, 1}};
 
-#ifdef __SANITIZE_THREAD__
+#ifdef TERN_THREAD_SANITIZER
 enum { MAX_RANKS = 8 };
 #else
 enum { MAX_RANKS = 64 };

@@ -146,7 +146,7 @@ static int many_by(struct test *t, uint32_t layout)
     if (cpu != 1) {
         return cpu < 0 ? cpu : test_skip(t, "%d ranks do not fit on one device at once", MANY);
     }
-#ifdef __SANITIZE_THREAD__
+#ifdef TERN_THREAD_SANITIZER
     return test_skip(t, "%d ranks have more fibers than ThreadSanitizer takes threads", MANY);
 #endif
     memset(&shape, 0, sizeof shape);

@@ -91,7 +91,7 @@ static int poor_body(int rank, struct procs_page *page, void *user)
     return 0;
 }
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(TERN_THREAD_SANITIZER) || defined(TERN_ASAN)
 enum { SANITIZED = 1 };
 #else
 enum { SANITIZED = 0 };

@@ -18,13 +18,13 @@
 
 enum { CASES = 3, WINDOW_BYTES = 64 << 20 };
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(TERN_THREAD_SANITIZER) || defined(TERN_ASAN)
 enum { DEADLINE_MS = 12000 };
 #else
 enum { DEADLINE_MS = 5000 };
 #endif
 /* Under ThreadSanitizer the threads of many processors take longer than that. */
-#ifdef __SANITIZE_THREAD__
+#ifdef TERN_THREAD_SANITIZER
 enum { SMS = 4 };
 #else
 enum { SMS = 0 };
@@ -190,7 +190,7 @@ static int by_nics(const struct test *t, const char *softnic)
  * has set: ThreadSanitizer does not see that order. By packets the rank's own NIC sets such words. */
 static int copies(struct test *t)
 {
-#ifdef __SANITIZE_THREAD__
+#ifdef TERN_THREAD_SANITIZER
     return test_skip(t, "ThreadSanitizer does not see order that comes from another process");
 #else
     return by_nics(t, "");

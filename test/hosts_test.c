@@ -447,6 +447,8 @@ static int killed_body(int rank, struct procs_page *page, void *user)
     h.num = NUM_PROCS;
     result = open_host(&h, &page->id, LATE_MS);
     result = result ? result : run_kernels(&h);
+    /* The victim's last signals have arrived everywhere. */
+    result = result || tern_comm_barrier(h.comm) != TERN_OK;
     if (rank == victim && result == 0) {
         PASS(launch_tour(&h, ROUNDS + 1));
         usleep(2000); /* somewhere in it */

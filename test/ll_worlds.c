@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef __SANITIZE_THREAD__
+#ifdef TERN_THREAD_SANITIZER
 enum { MAX_RANKS = 8 };
 #else
 enum { MAX_RANKS = 66 };

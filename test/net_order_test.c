@@ -297,7 +297,7 @@ static int barriers(struct test *t)
     uint64_t first = t->has_seeds ? t->seeds[0] : 1;
     uint64_t last = t->has_seeds ? t->seeds[1] : (uint64_t)net_rig_scaled(t, 60);
     static struct crowd w;
-#ifdef __SANITIZE_THREAD__
+#ifdef TERN_THREAD_SANITIZER
     if (net_rig_goes_by_proxy() && net_rig_way()->domain_size != NULL) {
         /* A get's answer is read by its owner's proxy, and then a rank of the owner's domain, which has heard
          * of it by way of two other sockets, stores to the same bytes. */

@@ -121,7 +121,7 @@ static int litmus(struct test *t, const struct litmus *l)
     int is_promised = net_rig_way()->packets <= l->promised_by, stale = 0;
     int seeds = is_promised ? test_scaled(t, SEEDS) : SEEDS;
     static struct passing p;
-#ifdef __SANITIZE_THREAD__
+#ifdef TERN_THREAD_SANITIZER
     if (!is_promised) {
         return test_skip(t, "a race on purpose");
     }

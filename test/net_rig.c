@@ -154,7 +154,7 @@ static int run_nics(struct test *t)
         /* test/memcheck.sh says why. */
         return test_skip(t, "under compute-sanitizer kernels wait for a NIC that is a kernel");
     }
-#ifdef __SANITIZE_THREAD__
+#ifdef TERN_THREAD_SANITIZER
     if (way->packets && case_procs != NULL) {
         /* A peer's NIC, in its process, knows that memory is ready; the own one hears of it by packets. */
         return test_skip(t, "ThreadSanitizer does not see what another process orders");

@@ -12,14 +12,9 @@
 #include "simt/executor.h"
 #include "simt_kernels.h"
 
-#if defined(__SANITIZE_THREAD__)
+#ifdef TERN_THREAD_SANITIZER
 #define UNDER_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define UNDER_TSAN 1
-#endif
-#endif
-#ifndef UNDER_TSAN
+#else
 #define UNDER_TSAN 0
 #endif
 

@@ -247,7 +247,7 @@ struct litmus {
 static int litmus(struct test *t, const struct litmus *l)
 {
     int seeds = l->is_promised ? test_scaled(t, SEEDS) : SEEDS, stale = 0;
-#ifdef __SANITIZE_THREAD__
+#ifdef TERN_THREAD_SANITIZER
     if (!l->is_promised) {
         return TEST_PASSED;
     }
@@ -271,7 +271,7 @@ static int litmus(struct test *t, const struct litmus *l)
 static int row_between_queues(struct test *t)
 {
     static const struct litmus l = {"data, then an atomic of another queue", STEP_SIGNAL, 1, 0, 0, 0, 0};
-#ifdef __SANITIZE_THREAD__
+#ifdef TERN_THREAD_SANITIZER
     return test_skip(t, "a race on purpose");
 #endif
     return litmus(t, &l);

@@ -32,7 +32,7 @@ _Static_assert((LINES * (LINE_ADDERS + 2) + 1) * 32 <= (int)TERN_THREADS_combine
                "lines and their poster fit in a block");
 
 /* ThreadSanitizer follows 8128 fibers: there combine has as few as it can. */
-#ifdef __SANITIZE_THREAD__
+#ifdef TERN_THREAD_SANITIZER
 enum { CPU_LINES = 1, CPU_ADDERS = 1 };
 #else
 enum { CPU_LINES = 2, CPU_ADDERS = 2 };

@@ -227,7 +227,7 @@ TERN_DEVICE void rc_memory_read(struct rc_memory *m, char *to, const char *from,
 
 /* What a READ that is asked for again reads may be written meanwhile, by whoever the first answer told that
  * it is over; then nobody wants this one. */
-#ifdef __SANITIZE_THREAD__
+#ifdef TERN_THREAD_SANITIZER
 __attribute__((no_sanitize("thread"), noinline, unused)) static void
 rc_memory_read_again(struct rc_memory *m, char *to, const char *from, uint32_t bytes)
 {
