@@ -181,6 +181,24 @@ int ll_stage_issue_for(struct ll_stage *x, int lane, int operation, uint32_t pha
                                             : tern_ll_combine(x->scene.eps[rank], &c, stream);
 }
 
+/* Nobody else is in the operations after the first: one of two is a dispatch, which waits for everybody. */
+int ll_stage_hear(struct ll_stage *x, int lane, int operation, uint32_t phase, int rank)
+{
+    enum tern_status status = TERN_OK;
+    struct tern_fault f = TERN_FAULT_INIT;
+
+    for (int i = 0; i < 3 && status == TERN_OK; i++) {
+        OK((enum tern_status)ll_stage_issue_for(x, lane, operation, phase, rank));
+        status = tern_ep_synchronize(x->scene.eps[rank]);
+        operation = operation == TERN_OP_LL_DISPATCH ? TERN_OP_LL_COMBINE : TERN_OP_LL_DISPATCH;
+        phase = TERN_LL_BOTH;
+    }
+    CHECK(status == TERN_TIMEOUT, "rank %d: %s", rank, tern_status_string(status));
+    OK(tern_fault_get(x->scene.eps[rank], &f));
+    CHECK(f.reporter != rank, "rank %d has not been told: %s", rank, tern_last_error());
+    return 0;
+}
+
 int ll_stage_in_flight(struct ll_stage *x)
 {
     for (int round = 0; round < 6; round++) {

@@ -46,5 +46,8 @@ int ll_stage_recover(struct ll_stage *x);
 /* One phase of one operation (TERN_OP_LL_DISPATCH or TERN_OP_LL_COMBINE) on one rank; what the call
  * returns. */
 int ll_stage_issue_for(struct ll_stage *x, int lane, int operation, uint32_t phase, int rank);
+/* A phase of an operation, or both, on the rank that the others have given up. It hears of it from another
+ * rank: then, or, if it has all that it needs before the verdict has come to it, in what it does next. */
+int ll_stage_hear(struct ll_stage *x, int lane, int operation, uint32_t phase, int rank);
 
 #endif
