@@ -71,6 +71,7 @@ TERN_DEVICE int forward_loads(struct line *l)
                 item->n = n;
                 item->over = 0;
             }
+            sync_warp(); /* any lane may have the step by which adders come to the item */
             forward_load(l, item, g, (uint32_t)lane() / width == x);
             line_post(l);
         }

@@ -10,9 +10,10 @@
  *   full[box]    the producer: the letter is written, and what it is about  ->  the poster
  *   empty[box]   the letter is with the network                            ->  the producer
  *
- * A lane of the poster looks after a box, and all that are full go together; but the letters of a stream,
- * which is one producer's, in the order in which they were left, and what is for one queue pair one letter
- * after the other, as lanes that wait for each other would be slow. A producer's last letters, one a box, say
+ * A lane of the poster looks after a box, and all that are full go together; but the letters of a stream
+ * that one producer has, in the order in which they were left, and what is for one queue pair one letter
+ * after the other, as lanes that wait for each other would be slow. Releases of a stream come from several
+ * producers and blocks, in any order (rail_home.h). A producer's last letters, one a box, say
  * that nothing more comes. When a letter cannot be handed over the rest is taken and dropped, and producers
  * are told; so nobody ever waits for a poster for longer than it waits for room in a queue. */
 #ifndef TERN_RAIL_POSTER_H
