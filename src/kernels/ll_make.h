@@ -203,7 +203,9 @@ TERN_DEVICE int ll_count_made(const struct ll_maker *m, uint32_t row, const int 
         /* Pairs with itself in other warps: their parts of the stage come before the copy too. */
         last = atom_add_acqrel_cta_u32(ll_stage_word(m, row, LL_MAKE_MADE), 1) + 1 == whole;
     }
-    return (int)shfl_u32((uint32_t)last, 0);
+    last = (int)shfl_u32((uint32_t)last, 0);
+    sync_warp(); /* what other warps made is there for all lanes */
+    return last;
 }
 
 /* Each warp. `o`: of its first unit, if there is one. */
