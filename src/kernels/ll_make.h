@@ -204,7 +204,9 @@ TERN_DEVICE int ll_count_made(const struct ll_maker *m, uint32_t row, const int 
         last = atom_add_acqrel_cta_u32(ll_stage_word(m, row, LL_MAKE_MADE), 1) + 1 == whole;
     }
     last = (int)shfl_u32((uint32_t)last, 0);
-    sync_warp(); /* what other warps made is there for all lanes */
+    if (last) {
+        sync_warp(); /* what other warps made is there for all lanes: a shuffle orders nothing */
+    }
     return last;
 }
 

@@ -38,7 +38,12 @@ TERN_DEVICE void group_sync(struct net_group g)
 /* Likewise; nonzero for all if `v` is for any. */
 TERN_DEVICE int group_or(struct net_group g, int v)
 {
-    return g.kind == GROUP_WARP ? warp_any(v) : g.kind == GROUP_BLOCK ? sync_block_or(v) : v;
+    if (g.kind == GROUP_WARP) {
+        v = warp_any(v);
+        sync_warp(); /* a vote orders nothing */
+        return v;
+    }
+    return g.kind == GROUP_BLOCK ? sync_block_or(v) : v;
 }
 
 #endif

@@ -121,6 +121,7 @@ TERN_DEVICE uint64_t queue_put_warp(const struct net_queue *q, uint64_t remote, 
         first = queue_reserve(q, num);
     }
     first = shfl_u64(first, 0);
+    sync_warp(); /* that the slots may be written, lane 0 has seen; a shuffle orders nothing */
     if (net_ticket_status(first) != NET_OK) {
         return first;
     }
