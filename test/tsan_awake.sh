@@ -13,8 +13,7 @@ export TERN_TEST_SCALE=5
 # without llvm-symbolizer.
 export TSAN_OPTIONS="halt_on_error=1 exitcode=66 allow_addr2line=1"
 
-# reports NAME WHERE PROGRAM...: a race is reported, and WHERE is in the report. Which of several races comes first,
-# and whether it is between two kernels or between their bulk copies, depends on who is scheduled when.
+# reports NAME WHERE PROGRAM...: a race is reported, and WHERE is in the report.
 reports()
 {
     name=$1 where=$2
@@ -41,13 +40,13 @@ silent()
     fi
 }
 
-reports "relaxed release stores in the kernels of route, dispatch and combine" src/ \
+reports "relaxed release stores in the kernels of route, dispatch and combine" src/kernels/ \
     "$build/awake/ep_relaxed" --case 1
 # One release alone, every other in place.
-reports "a relaxed store of ready alone" src/ "$build/awake/ep_ready" --case 1
-reports "a relaxed store of done alone" src/ "$build/awake/ep_done" --case 1
-reports "a relaxed store of low latency's entry words alone" src/ "$build/awake/ll_ready" --seeds 81-92
-reports "a relaxed store of low latency's arrival words alone" src/ "$build/awake/ll_done" --case 1
+reports "a relaxed store of ready alone" src/kernels/ "$build/awake/ep_ready" --case 1
+reports "a relaxed store of done alone" src/kernels/ "$build/awake/ep_done" --case 1
+reports "a relaxed store of low latency's entry words alone" src/kernels/ "$build/awake/ll_ready" --seeds 81-92
+reports "a relaxed store of low latency's arrival words alone" src/kernels/ "$build/awake/ll_done" --case 1
 reports "low latency's dispatch without the proxy fence" src/kernels/ll_send "$build/awake/ll_dispatch_proxy" --case 1
 reports "low latency's combine without the proxy fence" src/kernels/ll_make "$build/awake/ll_combine_proxy" --case 1
 reports "rows of a dispatch's chunk counted without order" src/kernels/ll_send_far "$build/awake/ll_chunk" --case 1

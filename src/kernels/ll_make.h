@@ -151,6 +151,7 @@ TERN_DEVICE void ll_ship_made(const struct ll_maker *m, int32_t rank, uint32_t r
     const struct ll_combine_args *p = m->p;
     const char *stage = shared_memory() + row % p->stages * p->stage_bytes;
     char *slot = ll_take_slot(p, m->epoch, ll_number_of(row));
+    sync_warp(); /* after ll_count_made, for all lanes */
     for (uint32_t i = (uint32_t)lane() * 16; i < p->sent_bytes; i += 512) {
         st_vec16(slot + i, ld_vec16(stage + i));
     }
@@ -168,6 +169,7 @@ TERN_DEVICE void ll_send_made(const struct ll_maker *m, struct ll_parcel to, uin
     const char *stage = shared_memory() + row % p->stages * p->stage_bytes;
     char *at = ll_home_at(p, m->epoch, &to);
     if (to.rank >= 0 && !bulk) {
+        sync_warp(); /* after ll_count_made, for all lanes */
         for (uint32_t i = (uint32_t)lane() * 16; i < p->sent_bytes; i += 512) {
             st_vec16(at + i, ld_vec16(stage + i));
         }
@@ -190,7 +192,8 @@ TERN_DEVICE void ll_send_made(const struct ll_maker *m, struct ll_parcel to, uin
     sync_warp();
 }
 
-/* One warp, with a unit of a row in the stage: counts it. 1: it was the row's last. */
+/* One warp, with a unit of a row in the stage: counts it. 1: it was the row's last, and lane 0 has what other
+ * warps made of it; the others behind a warp barrier. */
 TERN_DEVICE int ll_count_made(const struct ll_maker *m, uint32_t row, const int bulk)
 {
     uint32_t whole = (row / m->p->stages + 1) * m->units;
@@ -203,11 +206,7 @@ TERN_DEVICE int ll_count_made(const struct ll_maker *m, uint32_t row, const int 
         /* Pairs with itself in other warps: their parts of the stage come before the copy too. */
         last = atom_add_acqrel_cta_u32(ll_stage_word(m, row, LL_MAKE_MADE), 1) + 1 == whole;
     }
-    last = (int)shfl_u32((uint32_t)last, 0);
-    if (last) {
-        sync_warp(); /* what other warps made is there for all lanes: a shuffle orders nothing */
-    }
-    return last;
+    return (int)shfl_u32((uint32_t)last, 0);
 }
 
 /* Each warp. `o`: of its first unit, if there is one. */
