@@ -239,7 +239,7 @@ static void post_all(struct wire *w, int cards, uint64_t num)
 }
 
 /* All of what `cards` have posted comes at one byte a ns, never faster, never slower; nobody is left behind
- * by more than the puts that a sender may take ahead. */
+ * by more than the puts that a queue pair may take ahead. */
 static int share(int cards, const struct softnic_rates *rates, uint64_t every)
 {
     struct wire *w = NULL;
@@ -285,6 +285,37 @@ static int shared(struct test *t)
     (void)t;
     PASS(share(1, &rates, 1));
     return share(1, &rates, 3000);
+}
+
+/* Queues that always have something to send take turns, whatever the engine draws: of what has arrived no
+ * queue has more than a turn above another, the first of which may be as long as the engine looks ahead. */
+static int turns(struct test *t)
+{
+    const struct softnic_rates rates = {1000000000, 0, 0, 500};
+    const uint64_t num = 40;
+    uint64_t worst = 0;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        struct wire *w = NULL;
+        PASS(model_open(&w, &rates));
+        w->cards[0].engine.random = 2 * seed + 1;
+        post_all(w, 1, num);
+        for (uint64_t ns = 0; ns <= num * PUT_BYTES + 500; ns++) {
+            model_work(&w->cards[0], BEGIN + ns);
+            if (ns % PUT_BYTES == 500) {
+                uint64_t of[QUEUES] = {0}, apart;
+                for (uint64_t i = 0; i < num; i++) {
+                    of[i % QUEUES] += w->to[i * PUT_BYTES] != 0;
+                }
+                apart = of[0] > of[1] ? of[0] - of[1] : of[1] - of[0];
+                worst = apart > worst ? apart : worst;
+            }
+        }
+        CHECK(arrived(w, 1, num) == num, "seed %llu: some are missing", (unsigned long long)seed);
+        free(w);
+    }
+    test_detail(t, "%llu puts apart at most", (unsigned long long)worst);
+    CHECK(worst <= 5, "%llu puts apart", (unsigned long long)worst);
+    return TEST_PASSED;
 }
 
 static int incast(struct test *t)
@@ -377,6 +408,7 @@ int main(int argc, char **argv)
     test_run(&t, "gets are a round trip and their bytes", gets);
     test_run(&t, "a signal behind its data, and an error in flight", order);
     test_run(&t, "queues of a NIC share its link", shared);
+    test_run(&t, "queues of a NIC take turns", turns);
     test_run(&t, "senders share a receiver's link", incast);
     test_run(&t, "rates and sizes", accuracy);
     test_run(&t, "rates that are refused", bounds);

@@ -124,7 +124,7 @@ static const struct softnic_flight *flight_at(const struct together_side *side, 
 static int same_flights(const struct together_side *a, const struct together_side *b, uint64_t first)
 {
     CHECK(a->qp.num_taken == b->qp.num_taken && a->qp.fetched == b->qp.fetched &&
-              a->qp.links_used == b->qp.links_used,
+              a->qp.links_used == b->qp.links_used && a->qp.sends_until == b->qp.sends_until,
           "taken %llu and %llu, fetched 0x%llx and 0x%llx", (unsigned long long)a->qp.num_taken,
           (unsigned long long)b->qp.num_taken, (unsigned long long)a->qp.fetched,
           (unsigned long long)b->qp.fetched);

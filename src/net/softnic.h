@@ -93,6 +93,7 @@ struct softnic_qp {
     uint64_t num_taken, num_arrived, num_ended; /* flights */
     uint32_t has_failed;                        /* one that has arrived */
     uint32_t links_used;                        /* softnic_cross's bits */
+    uint64_t sends_until;                       /* its last message has left: ticks; 0: none yet */
     /* What software did wrong; the NIC goes on. */
     uint64_t num_overwritten; /* blocks that changed before they were completed */
     uint64_t num_overruns;    /* times that more was posted than the ring holds */

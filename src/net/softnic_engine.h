@@ -84,7 +84,7 @@ struct softnic_work {
     uint32_t num, done; /* entries that arrive together, and how many have, but for copies */
     uint32_t is_ahead;  /* the queue pair's next entries have been decoded already */
     uint32_t has_warp;  /* set by who has one */
-    uint64_t until;     /* the sender is taken */
+    uint64_t until;     /* the NIC's sending side is taken */
     struct softnic_hand hand;
     struct vec16 near[SOFTNIC_NEAR_BLOCKS * WQE_BLOCK_SEGMENTS] __attribute__((aligned(WQE_BLOCK_BYTES)));
     struct softnic_flight flights[SOFTNIC_FREE_FLIGHTS]; /* without a model */
@@ -125,10 +125,10 @@ TERN_DEVICE int softnic_find_entries(struct softnic_engine *e, struct softnic_wo
     if (num == 0 || room == 0) {
         return 0;
     }
-    w->until = softnic_sends_until(taken, now);
-    if (!softnic_is_due(now + m->ahead, w->until)) {
-        return 0;
+    if (!softnic_is_due(now + m->ahead, softnic_sends_until(qp->sends_until, now))) {
+        return 0; /* it is not this one's turn again */
     }
+    w->until = softnic_sends_until(taken, now);
     /* An entry is near if its first two blocks are, or there is only one. */
     w->num_near = num < SOFTNIC_BRING ? num : (uint32_t)SOFTNIC_BRING;
     w->num_first = w->num_near == num ? num : w->num_near - 1;
@@ -181,6 +181,17 @@ TERN_DEVICE int softnic_is_sent(const struct softnic_flight *f)
            f->op.opcode != WQE_RDMA_READ;
 }
 
+/* Ticks of its NIC's sending side. */
+TERN_DEVICE uint64_t softnic_needs(const struct softnic_model *m, const struct softnic_qp *qp,
+                                   const struct softnic_flight *f)
+{
+    struct softnic_crossing c = softnic_crossing_of(qp->link, NULL, 1);
+    if (softnic_is_sent(f)) {
+        softnic_add(m, &c, f->op.bytes, m->message);
+    }
+    return c.sends;
+}
+
 /* Flights from `first` on leave together; until here they have what the crossing needs up to them in place of
  * times. */
 TERN_DEVICE void softnic_leave(const struct softnic_model *m, struct softnic_work *w,
@@ -188,6 +199,7 @@ TERN_DEVICE void softnic_leave(const struct softnic_model *m, struct softnic_wor
 {
     struct softnic_qp *qp = w->qp;
     softnic_cross(m, c, now, &qp->links_used);
+    qp->sends_until = c->sends != 0 ? c->leaves + c->sends : qp->sends_until;
     TERN_ROLLED
     for (; first != qp->num_taken; first++) {
         struct softnic_flight *f = softnic_flight_of(w, first);
@@ -198,8 +210,8 @@ TERN_DEVICE void softnic_leave(const struct softnic_model *m, struct softnic_wor
     }
 }
 
-/* Takes what has been decoded, as far as the sender is not taken too far ahead. A read over a wire goes
- * alone, as its time is the peer's. */
+/* Takes what has been decoded: the first, and what goes along. A read over a wire goes alone, as its time is
+ * the peer's. */
 TERN_DEVICE void softnic_take_off(struct softnic_engine *e, struct softnic_work *w, uint64_t now)
 {
     struct softnic_qp *qp = w->qp;
@@ -209,9 +221,12 @@ TERN_DEVICE void softnic_take_off(struct softnic_engine *e, struct softnic_work 
     struct softnic_flight *f = NULL;
     int is_read = 0;
     TERN_ROLLED
-    for (uint32_t at = 0; at < w->num_first && !is_read && softnic_is_due(now + m->ahead, w->until + c.sends);
-         at += f->op.blocks) {
+    for (uint32_t at = 0; at < w->num_first && !is_read; at += f->op.blocks) {
         const struct softnic_flight *decoded = softnic_flight_of(w, first + at);
+        const uint64_t needs = softnic_needs(m, qp, decoded);
+        if (at != 0 && !softnic_goes_along(m, now, w->until + c.sends, needs)) {
+            break;
+        }
         f = softnic_flight_of(w, qp->num_taken);
         if (f != decoded) {
             *f = *decoded;

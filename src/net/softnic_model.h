@@ -9,6 +9,10 @@
  * what they send in a second is the rate, whenever they happen to look. Messages that are taken at once take
  * their directions once, for all of them.
  *
+ * Queue pairs of a NIC take turns, as those of NICs do: the next message of one is taken when its last one
+ * leaves, and has the wire behind what the others have taken meanwhile. So each sends as much as any other
+ * that always has something to send.
+ *
  *     put, atomic   sender taken ---- latency ----> receiver taken: arrives ---- latency ----> completes
  *     get           request      ---- latency ----> its bytes, back likewise: arrive and complete at once
  *
@@ -41,7 +45,7 @@ enum { SOFTNIC_MIN_BYTES_PER_S = 1000000, SOFTNIC_MIN_MESSAGES_PER_S = 1000 };
 struct softnic_model {
     uint64_t send_byte, receive_byte; /* ticks, with SOFTNIC_FRACTION bits behind the point */
     uint64_t message, latency;        /* ticks */
-    uint64_t ahead; /* no message is taken while the sender is taken for longer than that: ticks */
+    uint64_t ahead; /* how long before a queue pair's last message has left its next one is taken: ticks */
 };
 
 /* Host (softnic_model.c). TERN_INVALID_ARGUMENT: a rate or latency that is too small or large for ticks. */
@@ -185,12 +189,19 @@ TERN_DEVICE struct softnic_times softnic_plan_read(const struct softnic_model *m
     return when;
 }
 
-/* Until when a NIC's sending side is taken, whose word says `taken`. While that is more than m->ahead away no
- * message is taken: a NIC that went on without end would take a receiver's time far ahead, and others who
- * come in between would have to wait behind. */
+/* Until when a sending side is taken that says `taken`: a NIC's, or what a queue pair has of it. */
 TERN_DEVICE uint64_t softnic_sends_until(uint64_t taken, uint64_t now)
 {
     return taken == 0 ? now : softnic_later(taken, now);
+}
+
+/* Whether a message that needs `sends` ticks leaves together with those before it of its queue pair, which are
+ * done with the wire at `until`. If that were far off, others who come in between would wait behind both; but
+ * what takes next to no time, as the signal of a put does, has no turn of its own. */
+TERN_DEVICE int softnic_goes_along(const struct softnic_model *m, uint64_t now, uint64_t until,
+                                   uint64_t sends)
+{
+    return sends <= m->ahead / 64 || softnic_is_due(now + m->ahead, until);
 }
 
 #endif

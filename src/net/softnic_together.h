@@ -50,11 +50,15 @@ TERN_DEVICE uint32_t together_choose(const struct softnic_work *w, const struct 
                                      uint32_t *num)
 {
     uint32_t at = 0, plain = warp_ballot(mine->is_plain != 0);
-    for (*num = 0; at < w->num_first && softnic_is_due(now + m->ahead, w->until + c->sends); (*num)++) {
+    for (*num = 0; at < w->num_first; (*num)++) {
+        const uint64_t needs = shfl_u64(mine->sends, (int)at);
+        if (at != 0 && !softnic_goes_along(m, now, w->until + c->sends, needs)) {
+            break;
+        }
         if ((plain >> at & 1) == 0) {
             return 0;
         }
-        c->sends += shfl_u64(mine->sends, (int)at);
+        c->sends += needs;
         c->receives += shfl_u64(mine->receives, (int)at);
         if ((uint32_t)lane() == at) {
             mine->is_taken = 1;
@@ -136,6 +140,7 @@ TERN_DEVICE int softnic_take_together(struct softnic_engine *e, struct softnic_w
     if (lane() == 0) {
         qp->num_taken = first + num;
         qp->fetched = fetched + blocks;
+        qp->sends_until = c.sends != 0 ? c.leaves + c.sends : qp->sends_until;
     }
     sync_warp();
     return 1;
