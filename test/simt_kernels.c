@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels that use the executor as the real ones do, and some that break its rules on purpose. Two are also
+ * Kernels that use the executor as the real ones do, and some that break its rules on purpose. Three are also
  * built wrong for ThreadSanitizer to find: with -DTERN_WEAKEN_RELEASE simt_message raises its flag with a
- * relaxed store, with -DTERN_TEST_NO_PROXY_FENCE simt_pipeline stores what it wrote without the proxy fence.
+ * relaxed store, with -DTERN_TEST_NO_PROXY_FENCE simt_pipeline stores what it wrote without the proxy fence,
+ * with -DTERN_TEST_VOTE_ONLY lanes of simt_lanes vote where they should synchronise.
  */
 #include "simt_kernels.h"
 
@@ -22,6 +23,30 @@ TERN_KERNEL(simt_barrier, struct simt_args, p)
         if (sync_block_or(tid() == i)) {
             sum += 1;
         }
+    }
+    p->out[bid() * nthr() + tid()] = sum;
+}
+
+TERN_DEVICE void sync_lanes(void)
+{
+#ifdef TERN_TEST_VOTE_ONLY
+    (void)warp_any(1);
+#else
+    sync_warp();
+#endif
+}
+
+/* Every lane writes a word, and reads another's of its warp. */
+TERN_KERNEL(simt_lanes, struct simt_args, p)
+{
+    uint32_t *words = p->words + bid() * nthr() + warp() * 32;
+    uint32_t sum = 0;
+
+    for (int i = 0; i < p->rounds; i++) {
+        words[lane()] = (uint32_t)(i * 1000 + lane());
+        sync_lanes();
+        sum += words[(lane() + 5) & 31];
+        sync_lanes();
     }
     p->out[bid() * nthr() + tid()] = sum;
 }

@@ -21,6 +21,7 @@ struct simt_args {
 #define SIMT_KERNEL_LIST(X)                                                                                  \
     X(simt_barrier)                                                                                          \
     X(simt_warp)                                                                                             \
+    X(simt_lanes)                                                                                            \
     X(simt_message)                                                                                          \
     X(simt_pipeline)                                                                                         \
     X(simt_late)                                                                                             \

@@ -34,6 +34,27 @@ static void test_barrier(void)
     }
 }
 
+static void test_lanes(void)
+{
+    enum { BLOCKS = 2, THREADS = 64, ROUNDS = 20 };
+
+    for (uint64_t seed = 0; seed < 5; seed++) {
+        struct rig r;
+        int wrong = 0;
+        rig_open(&r, seed);
+        r.args.rounds = ROUNDS;
+        r.args.words = (uint32_t *)rig_alloc(&r, BLOCKS * THREADS * 4);
+        r.args.out = (uint32_t *)rig_alloc(&r, BLOCKS * THREADS * 4);
+        LAUNCH(&r, simt_lanes, BLOCKS, THREADS, 0, NULL);
+        SYNC(&r, NULL);
+        for (int i = 0; i < BLOCKS * THREADS; i++) {
+            wrong += r.args.out[i] != (uint32_t)(ROUNDS * ((i + 5) & 31) + 1000 * ROUNDS * (ROUNDS - 1) / 2);
+        }
+        CHECK(wrong == 0);
+        rig_close(&r);
+    }
+}
+
 static void test_warp(void)
 {
     for (uint64_t seed = 1; seed < 5; seed++) {
@@ -289,11 +310,17 @@ static void test_reports(void)
 }
 
 static const struct test tests[] = {
-    {"barrier", test_barrier, 0}, {"warp", test_warp, 0},
-    {"message", test_message, 0}, {"pipeline", test_pipeline, 0},
-    {"late", test_late, 0},       {"poison", test_poison, 0},
-    {"replay", test_replay, 0},   {"crowd", test_crowd, 0},
-    {"reports", test_reports, 0}, {"forgotten_wait", test_forgotten_wait, 1},
+    {"barrier", test_barrier, 0},
+    {"warp", test_warp, 0},
+    {"lanes", test_lanes, 0},
+    {"message", test_message, 0},
+    {"pipeline", test_pipeline, 0},
+    {"late", test_late, 0},
+    {"poison", test_poison, 0},
+    {"replay", test_replay, 0},
+    {"crowd", test_crowd, 0},
+    {"reports", test_reports, 0},
+    {"forgotten_wait", test_forgotten_wait, 1},
 };
 
 int main(int argc, char **argv) { return run_tests(tests, sizeof(tests) / sizeof(tests[0]), argc, argv); }

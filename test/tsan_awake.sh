@@ -72,6 +72,7 @@ reports "streams whose signals are relaxed" src/ "$build/awake/rail_signal" --ca
 reports "streams whose counters are looked at without acquiring" src/ "$build/awake/rail_acquire" --case 1
 reports "streams without the proxy fence after a counter" src/simt/bulk.c "$build/awake/rail_proxy" --case 1
 reports "a flag raised by a relaxed store" simt_message "$build/awake/simt_relaxed" message
+reports "lanes that vote between a store and a load" simt_lanes "$build/awake/simt_vote" lanes
 reports "a bulk store without the proxy fence" simt_pipeline "$build/awake/simt_no_fence" pipeline
 silent "the right route, dispatch and combine" "$build/test/ep_random_test" --case 1
 silent "the right low-latency dispatch and combine" "$build/test/ep_ll_random_test" --case 1
