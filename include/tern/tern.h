@@ -44,7 +44,8 @@
  * Deadlines. A host collective (opening, resetting, barrier, allgather) that misses its deadline ends the
  * communicator: its later collectives fail with the same sentence; close it and open another, or let those
  * that are left shrink it (tern_comm_shrink). A barrier of a team, or a split, that does so ends that team
- * only. A kernel that misses its deadline ends its EP object only, which tern_ep_reset makes as new.
+ * only. A kernel that misses its deadline ends its EP object only, which tern_ep_reset makes as new. Across
+ * domains its waits are up to a quarter longer: a rank that itself waits for the late one is to speak first.
  */
 #ifndef TERN_TERN_H
 #define TERN_TERN_H

@@ -167,24 +167,25 @@ TERN_DEVICE int ll_expire(const struct op_frame *f, const struct ll_lane *l, str
 
 /* How much longer than the deadline a wait across domains may take.
  *
- * If ranks both near and far have not entered the operation, one of them waits for the other in the one
- * before, and knows better who is to blame. So who sees both waits an eighth longer for it to speak.
- * Railed, any may wait there for any, which may itself be for a relay (ll_await_by): a quarter, if several
- * have not. */
+ * A rank that has not entered the operation may wait in the one before, for the culprit, and is about to say
+ * so; it began later than this one if messages came late. So it is given an eighth more, and a quarter if
+ * several have not entered, as it may then wait an eighth longer itself. Whoever has entered, and whose row
+ * does not come, waits for nobody; but railed, any may wait there for any, which may itself be for a relay
+ * (ll_await_by). */
 TERN_DEVICE uint64_t ll_more_patience(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch,
-                                      int relayed)
+                                      int relayed, int peer)
 {
-    int near = 0, far = 0;
+    int absent = 0, is_in = 1;
     TERN_ROLLED
     for (int s = 0; s < f->num_ranks; s++) {
-        int is_in = op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, epoch, s)), epoch);
-        near += !is_in && !ll_is_far(f, s);
-        far += !is_in && ll_is_far(f, s);
+        int in = op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, epoch, s)), epoch);
+        absent += !in;
+        is_in = s == peer ? in : is_in;
     }
-    if (ll_far_of(f)->rail.num_domains && near + far > 1) {
-        return f->timeout_ns / 4;
+    if (!LL_WITH_RAIL && is_in) {
+        return 0;
     }
-    return relayed || (near && far) ? f->timeout_ns / 8 : 0;
+    return absent > 1 ? f->timeout_ns / 4 : relayed || absent ? f->timeout_ns / 8 : 0;
 }
 
 /* Waits for a tagged word (OP_AWAIT_READY) or a row's word (OP_AWAIT_DONE) of rank `peer`: LL_HERE, LL_LOST
@@ -206,7 +207,7 @@ TERN_DEVICE int ll_await_by(const struct op_frame *f, const struct ll_lane *l, u
         struct op_note note = {OP_STATUS_TIMEOUT, awaited, peer, f->rank, epoch, epoch, seen >> 32, 0, 0, 0};
         int verdict = ll_patient(f, l, &patience, &note);
         if (LL_WITH_FAR && TERN_RARE(verdict == OP_EXPIRED) &&
-            note.elapsed_ns <= f->timeout_ns + ll_more_patience(f, l, epoch, relayed)) {
+            note.elapsed_ns <= f->timeout_ns + ll_more_patience(f, l, epoch, relayed, peer)) {
             continue;
         }
         if (TERN_RARE(verdict != OP_WAIT_ON)) {
