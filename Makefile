@@ -329,10 +329,12 @@ $(OBJ)/dispatch_proxy/%.o: EXTRA = -DTERN_TEST_NO_LL_DISPATCH_PROXY
 $(OBJ)/combine_proxy/%.o: EXTRA = -DTERN_TEST_NO_LL_COMBINE_PROXY
 $(OBJ)/chunk/%.o: EXTRA = -DTERN_TEST_RELAXED_LL_CHUNK
 $(OBJ)/spread/%.o: EXTRA = -DTERN_TEST_RELAXED_LL_RAIL
+$(OBJ)/no_words/%.o: EXTRA = -DTERN_TEST_NO_LL_WORDS
 $(OBJ)/vote/%.o: EXTRA = -DTERN_TEST_VOTE_ONLY
 $(OBJ)/no_fence/%.o: EXTRA = -DTERN_TEST_NO_PROXY_FENCE -DTERN_TEST_NO_SYSTEM_FENCE
 
-# Kernels that ep_random_test and ep_ll_random_test run, and what of those moves tokens.
+# Kernels that ep_random_test and ep_ll_random_test run, and what of those moves tokens. Few tokens are what shows
+# that entry words order something, as other words do so too, so no rows go in words (kernels/ll_in_words.h) there.
 EP_KERNELS := $(filter-out %_inter_plain.c %_inter_bulk.c %_inter_wide_bulk.c,$(wildcard src/kernels/route.c \
     src/kernels/enter.c src/kernels/copy_rows.c src/kernels/dispatch_*.c src/kernels/combine_*.c))
 LL_KERNELS := $(foreach name,ll_dispatch ll_combine ll_combine_fp8 ll_combine_log10,\
@@ -350,7 +352,7 @@ $(B)/awake/ep_$(1): $(call c_obj,$(wildcard test/ep_random_test.c)) \
 	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
 endef
 define wrong_ll
-$(B)/awake/ll_$(1): $(call c_obj,$(wildcard test/ep_ll_random_test.c)) \
+$(B)/awake/ll_$(1): $(call c_obj,$(wildcard test/ep_ll_random_test.c)) $(OBJ)/no_words/src/ep/layout_ll.o \
     $(patsubst %.c,$(OBJ)/$(1)/%.o,$(LL_KERNELS)) $(HELP_LIB) $(STATIC)
 	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
 endef
@@ -363,7 +365,7 @@ define wrong_rail
 $(B)/awake/rail_$(1): $(call c_obj,$(wildcard test/rail_test.c)) $(OBJ)/$(2)/test/rail_kernel.o $(HELP_LIB) $(STATIC)
 	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
 endef
-$(foreach name,relaxed ready done no_fence dispatch_proxy combine_proxy chunk spread signal acquire turn rail rail_proxy vote,$(eval $(call wrong,$(name))))
+$(foreach name,no_words relaxed ready done no_fence dispatch_proxy combine_proxy chunk spread signal acquire turn rail rail_proxy vote,$(eval $(call wrong,$(name))))
 $(eval $(call wrong_rail,signal,signal))
 $(eval $(call wrong_rail,acquire,rail))
 $(eval $(call wrong_rail,proxy,rail_proxy))

@@ -23,6 +23,7 @@
 #include <string.h>
 
 enum { RANKS = 4, EXPERTS = 64, TOPK = 8, ROW_BYTES = 1024, SMS = 4, SCHEDULES = 3, FIRST_SCHEDULE = 11 };
+enum { FEW = 2 }; /* tokens whose rows go in words */
 enum { OP_ROUTE, OP_DISPATCH, OP_COMBINE, NUM_OPS };
 enum { ABOUT = 10 }; /* a counter that is the same about differs by less than a part in so many */
 
@@ -49,6 +50,7 @@ static const struct cost_case cases[] = {
     {"expert-1", TERN_LAYOUT_EXPERT, 1, 0, 0, 0, 0, BY_STORES},
     {"ll-expert-32", TERN_LL_BY_EXPERT, 32, 1, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 0, BY_STORES},
     {"ll-expert-1", TERN_LL_BY_EXPERT, 1, 1, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 0, BY_STORES},
+    {"ll-summed-2", TERN_LL_BY_EXPERT, 2, 1, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 0, BY_STORES},
     {"ll-summed-32", TERN_LL_BY_EXPERT, 32, 1, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 0, BY_STORES},
     {"ll-rank-32", TERN_LL_BY_RANK, 32, 1, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 0, BY_STORES},
     {"far-rank-64", TERN_LAYOUT_RANK, 64, 0, 0, 0, 2, BY_STORES},
@@ -87,6 +89,7 @@ static enum trait trait_of(const struct cost_case *c, int op, int counter)
     }
     switch (counter) {
     case COST_BALLOT:
+        return looks || (c->low_latency && c->tokens <= FEW) ? OF_NO_USE : EXACT; /* in words, one a look */
     case COST_SHFL: /* a poster finds letters in more or fewer rounds */
     case COST_MATCH:
     case COST_ATOMICS:

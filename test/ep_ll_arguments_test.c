@@ -24,8 +24,8 @@ static int refuse_dispatch(struct ll_stage *x)
     REFUSED(size, 8, "size is 8");
     REFUSED(lane, 4, "lane is 4; the object has 4");
     REFUSED(phase, 3, "phase is 3");
-    REFUSED(num_tokens, STAGE_TOKENS + 1, "num_tokens is 13");
-    REFUSED(max_tokens, STAGE_TOKENS + 1, "max_tokens is 13");
+    REFUSED(num_tokens, STAGE_TOKENS + 1, "num_tokens is 21");
+    REFUSED(max_tokens, STAGE_TOKENS + 1, "max_tokens is 21");
     REFUSED(topk, 5, "topk is 5");
     REFUSED(topk, 0, "topk is 0");
     REFUSED(hidden, 2000, "hidden is 2000");

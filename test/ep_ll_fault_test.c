@@ -35,28 +35,33 @@ static int check_survivors(struct ll_stage *x, int operation)
     return 0;
 }
 
-/* Rank 3 leaves out `operation`, whole or from its receive phase on, and does all before it. */
-static int absent(struct ll_stage *x, int operation, uint32_t phase)
+/* Rank 3 leaves out `operation` in a lane, whole or from its receive phase on, and does all before it. */
+static int absent_in(struct ll_stage *x, int lane, int operation, uint32_t phase)
 {
     test_quiet();
     ll_stage_redraw(x);
     PASS(world_upload(&x->scene.world));
     if (operation == TERN_OP_LL_COMBINE) {
-        PASS(ll_dispatch_issue(&x->batches[1], TERN_LL_BOTH, 0));
+        PASS(ll_dispatch_issue(&x->batches[lane], TERN_LL_BOTH, 0));
     }
     for (int r = 0; r < STAGE_RANKS; r++) {
         if (r != CULPRIT) {
-            OK((enum tern_status)ll_stage_issue_for(x, 1, operation, phase, r));
+            OK((enum tern_status)ll_stage_issue_for(x, lane, operation, phase, r));
         }
     }
     for (int r = 0; r < STAGE_RANKS && phase == TERN_LL_SEND; r++) {
         if (r != CULPRIT) {
             OK(tern_ep_synchronize(x->scene.eps[r])); /* sending waits for nobody */
-            OK((enum tern_status)ll_stage_issue_for(x, 1, operation, TERN_LL_RECEIVE, r));
+            OK((enum tern_status)ll_stage_issue_for(x, lane, operation, TERN_LL_RECEIVE, r));
         }
     }
     PASS(check_survivors(x, operation));
     return ll_stage_recover(x);
+}
+
+static int absent(struct ll_stage *x, int operation, uint32_t phase)
+{
+    return absent_in(x, 1, operation, phase);
 }
 
 static int absent_dispatch_body(struct ll_stage *x) { return absent(x, TERN_OP_LL_DISPATCH, TERN_LL_BOTH); }
@@ -64,11 +69,35 @@ static int absent_send_body(struct ll_stage *x) { return absent(x, TERN_OP_LL_DI
 static int absent_combine_body(struct ll_stage *x) { return absent(x, TERN_OP_LL_COMBINE, TERN_LL_BOTH); }
 static int absent_home_body(struct ll_stage *x) { return absent(x, TERN_OP_LL_COMBINE, TERN_LL_SEND); }
 
+/* Whose rows are not compressed, so that few go in words. */
+static int absent_plain_combine_body(struct ll_stage *x)
+{
+    return absent_in(x, 0, TERN_OP_LL_COMBINE, TERN_LL_BOTH);
+}
+static int absent_plain_home_body(struct ll_stage *x)
+{
+    return absent_in(x, 0, TERN_OP_LL_COMBINE, TERN_LL_SEND);
+}
+
 static uint32_t deadline_ms(const struct test *t) { return t->scale < 100 ? 3000 : 700; }
 static int absent_dispatch(struct test *t) { return ll_stage_run(t, absent_dispatch_body, deadline_ms(t)); }
 static int absent_send(struct test *t) { return ll_stage_run(t, absent_send_body, deadline_ms(t)); }
 static int absent_combine(struct test *t) { return ll_stage_run(t, absent_combine_body, deadline_ms(t)); }
 static int absent_home(struct test *t) { return ll_stage_run(t, absent_home_body, deadline_ms(t)); }
+
+static int few_absent_dispatch(struct test *t)
+{
+    return ll_stage_run_few(t, absent_dispatch_body, deadline_ms(t));
+}
+static int few_absent_send(struct test *t) { return ll_stage_run_few(t, absent_send_body, deadline_ms(t)); }
+static int few_absent_combine(struct test *t)
+{
+    return ll_stage_run_few(t, absent_plain_combine_body, deadline_ms(t));
+}
+static int few_absent_home(struct test *t)
+{
+    return ll_stage_run_few(t, absent_plain_home_body, deadline_ms(t));
+}
 
 /* Rank 3 names another shape than the others, in lane 1. */
 static int differ(struct ll_stage *x, uint32_t hidden, uint32_t layout)
@@ -123,6 +152,31 @@ static int other_shape_body(struct ll_stage *x)
     return differ(x, x->batches[1].shape.hidden - 16, TERN_LL_BY_EXPERT);
 }
 
+/* Rank 3 has a choice fewer a token, which are as many words of ids. */
+static int other_topk(struct ll_stage *x, uint32_t num_sms)
+{
+    int told = 0;
+
+    test_quiet();
+    ll_stage_redraw(x);
+    PASS(world_upload(&x->scene.world));
+    for (int r = 0; r < STAGE_RANKS; r++) {
+        struct tern_ll_dispatch_args d = ll_dispatch_args(&x->batches[1], r, 1);
+        d.topk -= r == CULPRIT;
+        d.num_sms = num_sms;
+        OK(tern_ll_dispatch(x->scene.eps[r], &d, x->scene.world.members[r].lanes[0]));
+    }
+    for (int r = 0; r < STAGE_RANKS; r++) {
+        EXPECT(tern_ep_synchronize(x->scene.eps[r]), TERN_MISMATCH);
+        told += strstr(tern_last_error(), "rank 3 ") != NULL;
+    }
+    CHECK(told, "no rank names rank 3");
+    return ll_stage_recover(x);
+}
+
+static int other_topk_body(struct ll_stage *x) { return other_topk(x, 4); }
+static int other_topk_one_block_body(struct ll_stage *x) { return other_topk(x, 1); }
+
 static int other_layout_body(struct ll_stage *x)
 {
     return differ(x, x->batches[1].shape.hidden, TERN_LL_BY_RANK);
@@ -130,6 +184,13 @@ static int other_layout_body(struct ll_stage *x)
 
 static int other_layout(struct test *t) { return ll_stage_run(t, other_layout_body, 60000); }
 static int other_shape(struct test *t) { return ll_stage_run(t, other_shape_body, 60000); }
+static int few_other_shape(struct test *t) { return ll_stage_run_few(t, other_shape_body, 60000); }
+static int few_other_topk(struct test *t)
+{
+    PASS(ll_stage_run_few(t, other_topk_body, 60000));
+    return ll_stage_run_few(t, other_topk_one_block_body, deadline_ms(t));
+}
+static int few_other_layout(struct test *t) { return ll_stage_run_few(t, other_layout_body, 60000); }
 
 static int bad_ids_body(struct ll_stage *x)
 {
@@ -141,7 +202,7 @@ static int bad_ids_body(struct ll_stage *x)
     b->batch.ids[1][7] = 16;
     batch_changed(&b->batch);
     terni_ref_ll_fini(&b->ref);
-    terni_ref_ll_init(&b->ref, &b->batch.ref, STAGE_TOKENS);
+    terni_ref_ll_init(&b->ref, &b->batch.ref, b->shape.batch.max_tokens);
     PASS(world_upload(&x->scene.world));
     PASS(ll_dispatch_issue(b, TERN_LL_BOTH, 0));
     PASS(ll_combine_issue(b, TERN_LL_BOTH, 0));
@@ -157,6 +218,7 @@ static int bad_ids_body(struct ll_stage *x)
 }
 
 static int bad_ids(struct test *t) { return ll_stage_run(t, bad_ids_body, 60000); }
+static int few_bad_ids(struct test *t) { return ll_stage_run_few(t, bad_ids_body, 60000); }
 
 int main(int argc, char **argv)
 {
@@ -171,5 +233,13 @@ int main(int argc, char **argv)
     test_run(&t, "a rank with another layout", other_layout);
     test_run(&t, "a rank with another compression", other_compression);
     test_run(&t, "an id out of range", bad_ids);
+    test_run(&t, "of few tokens: a rank that never dispatches", few_absent_dispatch);
+    test_run(&t, "of few tokens: a rank that never sends, the others in two phases", few_absent_send);
+    test_run(&t, "of few tokens: a rank that never combines", few_absent_combine);
+    test_run(&t, "of few tokens: a rank that never combines, the others in two phases", few_absent_home);
+    test_run(&t, "of few tokens: a rank with another shape", few_other_shape);
+    test_run(&t, "of few tokens: a rank with another layout", few_other_layout);
+    test_run(&t, "of few tokens: an id out of range", few_bad_ids);
+    test_run(&t, "of few tokens: a rank with another top-k", few_other_topk);
     return test_end(&t);
 }

@@ -474,16 +474,16 @@ static int set_waits(struct ll_stage *x, uint64_t *device)
 
 /* Rank 0 receives while the culprit has not sent yet; of times that a busy machine adds, half the lateness is
  * allowed for. */
-static int waits_of(struct ll_stage *x, int operation, uint64_t *device)
+static int waits_of(struct ll_stage *x, int lane, int operation, uint64_t *device)
 {
     const uint64_t late = LATE_MS * 1000000ull;
     struct tern_stream *stream = x->scene.world.members[0].lanes[0];
-    struct tern_ll_dispatch_args d = ll_dispatch_args(&x->batches[1], 0, 1);
-    struct tern_ll_combine_args c = ll_combine_args(&x->batches[1], 0, 1);
+    struct tern_ll_dispatch_args d = ll_dispatch_args(&x->batches[lane], 0, 1);
+    struct tern_ll_combine_args c = ll_combine_args(&x->batches[lane], 0, 1);
     double begin;
 
     PASS(set_waits(x, device));
-    PASS(issue(x, 1, operation, TERN_LL_SEND, 0));
+    PASS(issue(x, lane, operation, TERN_LL_SEND, 0));
     PASS(synchronize(x, 0));
     d.wait_ns = c.wait_ns = device;
     d.phase = c.phase = TERN_LL_RECEIVE;
@@ -491,12 +491,12 @@ static int waits_of(struct ll_stage *x, int operation, uint64_t *device)
     OK(operation == TERN_OP_LL_DISPATCH ? tern_ll_dispatch(x->scene.eps[0], &d, stream)
                                         : tern_ll_combine(x->scene.eps[0], &c, stream));
     sleep_ms(LATE_MS);
-    PASS(issue(x, 1, operation, TERN_LL_SEND, 1));
+    PASS(issue(x, lane, operation, TERN_LL_SEND, 1));
     OK(tern_ep_synchronize(x->scene.eps[0]));
     PASS(check_waits(x, device, late / 2, (uint64_t)((test_seconds() - begin) * 1e9),
                      operation == TERN_OP_LL_DISPATCH ? "dispatch" : "combine"));
     for (int r = 1; r < STAGE_RANKS; r++) {
-        OK((enum tern_status)ll_stage_issue_for(x, 1, operation, TERN_LL_RECEIVE, r));
+        OK((enum tern_status)ll_stage_issue_for(x, lane, operation, TERN_LL_RECEIVE, r));
     }
     return world_ep_synchronize(&x->scene.world, x->scene.eps);
 }
@@ -530,14 +530,19 @@ static int waits_body(struct ll_stage *x)
         ll_batch_redraw_ids(&x->batches[i], ROUTING_UNIFORM, &x->scene.rng);
     }
     result = world_upload(&x->scene.world);
-    result = result ? result : waits_of(x, TERN_OP_LL_DISPATCH, (uint64_t *)device);
-    result = result ? result : waits_of(x, TERN_OP_LL_COMBINE, (uint64_t *)device);
+    result = result ? result : waits_of(x, 1, TERN_OP_LL_DISPATCH, (uint64_t *)device);
+    result = result ? result : waits_of(x, 1, TERN_OP_LL_COMBINE, (uint64_t *)device);
+    if (result == 0 && x->batches[0].shape.batch.max_tokens == STAGE_FEW) { /* lane 0 compresses nothing */
+        result = ll_dispatch_issue(&x->batches[0], TERN_LL_BOTH, 0);
+        result = result ? result : waits_of(x, 0, TERN_OP_LL_COMBINE, (uint64_t *)device);
+    }
     result = result ? result : no_waits(x, (uint64_t *)device);
     tern_free(comm, device);
     return result;
 }
 
 static int waits(struct test *t) { return at_once(t, waits_body, 60000); }
+static int waits_of_few(struct test *t) { return ll_stage_run_few(t, waits_body, 60000); }
 
 /* ---- Refusals ---- */
 
@@ -605,5 +610,6 @@ int main(int argc, char **argv)
     test_run(&t, "how long a rank was waited for", waits);
     test_run(&t, "refused arguments", refusals);
     test_run(&t, "an object without masks", without);
+    test_run(&t, "times waited, of few tokens and without masks", waits_of_few);
     return test_end(&t);
 }

@@ -21,6 +21,7 @@ static int in_flight_body(struct ll_stage *x)
 }
 
 static int in_flight(struct test *t) { return ll_stage_run(t, in_flight_body, 60000); }
+static int few_in_flight(struct test *t) { return ll_stage_run_few(t, in_flight_body, 60000); }
 
 /* ---- Graphs ---- */
 
@@ -94,6 +95,7 @@ static int graphs_body(struct ll_stage *x)
 }
 
 static int graphs(struct test *t) { return ll_stage_run(t, graphs_body, 60000); }
+static int few_graphs(struct test *t) { return ll_stage_run_few(t, graphs_body, 60000); }
 static int far_graphs(struct test *t)
 {
     PASS(ll_stage_run_cut(t, graphs_body, 60000, 0, STAGE_CUT));
@@ -132,7 +134,7 @@ static int many_rounds(struct world *w, struct ll_batch *b, struct tern_ep **eps
     return 0;
 }
 
-static int many_by(struct test *t, uint32_t layout)
+static int many_by(struct test *t, uint32_t layout, uint32_t tokens)
 {
     struct ll_shape shape;
     struct tern_ep_config config = TERN_EP_CONFIG_INIT;
@@ -152,15 +154,15 @@ static int many_by(struct test *t, uint32_t layout)
     memset(&shape, 0, sizeof shape);
     shape.batch = scene_shape(MANY, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
     shape.batch.num_experts = 2 * MANY;
-    shape.batch.topk = 8;
-    shape.batch.max_tokens = 3;
+    shape.batch.topk = tokens == 1 ? 4 : 8;
+    shape.batch.max_tokens = tokens;
     shape.hidden = 64;
     shape.weights = TERN_LL_WEIGHTS_AT_DISPATCH;
     shape.layout = layout;
     shape.cast = TERN_CAST_FP8_POW2;
-    shape.compression = TERN_LL_LOG10;
+    shape.compression = tokens == 1 ? TERN_LL_PLAIN : TERN_LL_LOG10; /* rows of few go in words */
     config.num_experts = shape.batch.num_experts;
-    config.max_topk = 8;
+    config.max_topk = shape.batch.topk;
     ll_config_add(&config, &shape, 1);
     world_init(&w, MANY, -1);
     w.num_lanes = 1;
@@ -175,8 +177,9 @@ static int many_by(struct test *t, uint32_t layout)
     return result;
 }
 
-static int many(struct test *t) { return many_by(t, TERN_LL_BY_EXPERT); }
-static int many_by_rank(struct test *t) { return many_by(t, TERN_LL_BY_RANK); }
+static int many(struct test *t) { return many_by(t, TERN_LL_BY_EXPERT, 10); }
+static int many_by_rank(struct test *t) { return many_by(t, TERN_LL_BY_RANK, 10); }
+static int many_of_few(struct test *t) { return many_by(t, TERN_LL_BY_EXPERT, 1); }
 
 int main(int argc, char **argv)
 {
@@ -189,5 +192,8 @@ int main(int argc, char **argv)
     test_run(&t, "the same, railed", railed_graphs);
     test_run(&t, "64 ranks", many);
     test_run(&t, "64 ranks, output by rank", many_by_rank);
+    test_run(&t, "lanes in flight, of few tokens and of more", few_in_flight);
+    test_run(&t, "a captured graph of few tokens", few_graphs);
+    test_run(&t, "64 ranks, a token each", many_of_few);
     return test_end(&t);
 }

@@ -21,7 +21,7 @@ static void cut_stage(struct scene *s, enum stage_cut cut)
 }
 
 /* What low latency does beside its operations. */
-enum extra { EXTRA_NONE, EXTRA_MASKS, EXTRA_RAILS };
+enum extra { EXTRA_NONE, EXTRA_MASKS, EXTRA_RAILS, EXTRA_FEW };
 
 static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms, enum extra extra,
                          enum stage_cut cut)
@@ -37,14 +37,14 @@ static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms,
 
     memset(x, 0, sizeof *x);
     scene_init(&x->scene, STAGE_RANKS, seed);
-    x->scene.free_running = extra == EXTRA_MASKS;
+    x->scene.free_running = extra == EXTRA_MASKS || extra == EXTRA_FEW;
     cut_stage(&x->scene, cut);
     scene_add(&x->scene, &shape, 0);
     for (uint32_t i = 0; i < STAGE_BATCHES; i++) {
         struct ll_shape s;
         memset(&s, 0, sizeof s);
         s.batch = scene_shape(STAGE_RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
-        s.batch.max_tokens = STAGE_TOKENS;
+        s.batch.max_tokens = extra == EXTRA_FEW && i != 2 ? STAGE_FEW : STAGE_TOKENS;
         s.lane = i;
         s.hidden = hiddens[i];
         s.cast = casts[i];
@@ -57,6 +57,7 @@ static int ll_stage_open(struct ll_stage *x, uint64_t seed, uint32_t timeout_ms,
         hidden = hidden > s.hidden ? hidden : s.hidden;
     }
     x->scene.config.ll_hidden = hidden;
+    x->scene.config.ll_tokens = STAGE_TOKENS;
     x->scene.config.timeout_ms = timeout_ms;
     x->scene.config.ll_mask = extra == EXTRA_MASKS;
     return scene_open(&x->scene);
@@ -84,6 +85,11 @@ static int run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_
 int ll_stage_run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms)
 {
     return run(t, body, timeout_ms, EXTRA_NONE, STAGE_WHOLE);
+}
+
+int ll_stage_run_few(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms)
+{
+    return run(t, body, timeout_ms, EXTRA_FEW, STAGE_WHOLE);
 }
 
 int ll_stage_run_masked(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms)

@@ -9,7 +9,7 @@
 #include "scene.h"
 
 /* Batch i is in lane i. */
-enum { STAGE_RANKS = 4, STAGE_BATCHES = 4, STAGE_BY_RANK = 3, STAGE_TOKENS = 12 };
+enum { STAGE_RANKS = 4, STAGE_BATCHES = 4, STAGE_BY_RANK = 3, STAGE_TOKENS = 20, STAGE_FEW = 7 };
 
 /* How ranks are cut into domains, if they are, and what reaches other domains' memory: loads and stores, the
  * proxy, where nobody can address it, or NICs in software. */
@@ -22,6 +22,8 @@ struct ll_stage {
 
 /* Opens a stage, calls the body, closes the stage. */
 int ll_stage_run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms);
+/* With STAGE_FEW tokens at most in all lanes but 2: their rows go in words. */
+int ll_stage_run_few(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms);
 /* With ll_mask; the cpu machine works while the host does something else. */
 int ll_stage_run_masked(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms);
 /* Two domains of two ranks, with ll_mask or without. */

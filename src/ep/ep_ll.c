@@ -82,6 +82,11 @@ struct ll_lane terni_ll_lane(const struct tern_ep *ep, uint32_t lane)
     k.source_rows = ep->shape.ll_tokens;
     k.row_stride = l->ll.row_stride;
     k.home_stride = l->ll.home_stride;
+    k.words = l->ll_words + lane * 2 * l->ll.word_bytes;
+    k.word_bytes = l->ll.word_bytes;
+    k.word_rows = ep->no_words ? 0 : l->ll.word_rows;
+    k.id_bytes = l->ll.id_bytes;
+    k.all_id_bytes = l->ll.all_id_bytes;
     k.state = (struct ll_state *)(ep->device_memory + l->ll_states) + lane;
     k.bad_id = (struct ep_record *)(ep->host_memory_device + l->ll_bad_ids) + lane;
     k.ids = (int32_t *)(own + l->ll.ids);
@@ -137,6 +142,13 @@ void terni_ll_far(const struct tern_ep *ep, uint32_t lane, struct ll_far *far)
         far->rail.parts = l->ll.part_place;
         far->rail.tails = (int32_t *)(own + l->ll.tails);
     }
+}
+
+int terni_ll_in_words(const struct ll_dispatch_args *dispatch)
+{
+    uint64_t choices = (uint64_t)(uint32_t)dispatch->f.num_ranks * dispatch->max_tokens *
+                       LL_ID_WORDS(dispatch->topk) * LL_WORD_IDS;
+    return dispatch->max_tokens <= dispatch->lane.word_rows && choices <= LL_WORD_CHOICES;
 }
 
 uint32_t terni_ll_phases(uint32_t phase)

@@ -17,6 +17,8 @@ void terni_ll_called(struct tern_ep *ep, struct ep_lane_calls *calls, uint32_t p
                      struct tern_stream *stream);
 /* As kernels see it. The caller adds wait_ns and watch. */
 struct ll_lane terni_ll_lane(const struct tern_ep *ep, uint32_t lane);
+/* Whether rows of this dispatch go in words (kernels/ll_in_words.h): by what is the same on all ranks. */
+int terni_ll_in_words(const struct ll_dispatch_args *dispatch);
 uint32_t terni_ll_phases(uint32_t phase);
 /* The frame of an operation: of all ranks, whatever their domains. */
 void terni_ll_frame(struct tern_ep *ep, int operation, struct op_frame *frame);

@@ -59,6 +59,12 @@ static enum tern_status check_output(const struct tern_ll_combine_args *a, const
     return terni_check_aligned("wait_ns", a->wait_ns, 8);
 }
 
+/* That come home, at most. */
+static uint32_t rows_of_token(const struct ll_dispatch_args *d)
+{
+    return d->summed && d->topk > (uint32_t)d->f.num_ranks ? (uint32_t)d->f.num_ranks : d->topk;
+}
+
 static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
                        const struct ll_dispatch_args *d, struct ll_combine_args *k)
 {
@@ -77,6 +83,8 @@ static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
     k->blocks = (d->hidden + TERN_FP8_BLOCK - 1) / TERN_FP8_BLOCK;
     k->summed = d->summed;
     k->adds_here = d->summed && !d->by_rank;
+    k->in_words = terni_ll_in_words(d) && a->compression == TERN_LL_PLAIN &&
+                  d->max_tokens * rows_of_token(d) <= LL_WORD_HOMES;
     uint64_t s = terni_ep_sign(TERN_OP_LL_COMBINE, d->f.message.signature);
     k->f.message.signature = terni_ep_sign(s, a->compression) & 0xffffffffu;
 }
@@ -88,6 +96,9 @@ static uint32_t fill_room(const struct tern_ep *ep, struct ll_combine_args *k)
     struct ll_depth depth = terni_tuning_ll_depth(&ep->machine->info, &ep->shape);
     int as_they_are = !k->adds_here && k->compression == TERN_LL_PLAIN;
     struct ll_room room = {0, 0, 0, 0};
+    if (k->in_words) {
+        return 0;
+    }
     if (!as_they_are) {
         room = terni_ll_row_room(&ep->shape, &depth, k->sent_bytes);
     } else if (ep->shape.transfer == TERN_TRANSFER_BULK) {
@@ -126,6 +137,11 @@ static enum tern_status launch(struct tern_ep *ep, const struct tern_ll_combine_
         what.num_sms = is_railed ? a->num_sms : blocks_with_slots(ep, a->num_sms);
         what.args = &k;
         what.args_bytes = sizeof(k);
+    } else if (c->in_words) {
+        what.bulk = what.plain = TERN_KERNEL_ll_combine_words;
+        what.num_sms = a->num_sms;
+        what.args = c;
+        what.args_bytes = sizeof(*c);
     } else {
         what.bulk = kernels[c->compression][ep->shape.ll_mask != 0];
         what.plain = kernels[c->compression][2];

@@ -160,6 +160,10 @@ static enum tern_status launch(struct tern_ep *ep, const struct tern_ll_dispatch
         what.plain = is_railed ? TERN_KERNEL_ll_dispatch_rail_plain : TERN_KERNEL_ll_dispatch_inter_plain;
         what.args = &k;
         what.args_bytes = sizeof(k);
+    } else if (terni_ll_in_words(d)) {
+        what.bulk = what.plain = TERN_KERNEL_ll_dispatch_words;
+        what.args = d;
+        what.args_bytes = sizeof(*d);
     } else {
         what.bulk = ep->shape.ll_mask ? TERN_KERNEL_ll_dispatch_mask_bulk : TERN_KERNEL_ll_dispatch_bulk;
         what.plain = TERN_KERNEL_ll_dispatch_plain;
@@ -187,7 +191,11 @@ enum tern_status terni_ll_dispatch(struct tern_ep *ep, const struct tern_ll_disp
         fill_outputs(a, &k);
     }
     k.phases = terni_ll_phases(a->phase);
-    k.lane.watch = terni_ll_shared_bytes(&ep->shape, k.row_bytes);
+    k.ids_offset = terni_ll_shared_bytes(&ep->shape, k.row_bytes);
+    k.lane.watch = k.ids_offset;
+    if (terni_ll_in_words(&k)) {
+        k.lane.watch += terni_ll_ids_bytes(&ep->shape, k.max_tokens, k.topk);
+    }
     TERN_TRY(launch(ep, a, &k, stream));
     calls->dispatch = k;
     terni_ll_called(ep, calls, a->phase, TERN_OP_LL_DISPATCH, stream);

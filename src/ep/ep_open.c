@@ -28,7 +28,8 @@ struct ep_card {
     uint32_t domain_ranks, net_queues, transport;
     uint64_t net_ring_bytes, limits_out, staging_bytes;
     uint64_t message_bytes;
-    int32_t status; /* of the rank's own part */
+    uint32_t no_words; /* not compared: rows go in words if they can on all ranks */
+    int32_t status;    /* of the rank's own part */
     char reason[244];
 };
 
@@ -287,6 +288,19 @@ static enum tern_status create(struct tern_comm *comm, const struct tern_ep_conf
     return prepare(ep);
 }
 
+/* Whether low latency cannot have rows in words (kernels/ll_in_words.h): a link without atomics may cut 16
+ * bytes in two, and ids take shared memory beside all else. */
+static uint32_t lacks_words(const struct tern_ep *ep)
+{
+    const struct ep_shape *s = &ep->shape;
+    uint32_t bytes = terni_ll_shared_bytes(s, terni_ll_row_bytes(s)) + terni_ll_watch_bytes(s);
+    uint32_t tokens = (uint32_t)ep->layout.ll.word_rows, lacks = 0;
+    for (int r = 0; r < ep->comm->num_ranks; r++) {
+        lacks |= ep->comm->lacks_atomics[r];
+    }
+    return lacks || bytes + terni_ll_ids_bytes(s, tokens, s->max_topk) > ep->machine->info.max_shared_bytes;
+}
+
 /* Whatever fails here, a bad configuration too, the others are in the exchange or will come to it: the card
  * goes out with the failure in it. */
 static enum tern_status open_post(struct tern_comm *comm, const struct tern_ep_config *config,
@@ -297,6 +311,7 @@ static enum tern_status open_post(struct tern_comm *comm, const struct tern_ep_c
     card.status = create(comm, config, out);
     if (card.status == TERN_OK) {
         card = card_of(&(*out)->shape);
+        card.no_words = lacks_words(*out);
     } else {
         snprintf(card.reason, sizeof(card.reason), "%s", tern_last_error());
     }
@@ -321,7 +336,7 @@ static enum tern_status judge_cards(const struct tern_comm *comm, const struct e
     return TERN_OK;
 }
 
-static enum tern_status compare_with_all(struct tern_comm *comm)
+static enum tern_status compare_with_all(struct tern_comm *comm, struct tern_ep *ep)
 {
     struct ep_card *cards = (struct ep_card *)calloc((size_t)comm->num_ranks, sizeof(*cards));
     if (!cards) {
@@ -330,6 +345,9 @@ static enum tern_status compare_with_all(struct tern_comm *comm)
     enum tern_status status = comm->boot->ops->wait(comm->boot, cards, sizeof(*cards), comm->timeout_ms);
     if (status == TERN_OK) {
         status = judge_cards(comm, cards);
+    }
+    for (int r = 0; status == TERN_OK && r < comm->num_ranks; r++) {
+        ep->no_words |= cards[r].no_words;
     }
     free(cards);
     return status;
@@ -398,7 +416,7 @@ enum tern_status terni_ep_open_step(struct tern_comm *comm, const struct tern_ep
         return open_post(comm, config, ep);
     }
     if (step == 1) {
-        TERN_TRY(compare_with_all(comm)); /* passes only if this rank's own part went well */
+        TERN_TRY(compare_with_all(comm, *ep)); /* passes only if this rank's own part went well */
     }
     return (*ep)->shape.num_domains > 1 ? open_network(*ep, step - 1) : open_heap(*ep, step - 1);
 }

@@ -41,6 +41,8 @@ struct route_host_layout {
 /* One lane of low-latency operations; bytes of one of two copies, and of this rank's own memory. */
 struct ll_layout {
     uint64_t entry_words, entry_bytes, arrival_bytes, row_stride, home_stride, buffer_bytes;
+    uint64_t word_rows, word_bytes;     /* rows in words: of a source, and of one copy; 0: there are none */
+    uint64_t id_bytes, all_id_bytes;    /* there: ids of a source, and of all, behind which rows begin */
     uint64_t rows_out_bytes;            /* to other domains, likewise; 0: there are none */
     uint32_t out_slots, recycles;       /* rows of a combine in them; there may be more */
     uint64_t rank_chunks;               /* of a dispatch's rows for a far rank */
@@ -59,11 +61,11 @@ struct ep_layout {
     /* the window, in the object's heap */
     uint64_t control; /* where the object's part of it begins: behind the words of its network */
     uint64_t done, abort, message, counts, pieces, staging, window_bytes;
-    uint64_t ll_entries, ll_arrivals, ll_buffers; /* of all lanes, each with its two copies */
-    uint64_t ll_heard, ll_alive;                  /* masks */
-    uint64_t row_tails, block_tails, rail_words;  /* other domains, with the next six */
-    uint64_t rows_in, rows_out, row_bytes;        /* bytes: of one */
-    uint64_t blocks_in, blocks_out, block_bytes;  /* likewise */
+    uint64_t ll_entries, ll_arrivals, ll_buffers, ll_words; /* of all lanes, each with its two copies */
+    uint64_t ll_heard, ll_alive;                            /* masks */
+    uint64_t row_tails, block_tails, rail_words;            /* other domains, with the next six */
+    uint64_t rows_in, rows_out, row_bytes;                  /* bytes: of one */
+    uint64_t blocks_in, blocks_out, block_bytes;            /* likewise */
     uint64_t rails;
     uint64_t ll_entries_out, ll_rows_out; /* of all lanes, each with its two copies */
     uint64_t control_bytes;               /* from control on, zeroed by a reset */
@@ -96,6 +98,8 @@ uint32_t terni_ll_sent_bytes(uint32_t compression, uint32_t hidden);
 uint32_t terni_ll_place_offset(const struct ep_shape *shape);
 uint32_t terni_ll_stage_offset(const struct ep_shape *shape);
 uint32_t terni_ll_shared_bytes(const struct ep_shape *shape, uint32_t row_bytes);
+/* Of the ids of so many tokens a rank, where rows go in words; behind the others. */
+uint32_t terni_ll_ids_bytes(const struct ep_shape *shape, uint32_t tokens, uint32_t topk);
 /* Beside what an operation needs: who is gone, and how long each was waited for. */
 uint32_t terni_ll_watch_bytes(const struct ep_shape *shape);
 /* A combine's rows on their way, in a block's shared memory: how much there is and how much is wanted. */

@@ -7,11 +7,19 @@
 #include "kernels/kernels.h"
 #include "kernels/ll_far_args.h"
 
+/* Programs that are wrong on purpose, for test/tsan_awake.sh, have no rows in words. */
+#ifdef TERN_TEST_NO_LL_WORDS
+enum { HAS_WORDS = 0 };
+#else
+enum { HAS_WORDS = 1 };
+#endif
+
 enum {
     MAX_LL_TOKENS = 1 << 13,
     MAX_LANES = 64,
     DEFAULT_LANES = 2,
     LEAST_CHUNK = 256,
+    MAX_WORD_EXPERTS = 0x7fff, /* ids have 15 bits in words (kernels/ll_ids.h), of which one is for none */
     /* Rows of a low-latency combine on their way to other domains: one for each warp that there can be, or
      * for those of one block. */
     MOST_OUT_SLOTS = EP_MAX_BLOCKS * TERN_THREADS_ll_combine_plain / 32,
@@ -101,6 +109,11 @@ uint32_t terni_ll_shared_bytes(const struct ep_shape *s, uint32_t row_bytes)
     return (uint32_t)align_up(terni_ll_stage_offset(s) + (uint64_t)LL_STAGES * row_bytes, 16);
 }
 
+uint32_t terni_ll_ids_bytes(const struct ep_shape *s, uint32_t tokens, uint32_t topk)
+{
+    return (s->num_ranks + 1) * tokens * LL_ID_WORDS(topk) * (uint32_t)sizeof(uint64_t);
+}
+
 uint32_t terni_ll_watch_bytes(const struct ep_shape *s)
 {
     return s->num_ranks * (uint32_t)(sizeof(uint64_t) + sizeof(uint32_t));
@@ -171,6 +184,13 @@ void terni_layout_lane(const struct ep_shape *s, struct ll_layout *l)
     l->arrival_bytes = align_up(larger(rows, places) * sizeof(uint64_t), ALIGNMENT);
     l->buffer_bytes =
         align_up(larger(l->messages + s->num_domains * l->domain_bytes, places * l->home_stride), ALIGNMENT);
+    if (HAS_WORDS && far == 0 && !s->ll_mask && s->num_experts <= MAX_WORD_EXPERTS) {
+        l->word_rows = lesser(lesser(tokens, LL_WORD_TOKENS), LL_WORD_CHOICES / (s->num_ranks * LL_WORD_IDS));
+        l->id_bytes = 2 * sizeof(uint64_t) * LL_ID_WORDS(s->max_topk) * l->word_rows;
+        l->all_id_bytes = align_up(s->num_ranks * l->id_bytes, ALIGNMENT);
+        uint64_t row_bytes = larger(s->num_ranks * l->row_stride, s->max_topk * l->home_stride);
+        l->word_bytes = align_up(l->all_id_bytes + 2 * l->word_rows * row_bytes, ALIGNMENT);
+    }
     if (far > 0 && s->ll_lanes > 0) {
         uint64_t away = far * tokens * here; /* rows of a combine, at most */
         l->out_slots = between(away, 1, most_out_slots(s, l->home_stride));

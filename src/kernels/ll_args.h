@@ -15,7 +15,9 @@
  *                          with some that follow if the rank is far (ll_far_args.h)
  *           [2][T * K]     combine, [t][k]: so is the row that stands for choice k of token t; behind them
  *                          those of far ranks' rows (ll_far_args.h)
- *   buffers[2]             the rows themselves, likewise indexed */
+ *   buffers[2]             the rows themselves, likewise indexed
+ *   words[2]               of few tokens, W = LL_WORD_TOKENS at most (ll_in_words.h): ids of each rank s; and
+ *                          behind them rows, dispatch [s][t], combine [t][k], t below W */
 #ifndef TERN_LL_ARGS_H
 #define TERN_LL_ARGS_H
 
@@ -24,6 +26,10 @@
 /* An entry word from LL_ENTRY_CHOICES on has the choices of two experts, 16 bits each. */
 enum { LL_ENTRY_SIGNATURE, LL_ENTRY_ROWS, LL_ENTRY_CHOICES };
 #define LL_ENTRY_WORDS(experts) (LL_ENTRY_CHOICES + ((experts) + 1u) / 2)
+/* Of operations whose rows go in words, at most (docs/performance.md): tokens a rank, choices of all ranks
+ * that a warp looks through, and rows that come home to a rank. Ids in a word. */
+enum { LL_WORD_TOKENS = 16, LL_WORD_CHOICES = 256, LL_WORD_HOMES = 32, LL_WORD_IDS = 4 };
+#define LL_ID_WORDS(ids) (((ids) + LL_WORD_IDS - 1u) / LL_WORD_IDS)
 enum { LL_MAX_TOPK = 32 }; /* a lane of a warp looks after each choice */
 enum { LL_SENDS = 1, LL_RECEIVES = 2 };
 enum { LL_STAGES = 3 };
@@ -86,6 +92,9 @@ struct ll_lane {
     uint64_t row_stride;                               /* bytes between them */
     uint64_t home_stride; /* combine: bytes between places. These three are the object's most, so that ranks
                              with other shapes do not write into each other's */
+    uint64_t words, word_bytes;      /* rows in words: offset in an EP heap; of one copy, 0: there are none */
+    uint64_t word_rows;              /* places of a source of theirs */
+    uint64_t id_bytes, all_id_bytes; /* there: of a source's ids, and of all, behind which rows begin */
     struct ll_state *state;
     struct ep_record *bad_id;
     int32_t *ids;           /* [T][K] of this rank's own tokens, -1 for every invalid id */
@@ -111,7 +120,7 @@ struct ll_dispatch_args {
     uint32_t by_rank;                                             /* one row a (token, rank) */
     uint32_t header_bytes, payload_bytes, scale_bytes, row_bytes; /* of a row on its way; in its buffer */
     uint32_t traces; /* of this dispatch in the lane: its signature and num_tokens, hashed; not 0 */
-    uint32_t place_offset, stage_offset; /* in shared memory */
+    uint32_t place_offset, stage_offset, ids_offset; /* in shared memory */
     char *out;
     uint32_t *out_scales;
     int32_t *out_counts;
@@ -141,6 +150,7 @@ struct ll_combine_args {
     uint32_t dispatched; /* traces of the dispatch that this combine was issued for */
     uint32_t summed;     /* one row a rank comes home, with its weights in it */
     uint32_t adds_here;  /* and the sender makes it from its experts' rows; else the caller has */
+    uint32_t in_words;   /* for the host: which kernel it is */
     uint32_t compression, sent_bytes, blocks; /* of rows on their way: bytes; of 128 channels, rounded up */
     uint32_t stage_bytes, stages; /* in shared memory: chunks of each warp (ll_pipe.h), or rows (ll_make.h) */
     uint32_t words_offset;        /* there: what looks after them */

@@ -66,16 +66,13 @@ TERN_DEVICE void ll_judge_token(const struct ll_combine_args *p, uint64_t epoch,
     sync_warp(); /* what each lane has acquired is there for all lanes */
 }
 
-/* One warp: every row of token t is here, or left out; 0: abandon. */
-TERN_DEVICE int ll_await_rows(const struct ll_combine_args *p, uint64_t epoch, uint64_t begin, uint32_t t,
-                              struct ll_awaited *a)
+/* One warp: what token t awaits. */
+TERN_DEVICE void ll_expect_rows(const struct ll_combine_args *p, uint32_t t, struct ll_awaited *a)
 {
     uint32_t k = (uint32_t)lane();
     uint64_t c = (uint64_t)t * p->topk + k;
     int32_t id = k < p->topk ? p->lane.ids[c] : -1;
     int32_t rank = id >= 0 ? id / (int32_t)p->experts_a_rank : -1;
-    uint32_t data;
-    int end = LL_HERE;
     if (LL_WITH_RAIL && id >= 0 && ll_is_far(&p->f, rank)) { /* all rows of a domain come as its relay's */
         rank = ll_on_rail(&p->f, (int)ll_domain_of(&p->f, (uint32_t)rank), p->f.rank);
     }
@@ -86,11 +83,21 @@ TERN_DEVICE int ll_await_rows(const struct ll_combine_args *p, uint64_t epoch, u
     if (LL_WITH_FAR) {
         ll_find_awaited(p, t * p->topk + (uint32_t)a->source, id, rank, a);
     }
+}
+
+/* One warp: every row of token t is here, or left out; 0: abandon. */
+TERN_DEVICE int ll_await_rows(const struct ll_combine_args *p, uint64_t epoch, uint64_t begin, uint32_t t,
+                              struct ll_awaited *a)
+{
+    uint64_t c = (uint64_t)t * p->topk + (uint32_t)lane();
+    uint32_t data;
+    int end = LL_HERE;
+    ll_expect_rows(p, t, a);
     if (a->owner >= 0) {
-        end = ll_gone(&p->f, &p->lane, rank) == LL_KNOWN
+        end = ll_gone(&p->f, &p->lane, a->owner) == LL_KNOWN
                   ? LL_LOST
                   : ll_await_by(&p->f, &p->lane, epoch, begin, OP_AWAIT_DONE,
-                                LL_WITH_RAIL && ll_is_far(&p->f, rank), rank,
+                                LL_WITH_RAIL && ll_is_far(&p->f, a->owner), a->owner,
                                 ll_arrival(&p->lane, p->f.own, epoch, LL_WITH_FAR ? ll_awaited_word(a) : c),
                                 &data);
     }

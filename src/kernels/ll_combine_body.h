@@ -4,8 +4,9 @@
  * is; with weights given at dispatch, a rank first adds what its experts made of one received row, each with
  * its weight, and one row goes home. By rank the caller has made that one row, which goes as it is. With a
  * compression (`codec`, ll_codec.h) rows are packed before they go, and unpacked where they are added. How
- * rows leave is in ll_pipe.h and ll_make.h. At home warps take pieces of tokens, wait for the words of the
- * rows that a token awaits (ll_awaited.h), add them in the order of choices and round once.
+ * rows leave is in ll_pipe.h and ll_make.h, and of few tokens in ll_combine_words.h. At home warps take
+ * pieces of tokens, wait for the words of the rows that a token awaits (ll_awaited.h), add them in the order
+ * of choices and round once.
  *
  * After ll_enter no thread waits at a barrier of its block, unless times are to be noted. Entry words say
  * that a rank's earlier kernels are over, which the rows' own words do not; one warp of the rank sends and
@@ -14,6 +15,7 @@
 #define TERN_LL_COMBINE_BODY_H
 
 #include "kernels/ll_awaited.h"
+#include "kernels/ll_combine_words.h"
 #include "kernels/ll_gather.h"
 #include "kernels/ll_make.h"
 #include "kernels/ll_pipe.h"
@@ -47,7 +49,9 @@ TERN_DEVICE struct ll_outset ll_set_out(const struct ll_combine_args *p, const i
     }
     s.dispatched = p->lane.state->dispatched;
     s.count = (uint32_t)p->lane.totals[p->adds_here ? LL_TOTAL_ROWS : LL_TOTAL_PUSHES];
-    if (ll_as_they_are(p, codec)) {
+    if (LL_WITH_WORDS) {
+        s.origin = ll_prepare_words(p);
+    } else if (ll_as_they_are(p, codec)) {
         s.push = ll_prepare_pipe(p, bulk);
     } else {
         s.origin = ll_prepare_make(p);
@@ -79,7 +83,9 @@ TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch
     if (ll_is_speaker()) {
         ll_announce_combine(p, epoch, s->heap);
     }
-    if (ll_as_they_are(p, codec)) {
+    if (LL_WITH_WORDS) {
+        ll_words_send(p, epoch, s->count, s->origin);
+    } else if (ll_as_they_are(p, codec)) {
         ll_pipe_send(p, epoch, s->count, s->push, bulk);
     } else {
         ll_make_send(p, epoch, s->count, s->origin, codec, bulk);
@@ -157,6 +163,11 @@ TERN_DEVICE void ll_combine_receive(const struct ll_combine_args *p, uint64_t ep
     for (uint32_t u = (uint32_t)(ll_turn() * nblk() + bid()); ok && u < units;
          u += (uint32_t)(nblk() * nwarps())) {
         struct ll_awaited a;
+        if (LL_WITH_WORDS) {
+            ll_expect_rows(p, u / pieces, &a);
+            ok = ll_add_words(p, epoch, begin, u / pieces, u % pieces * LL_SUM, &a);
+            continue;
+        }
         ok = ll_await_rows(p, epoch, begin, u / pieces, &a);
         for (int judged = 0, again = ok; again;) {
             int doubts = ll_has_masks(&p->lane) && lane() == 0 && ll_doubts(&p->lane, epoch);

@@ -169,18 +169,25 @@ TERN_DEVICE int ll_place(const struct ll_receiver *r)
     return doubts;
 }
 
-/* All receiving threads: where everything goes. Block 0 adds to the caller's sums, without waiting for what
- * they were. 0: abandon. */
-TERN_DEVICE int ll_learn_places(const struct ll_receiver *r)
+/* All receiving threads of block 0, when places are known: adds to the caller's sums, without waiting for
+ * what they were. */
+TERN_DEVICE void ll_add_counts(const struct ll_receiver *r)
 {
     const struct ll_dispatch_args *p = r->p;
+    for (uint32_t e = (uint32_t)tid(); p->sum_counts && e < p->experts_a_rank; e += (uint32_t)r->threads) {
+        atom_add_relaxed_gpu_u64((uint64_t *)&p->sum_counts[e], r->slab_before[e + 1] - r->slab_before[e]);
+    }
+}
+
+/* All receiving threads: where everything goes. 0: abandon. */
+TERN_DEVICE int ll_learn_places(const struct ll_receiver *r)
+{
     int ok = ll_await_counts(r);
     for (int recounts = 0; ok && TERN_RARE(ll_place(r)) && recounts == 0; recounts++) {
         ll_recount(r);
     }
-    for (uint32_t e = (uint32_t)tid(); ok && bid() == 0 && p->sum_counts && e < p->experts_a_rank;
-         e += (uint32_t)r->threads) {
-        atom_add_relaxed_gpu_u64((uint64_t *)&p->sum_counts[e], r->slab_before[e + 1] - r->slab_before[e]);
+    if (ok && bid() == 0) {
+        ll_add_counts(r);
     }
     return ok;
 }

@@ -26,6 +26,11 @@
 #define LL_WITH_RAIL 0
 #endif
 
+/* Nonzero in kernels whose rows go in words (ll_in_words.h), in one domain and without masks. */
+#ifndef LL_WITH_WORDS
+#define LL_WITH_WORDS 0
+#endif
+
 static_assert(offsetof(struct ll_dispatch_inter_args, d.f) == offsetof(struct ll_far_frame, f),
               "ll_far_of finds what is far from the frame of a dispatch");
 static_assert(offsetof(struct ll_combine_inter_args, c.f) == offsetof(struct ll_far_frame, f),

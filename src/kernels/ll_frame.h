@@ -8,7 +8,8 @@
  *                                                every block, of combine one warp
  *   row -> d's buffer; fence, tagged word        whoever wants the row: ld.acquire of its word
  *
- * What keeps a buffer from being written while it is read is in ll_args.h. */
+ * Rows in words, of few tokens, have no words of their own, and entries then one warp awaits (ll_in_words.h,
+ * ll_ids.h). What keeps a buffer from being written while it is read is in ll_args.h. */
 #ifndef TERN_LL_FRAME_H
 #define TERN_LL_FRAME_H
 
@@ -197,8 +198,8 @@ TERN_DEVICE int ll_await_by(const struct op_frame *f, const struct ll_lane *l, u
     struct ll_patience patience = {{0}, 0, 0, 0};
     int end = LL_HERE;
     for (;;) {
-        /* Pairs with the fence and store in ll_announce_counts, ll_announce_combine, or of a row's word: the
-         * row is here; and what the peer's earlier kernels read has been read. */
+        /* Pairs with the fence and store in ll_announce_counts, ll_announce_combine, ll_say_in, or of a row's
+         * word: the row is here; and what the peer's earlier kernels read has been read. */
         uint64_t seen = ld_acquire_sys_u64(word);
         *data = (uint32_t)seen;
         if (awaited == OP_AWAIT_READY ? op_has_tag(seen, epoch) : seen == ll_arrived(epoch)) {

@@ -7,10 +7,15 @@
 
 #include "kernels/ll_codec.h"
 
-/* Bytes of a row, in BF16, that a warp adds at once; whole blocks of 128 channels. */
-enum { LL_SUM_VECS = 2, LL_SUM = LL_SUM_VECS * 512 };
-/* Rows whose loads a warp has on their way. A sum that is then packed takes registers for that. */
-enum { LL_HITS = 4, LL_PACKED_HITS = 2 };
+/* Bytes of a row, in BF16, that a warp adds at once; whole blocks of 128 channels. Rows whose loads a warp
+ * has on their way. Rows in words are few: there are more warps than pieces, and a warp takes all rows of a
+ * usual token at once. */
+enum {
+    LL_SUM_VECS = LL_WITH_WORDS ? 1 : 2,
+    LL_SUM = LL_SUM_VECS * 512,
+    LL_HITS = LL_WITH_WORDS ? 8 : 4,
+    LL_PACKED_HITS = 2 /* of sums that are then packed, which takes registers */
+};
 
 /* Where a lane's LL_SUM_VECS pieces of 16 bytes lie in the LL_SUM of BF16 that a warp adds. */
 TERN_DEVICE uint32_t ll_vec_at(int q, const int codec)

@@ -195,9 +195,9 @@ TERN_DEVICE uint64_t softnic_sends_until(uint64_t taken, uint64_t now)
     return taken == 0 ? now : softnic_later(taken, now);
 }
 
-/* Whether a message that needs `sends` ticks leaves together with those before it of its queue pair, which are
- * done with the wire at `until`. If that were far off, others who come in between would wait behind both; but
- * what takes next to no time, as the signal of a put does, has no turn of its own. */
+/* Whether a message that needs `sends` ticks leaves together with those before it of its queue pair, which
+ * are done with the wire at `until`. If that were far off, others who come in between would wait behind both;
+ * but what takes next to no time, as the signal of a put does, has no turn of its own. */
 TERN_DEVICE int softnic_goes_along(const struct softnic_model *m, uint64_t now, uint64_t until,
                                    uint64_t sends)
 {

@@ -336,6 +336,33 @@ TERN_DEVICE void st_release_sys_u32(uint32_t *p, uint32_t v)
 
 TERN_DEVICE void st_relaxed_sys_u32(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 
+/* Two accesses whose order makes them one to whoever looks at the tag. It is the processor's and the
+ * compiler's alone, told to no sanitizer: a GPU's access orders nothing either. */
+TERN_DEVICE void simt_in_order(void)
+{
+#ifdef __x86_64__
+    __atomic_signal_fence(__ATOMIC_SEQ_CST); /* the processor keeps the order of stores, and of loads */
+#else
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+
+TERN_DEVICE void st_tagged_sys(uint64_t *p, uint64_t data, uint64_t tag)
+{
+    simt_point();
+    __atomic_store_n(p, data, __ATOMIC_RELAXED);
+    simt_in_order();
+    __atomic_store_n(p + 1, tag, __ATOMIC_RELAXED);
+}
+
+TERN_DEVICE int ld_tagged_sys(const uint64_t *p, uint64_t tag, uint64_t *data)
+{
+    uint64_t seen = __atomic_load_n(p + 1, __ATOMIC_RELAXED);
+    simt_in_order();
+    *data = __atomic_load_n(p, __ATOMIC_RELAXED);
+    return seen == tag;
+}
+
 /* ThreadSanitizer does not see the fence before it, so the store itself is the release here, and that the
  * fence is there is looked at. */
 TERN_DEVICE void st_fenced_sys_u64(uint64_t *p, uint64_t v)

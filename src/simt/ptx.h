@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The dialect on NVIDIA GPUs: the only file with inline assembly. One instruction a function, named as PTX
- * names it (PTX ISA 8.0 and later). Bulk copies and mbarriers need sm_90; below it they are absent and
+ * names it (PTX ISA 8.4 and later). Bulk copies and mbarriers need sm_90; below it they are absent and
  * kernels take their plain variant (TERN_HAS_BULK). Long, because it is a list. */
 #ifndef TERN_PTX_H
 #define TERN_PTX_H
@@ -331,6 +331,25 @@ TERN_DEVICE void st_relaxed_sys_u32(uint32_t *p, uint32_t v)
 /* A fence and a relaxed store are a release; one fence serves many stores. */
 TERN_DEVICE void st_fenced_sys_u64(uint64_t *p, uint64_t v) { st_relaxed_sys_u64(p, v); }
 TERN_DEVICE void st_fenced_sys_u32(uint32_t *p, uint32_t v) { st_relaxed_sys_u32(p, v); }
+
+/* A .b128 is one value to the memory model, where the elements of a .v2 are two. */
+TERN_DEVICE void st_tagged_sys(uint64_t *p, uint64_t data, uint64_t tag)
+{
+    asm volatile("{ .reg .b128 v; mov.b128 v, {%1, %2}; st.relaxed.sys.global.b128 [%0], v; }"
+                 :
+                 : "l"(p), "l"(data), "l"(tag)
+                 : "memory");
+}
+
+TERN_DEVICE int ld_tagged_sys(const uint64_t *p, uint64_t tag, uint64_t *data)
+{
+    uint64_t seen;
+    asm volatile("{ .reg .b128 v; ld.relaxed.sys.global.b128 v, [%2]; mov.b128 {%0, %1}, v; }"
+                 : "=l"(*data), "=l"(seen)
+                 : "l"(p)
+                 : "memory");
+    return seen == tag;
+}
 
 TERN_DEVICE void fence_acqrel_sys(void) { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
 TERN_DEVICE void fence_sc_sys(void) { asm volatile("fence.sc.sys;" : : : "memory"); }
