@@ -88,12 +88,11 @@ static enum trait trait_of(const struct cost_case *c, int op, int counter)
         return OF_NO_USE; /* how kernels wait for threads of the host is of the machine */
     }
     switch (counter) {
-    case COST_BALLOT:
-        return looks || (c->low_latency && c->tokens <= FEW) ? OF_NO_USE : EXACT; /* in words, one a look */
+    case COST_BALLOT: /* in words, one a look */
     case COST_SHFL: /* a poster finds letters in more or fewer rounds */
     case COST_MATCH:
     case COST_ATOMICS:
-        return looks ? OF_NO_USE : EXACT;
+        return looks || (c->low_latency && c->tokens <= FEW && counter != COST_ATOMICS) ? OF_NO_USE : EXACT;
     case COST_SYNC_WARP:
     case COST_BULK_WAITS:
     case COST_PROXY_FENCES:
