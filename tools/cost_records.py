@@ -57,6 +57,15 @@ for _name in ("ep_far", "ep_far_again", "ep_far_fp8", "ep_far_free", "ep_far_ls"
     for _before in ("", "before_"):
         for _op in ("route", "dispatch", "combine"):
             NOT_CLAIMED["2026-11-23-1xH200/" + _before + _name, _op] = "ranks share a GPU"
+for _name in ("main_ll", "fair_ll"):
+    for _op in ("dispatch", "combine"):
+        NOT_CLAIMED["2026-11-24-1xH200/" + _name, _op] = "ranks share a GPU, 40 SMs each"
+# Taken on H100s, to compare two states of low latency; the model has the H200's figures and, of few tokens, those of
+# the state before.
+for _name in ("bf16", "combine", "four", "hook", "rank", "sums"):
+    for _state in ("_before", "_after", "_before_again", "_after_again"):
+        for _op in ("dispatch", "combine"):
+            NOT_CLAIMED["2026-11-25-2xH100/" + _name + _state, _op] = "two H100"
 
 
 class Record:
