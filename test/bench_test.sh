@@ -30,6 +30,16 @@ run()
 # sum_wrong: of the last column of all rows; "none" if no row has a number there
 sum_wrong() { awk '/^[^#]/ && $NF ~ /^[0-9]+$/ { n += $NF; seen = 1 } END { print seen ? n : "none" }' "$scratch/out"; }
 
+# missing TRANSPORT: the build lacks what it takes, says tern-bench, and so a skip by name
+missing()
+{
+    "$bench" put --ranks 2 --iters 1 --bytes 8 --transport "$1" > "$scratch/carried" 2>&1
+    case $(cat "$scratch/carried") in
+    *"built without libfabric"* | *"has no rdma-core"*) skip "transport $1: $(tail -n 1 "$scratch/carried")" ;;
+    *) return 1 ;;
+    esac
+}
+
 # right COMMAND NAME OPTION...: a run of `tern-bench ep` or `tern-bench ll` with nothing wrong
 right()
 {
@@ -57,7 +67,7 @@ right ep "two domains" --layout expert
 unset TERN_DOMAIN_SIZE
 
 for transport in p2p softnic mock-mlx5 proxy-tcp; do
-    right ep "two domains by $transport" --domain-size 2 --transport $transport --iters 1
+    missing $transport || right ep "two domains by $transport" --domain-size 2 --transport $transport --iters 1
 done
 right ep "domains of one rank, by expert, fp8, three queues" --domain-size 1 --layout expert --dtype fp8 --queues 3 --iters 1
 if grep -q '^# transport *auto, 3 queues' "$scratch/out" && grep -q ' network  *floor ' "$scratch/out"; then
@@ -99,7 +109,7 @@ right ll "one rank" --ranks 1
 right ll "one rank is named more often" --skew 150
 right ll "two domains, between them stores" --domain-size 2
 right ll "domains of one rank, by the proxy, in two phases" --domain-size 1 --transport proxy-tcp --hook
-right ll "two domains, by the mock of mlx5, rank 1 masked" --domain-size 2 --transport mock-mlx5 --mask 1
+missing mock-mlx5 || right ll "two domains, by the mock of mlx5, rank 1 masked" --domain-size 2 --transport mock-mlx5 --mask 1
 right ll "two domains, railed" --domain-size 2 --rail
 right ll "two domains, by three queues" --domain-size 2 --queues 3 --transport softnic
 if grep -q '^# queues *3 to each rank' "$scratch/out"; then ok "and says so"; else not_ok "and says so"; fi
@@ -255,10 +265,7 @@ driven 1 "by a thread, a rank alone" barrier --ranks 1 --iters 1 --scope thread
 # Each transport carries every kind of operation, small. Where the library of one is missing, the sentence says so.
 carried()
 {
-    "$bench" put --ranks 2 --iters 1 --bytes 8 --transport "$1" > "$scratch/carried" 2>&1
-    case $(cat "$scratch/carried") in
-    *"not supported"*) skip "transport $1: $(tail -n 1 "$scratch/carried")"; return ;;
-    esac
+    missing "$1" && return
     driven 2 "by $1" put --ranks 3 --iters 1 --bytes 8,4096 --queues 2 --transport "$1"
     driven 2 "by $1" get --ranks 3 --iters 1 --bytes 8,4096 --queues 2 --transport "$1"
     driven 3 "by $1" pingpong --ranks 2 --iters 1 --bytes 1001 --transport "$1"
@@ -291,8 +298,9 @@ else
 fi
 driven 16 "two ranks, two queues" nic --ranks 2 --queues 2 --iters 1 --nic-gbps 2 --nic-latency-us 50 --bytes 512,8192 --json "$scratch/nic.json"
 driven 14 "three ranks, one size" nic --ranks 3 --iters 1 --queues 3 --bytes 4096
-# Whatever the machine is busy with, a NIC is not faster than its model.
-if awk '/^ / && $NF == 0 { rows += $10 != "-"; bad += $10 != "-" && $10 > 100.5; bad += $13 > 0 && $5 < $13 } END { exit rows == 0 || bad }' \
+# Whatever the machine is busy with, a NIC is not faster than its model. (Of incast each sender times itself, and one
+# that begins late on a busy machine has the link alone; softnic_incast_test has it in the model's time.)
+if awk '/^ / && $1 != "incast" && $NF == 0 { rows += $10 != "-"; bad += $10 != "-" && $10 > 100.5; bad += $13 > 0 && $5 < $13 } END { exit rows == 0 || bad }' \
     "$scratch/out"; then
     ok "nic: no rate above, no trip below the model"
 else
