@@ -99,11 +99,22 @@ static int few_absent_home(struct test *t)
     return ll_stage_run_few(t, absent_plain_home_body, deadline_ms(t));
 }
 
-/* Rank 3 names another shape than the others, in lane 1. */
-static int differ(struct ll_stage *x, uint32_t hidden, uint32_t layout)
+/* That rank 3 differs. */
+static int all_are_told(struct ll_stage *x)
 {
     int told = 0;
 
+    for (int r = 0; r < STAGE_RANKS; r++) {
+        EXPECT(tern_ep_synchronize(x->scene.eps[r]), TERN_MISMATCH);
+        told += strstr(tern_last_error(), "rank 3 ") != NULL;
+    }
+    CHECK(told, "no rank names rank 3");
+    return ll_stage_recover(x);
+}
+
+/* Rank 3 names another shape than the others, in lane 1. */
+static int differ(struct ll_stage *x, uint32_t hidden, uint32_t layout)
+{
     test_quiet();
     ll_stage_redraw(x);
     PASS(world_upload(&x->scene.world));
@@ -116,18 +127,11 @@ static int differ(struct ll_stage *x, uint32_t hidden, uint32_t layout)
         }
         OK(tern_ll_dispatch(x->scene.eps[r], &d, x->scene.world.members[r].lanes[0]));
     }
-    for (int r = 0; r < STAGE_RANKS; r++) {
-        EXPECT(tern_ep_synchronize(x->scene.eps[r]), TERN_MISMATCH);
-        told += strstr(tern_last_error(), "rank 3 ") != NULL;
-    }
-    CHECK(told, "no rank names rank 3");
-    return ll_stage_recover(x);
+    return all_are_told(x);
 }
 
 static int other_compression_body(struct ll_stage *x)
 {
-    int told = 0;
-
     test_quiet();
     ll_stage_redraw(x);
     PASS(world_upload(&x->scene.world));
@@ -137,12 +141,7 @@ static int other_compression_body(struct ll_stage *x)
         c.compression = r == CULPRIT ? TERN_LL_LOG10 : TERN_LL_FP8;
         OK(tern_ll_combine(x->scene.eps[r], &c, x->scene.world.members[r].lanes[0]));
     }
-    for (int r = 0; r < STAGE_RANKS; r++) {
-        EXPECT(tern_ep_synchronize(x->scene.eps[r]), TERN_MISMATCH);
-        told += strstr(tern_last_error(), "rank 3 ") != NULL;
-    }
-    CHECK(told, "no rank names rank 3");
-    return ll_stage_recover(x);
+    return all_are_told(x);
 }
 
 static int other_compression(struct test *t) { return ll_stage_run(t, other_compression_body, 60000); }
@@ -155,8 +154,6 @@ static int other_shape_body(struct ll_stage *x)
 /* Rank 3 has a choice fewer a token, which are as many words of ids. */
 static int other_topk(struct ll_stage *x, uint32_t num_sms)
 {
-    int told = 0;
-
     test_quiet();
     ll_stage_redraw(x);
     PASS(world_upload(&x->scene.world));
@@ -166,12 +163,7 @@ static int other_topk(struct ll_stage *x, uint32_t num_sms)
         d.num_sms = num_sms;
         OK(tern_ll_dispatch(x->scene.eps[r], &d, x->scene.world.members[r].lanes[0]));
     }
-    for (int r = 0; r < STAGE_RANKS; r++) {
-        EXPECT(tern_ep_synchronize(x->scene.eps[r]), TERN_MISMATCH);
-        told += strstr(tern_last_error(), "rank 3 ") != NULL;
-    }
-    CHECK(told, "no rank names rank 3");
-    return ll_stage_recover(x);
+    return all_are_told(x);
 }
 
 static int other_topk_body(struct ll_stage *x) { return other_topk(x, 4); }

@@ -58,7 +58,7 @@ TERN_DEVICE void ll_stage_words(const struct ll_sender *s, uint32_t t, uint32_t 
 }
 
 /* All threads, before ll_enter: the block's first token is staged, its ids are known, or this rank's are. */
-TERN_DEVICE struct ll_bound ll_prepare_words(const struct ll_ids *w, const struct ll_sender *s)
+TERN_DEVICE struct ll_bound ll_prepare_few(const struct ll_ids *w, const struct ll_sender *s)
 {
     struct ll_bound b = {NULL, 0};
     if (s->announces) {
@@ -305,7 +305,7 @@ TERN_DEVICE void ll_few_body(const struct ll_dispatch_args *p)
     struct ll_ids w = ll_ids_of(p, epoch);
     struct ll_bound b = {NULL, 0};
     if (p->phases & LL_SENDS) {
-        b = ll_prepare_words(&w, &s);
+        b = ll_prepare_few(&w, &s);
     }
     ll_enter(&p->f, &glance, &ok);
     if (ok && (p->phases & LL_SENDS) && s.announces) {
