@@ -92,20 +92,6 @@ TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch
     }
 }
 
-/* The speaker: every rank is in, in the same operation, or masked; 0: abandon. */
-TERN_DEVICE int ll_await_entries(const struct ll_combine_args *p, uint64_t epoch, uint64_t begin)
-{
-    int ok = 1;
-    for (int s = lane(); ok && s < p->f.num_ranks; s += 32) {
-        uint32_t signature = 0;
-        int end = ll_gone(&p->f, &p->lane, s) ? LL_LOST
-                                              : ll_await(&p->f, &p->lane, epoch, begin, OP_AWAIT_READY, s,
-                                                         ll_entry(&p->lane, p->f.own, epoch, s), &signature);
-        ok = end == LL_LOST || (end == LL_HERE && op_matches(&p->f, epoch, s, signature));
-    }
-    return warp_all(ok);
-}
-
 /* One warp: the LL_SUM of token t from `begin` on, of the rows that are present. */
 TERN_DEVICE void ll_add_token(const struct ll_combine_args *p, uint64_t epoch, uint32_t t, uint32_t begin,
                               const struct ll_awaited *a, const int codec)
@@ -159,7 +145,7 @@ TERN_DEVICE void ll_combine_receive(const struct ll_combine_args *p, uint64_t ep
     uint32_t units = p->num_tokens * pieces;
     uint64_t begin = ll_begin(&p->lane);
     int ok = !LL_WITH_RAIL || ll_gather(p, epoch, begin, ll_turn(), codec);
-    ok = ok && (!ll_is_speaker() || ll_await_entries(p, epoch, begin));
+    ok = ok && (!ll_is_speaker() || ll_await_entries(&p->f, &p->lane, epoch, begin));
     for (uint32_t u = (uint32_t)(ll_turn() * nblk() + bid()); ok && u < units;
          u += (uint32_t)(nblk() * nwarps())) {
         struct ll_awaited a;

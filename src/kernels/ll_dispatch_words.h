@@ -289,7 +289,7 @@ TERN_DEVICE void ll_receive_words(const struct ll_ids *w)
         ok = ll_take_few(w, u % pieces, row / w->tokens, row % w->tokens);
     }
     if (ok && speaks && warp() == nwarps() - 1) {
-        (void)ll_await_in(p, w->r.epoch, w->r.begin);
+        (void)ll_await_entries(&p->f, &p->lane, w->r.epoch, w->r.begin);
     }
 }
 

@@ -229,4 +229,19 @@ TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint
     return ll_await_by(f, l, epoch, begin, awaited, 0, peer, word, data);
 }
 
+/* One warp of a rank: every rank is in, in the same operation, or masked; 0: abandon. */
+TERN_DEVICE int ll_await_entries(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch,
+                                 uint64_t begin)
+{
+    int ok = 1;
+    for (int s = lane(); ok && s < f->num_ranks; s += 32) {
+        uint32_t signature = 0;
+        int end = ll_gone(f, l, s) ? LL_LOST
+                                   : ll_await(f, l, epoch, begin, OP_AWAIT_READY, s,
+                                              ll_entry(l, f->own, epoch, s), &signature);
+        ok = end == LL_LOST || (end == LL_HERE && op_matches(f, epoch, s, signature));
+    }
+    return warp_all(ok);
+}
+
 #endif

@@ -136,19 +136,6 @@ TERN_DEVICE int ll_await_ids(const struct ll_ids *w)
     return !sync_block_or(!ok);
 }
 
-/* One warp of a rank: every rank is in, in the same operation; 0: abandon. */
-TERN_DEVICE int ll_await_in(const struct ll_dispatch_args *p, uint64_t epoch, uint64_t begin)
-{
-    int ok = 1;
-    for (int s = lane(); ok && s < p->f.num_ranks; s += 32) {
-        uint32_t signature = 0;
-        ok = ll_await(&p->f, &p->lane, epoch, begin, OP_AWAIT_READY, s,
-                      ll_entry(&p->lane, p->f.own, epoch, s) + LL_ENTRY_SIGNATURE, &signature) == LL_HERE &&
-             op_matches(&p->f, epoch, s, signature);
-    }
-    return warp_all(ok);
-}
-
 /* ---- What follows ---- */
 
 /* How many ids come before this row's. */
