@@ -23,7 +23,7 @@
 #include <string.h>
 
 enum { RANKS = 4, EXPERTS = 64, TOPK = 8, ROW_BYTES = 1024, SMS = 4, SCHEDULES = 3, FIRST_SCHEDULE = 11 };
-enum { FEW = 2 }; /* tokens whose rows go in words */
+enum { FEW = 8 }; /* at most so many tokens have rows that go in words, inside a domain */
 enum { OP_ROUTE, OP_DISPATCH, OP_COMBINE, NUM_OPS };
 enum { ABOUT = 10 }; /* a counter that is the same about differs by less than a part in so many */
 
@@ -82,6 +82,7 @@ enum trait { EXACT, SAME_ABOUT, OF_NO_USE };
 static enum trait trait_of(const struct cost_case *c, int op, int counter)
 {
     uint32_t looks = c->group && !c->low_latency && op != OP_ROUTE; /* for other work, while it waits */
+    uint32_t words = c->low_latency && !c->group && c->tokens <= FEW;
     enum trait credits = looks && op == OP_COMBINE ? SAME_ABOUT : EXACT;
 
     if (c->carrier != BY_STORES && counter < COST_REQUESTS) {
@@ -92,7 +93,7 @@ static enum trait trait_of(const struct cost_case *c, int op, int counter)
     case COST_SHFL: /* a poster finds letters in more or fewer rounds */
     case COST_MATCH:
     case COST_ATOMICS:
-        return looks || (c->low_latency && c->tokens <= FEW && counter != COST_ATOMICS) ? OF_NO_USE : EXACT;
+        return looks || (words && counter != COST_ATOMICS) ? OF_NO_USE : EXACT;
     case COST_SYNC_WARP:
     case COST_BULK_WAITS:
     case COST_PROXY_FENCES:
@@ -148,18 +149,18 @@ static void stage_domains(struct scene *s, const struct cost_case *c)
 }
 
 /* The ids are the same for every schedule. */
-static void stage(struct stage *x, const struct cost_case *c, uint32_t tokens, uint64_t schedule)
+static void stage(struct stage *x, const struct cost_case *c, uint64_t schedule)
 {
     struct batch_shape shape = {EXPERTS, TOPK, 8, 0, 0, 0, 1, ROUTING_UNIFORM};
     struct scene *s = &x->scene;
 
     memset(x, 0, sizeof *x);
-    shape.max_tokens = tokens;
+    shape.max_tokens = c->tokens;
     scene_init(s, RANKS, 256);
     stage_domains(s, c);
     s->config.num_experts = EXPERTS;
     s->config.max_topk = TOPK;
-    s->config.max_tokens = tokens;
+    s->config.max_tokens = c->tokens;
     s->config.max_row_bytes = ROW_BYTES;
     s->config.num_sms = SMS;
     s->row_bytes = ROW_BYTES;
@@ -255,14 +256,13 @@ static int run(struct stage *x, int rounds, struct costs *costs)
     return world_verify(&s->world, "the measured round");
 }
 
-static int cost_of(const struct cost_case *c, uint32_t tokens, uint64_t schedule, int rounds,
-                   struct costs *costs)
+static int cost_of(const struct cost_case *c, uint64_t schedule, int rounds, struct costs *costs)
 {
     struct stage x;
     int result;
 
     memset(costs, 0, sizeof *costs);
-    stage(&x, c, tokens, schedule);
+    stage(&x, c, schedule);
     result = c->low_latency ? run_low_latency(&x, rounds, costs) : run(&x, rounds, costs);
     ll_batch_fini(&x.ll);
     scene_fini(&x.scene);
@@ -291,7 +291,7 @@ static int print_counts(void)
     int i, op;
 
     for (i = 0; i < NUM_CASES; i++) {
-        if (cost_of(&cases[i], cases[i].tokens, FIRST_SCHEDULE, 1, &costs)) {
+        if (cost_of(&cases[i], FIRST_SCHEDULE, 1, &costs)) {
             return 1;
         }
         for (op = cases[i].low_latency ? OP_DISPATCH : OP_ROUTE; op < NUM_OPS; op++) {
@@ -308,7 +308,7 @@ static int run_rounds(const char *name, int rounds)
 
     for (i = 0; i < NUM_CASES; i++) {
         if (!strcmp(cases[i].name, name)) {
-            return cost_of(&cases[i], cases[i].tokens, FIRST_SCHEDULE, rounds, &costs) != 0;
+            return cost_of(&cases[i], FIRST_SCHEDULE, rounds, &costs) != 0;
         }
     }
     fprintf(stderr, "cost_test: there is no case %s\n", name);
@@ -338,21 +338,31 @@ static int same_counts(const struct cost_case *c, const struct costs *a, const s
     return 0;
 }
 
-static int schedules(struct test *t)
+/* As many schedules of a case as `count`, against the first one. */
+static int schedules_of(const struct cost_case *c, int count)
 {
     struct costs first, other;
-    int i, n, count = t->scale < 100 ? 2 : SCHEDULES;
+    int n;
+
+    PASS(cost_of(c, FIRST_SCHEDULE, 1, &first));
+    CHECK(c->carrier != BY_STORES || first.counts[OP_DISPATCH][COST_GRIDS] == RANKS,
+          "%s: dispatch has started %" PRIu64 " grids on %d ranks", c->name,
+          first.counts[OP_DISPATCH][COST_GRIDS], RANKS);
+    for (n = 1; n < count; n++) {
+        PASS(cost_of(c, FIRST_SCHEDULE + 2 * (uint64_t)n, 1, &other));
+        PASS(same_counts(c, &first, &other));
+    }
+    return 0;
+}
+
+static int schedules(struct test *t)
+{
+    int i;
 
     for (i = 0; i < NUM_CASES; i++) {
-        uint32_t tokens = (uint32_t)test_scaled(t, (int)cases[i].tokens);
-        PASS(cost_of(&cases[i], tokens, FIRST_SCHEDULE, 1, &first));
-        CHECK(cases[i].carrier != BY_STORES || first.counts[OP_DISPATCH][COST_GRIDS] == RANKS,
-              "%s: dispatch has started %" PRIu64 " grids on %d ranks", cases[i].name,
-              first.counts[OP_DISPATCH][COST_GRIDS], RANKS);
-        for (n = 1; n < count; n++) {
-            PASS(cost_of(&cases[i], tokens, FIRST_SCHEDULE + 2 * (uint64_t)n, 1, &other));
-            PASS(same_counts(&cases[i], &first, &other));
-        }
+        struct cost_case c = cases[i];
+        c.tokens = (uint32_t)test_scaled(t, (int)c.tokens);
+        PASS(schedules_of(&c, t->scale < 100 ? 2 : SCHEDULES));
     }
     return 0;
 }
