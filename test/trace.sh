@@ -60,24 +60,31 @@ want(begins and begins.keys() == ends.keys(), "arrows without an end or a beginn
 want(all(begins[i]["ts"] <= ends[i]["ts"] for i in ends), "arrows that go back in time")
 from_late = sum(begins[i]["pid"] == LATE for i in ends)
 want(from_late >= len(operations) * (RANKS - 1), f"{from_late} arrows from the late rank")
-print("\n".join(wrong[:20]), end="")
+for text in wrong[:20]:
+    print(text)
 END
 
-if TERN_TRACE=$scratch/trace "$build/test/trace_test" --case 1 > "$scratch/log" 2>&1; then
-    ok "four ranks leave a trace"
-else
-    sed 's/^/# /' "$scratch/log"
-    not_ok "four ranks leave a trace"
-    finish
-fi
-"$tool" "$scratch/trace" > "$scratch/trace.json" 2> "$scratch/errors"
-check "tern-trace takes it" "$scratch/errors"
-if have python3; then
-    python3 "$scratch/judge.py" "$scratch/trace.json" > "$scratch/errors" 2>&1
-    check "in each operation the others waited for the late rank; slices nest, arrows go forward" "$scratch/errors"
-else
-    skip "the JSON of tern-trace: there is no python3"
-fi
+# judges CASE FOLDER WHAT: the trace that a case of trace_test leaves
+judges()
+{
+    if TERN_TRACE=$scratch/$2 "$build/test/trace_test" --case "$1" > "$scratch/log" 2>&1; then
+        ok "four ranks leave a trace$3"
+    else
+        sed 's/^/# /' "$scratch/log"
+        not_ok "four ranks leave a trace$3"
+        return
+    fi
+    "$tool" "$scratch/$2" > "$scratch/trace.json" 2> "$scratch/errors"
+    check "tern-trace takes it$3" "$scratch/errors"
+    if have python3; then
+        python3 "$scratch/judge.py" "$scratch/trace.json" > "$scratch/errors" 2>&1
+        check "in each operation the others waited for the late rank; slices nest, arrows go forward$3" "$scratch/errors"
+    else
+        skip "the JSON of tern-trace$3: there is no python3"
+    fi
+}
+judges 1 trace ""
+judges 2 few ": low latency of few tokens"
 
 # refuses STATUS TEXT ARGUMENT...: that status, and the text on standard error
 refuses()
