@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * E4M3 rounding against a search through all its values. Without arguments every value that matters is tried;
- * "e4m3_all" tries all 2^32, in half a minute. */
+ * Formats: E4M3 rounding against a search through all its values, and the larger of two BF16 numbers. Without
+ * arguments every value that matters is tried; "e4m3_all" tries all 2^32, in half a minute. */
 #include <math.h>
 
 #include "simt_rig.h"
@@ -62,7 +62,33 @@ static void test_e4m3(void)
 
 static void test_e4m3_all(void) { CHECK(e4m3_wrong(NULL, 1u << 12) == 0); }
 
+/* Where a BF16 number stands among all, with -0 before +0; NaN before all. */
+static int bf16_rank(uint32_t v)
+{
+    if ((v & 0x7fff) > 0x7f80) {
+        return -0x10000;
+    }
+    return v & 0x8000 ? -1 - (int)(v & 0x7fff) : (int)v;
+}
+
+/* Of all 2^16 with some, in either half while the other has the same pair turned round. */
+static void test_max_bf16x2(void)
+{
+    static const uint32_t others[] = {0,      0x8000, 1,      0x8001, 0x007f, 0x3f80, 0xbf80,
+                                      0x7f7f, 0x7f80, 0xff80, 0x7f81, 0x7fff, 0xffff, 0x38d1};
+    uint32_t wrong = 0;
+    for (uint32_t a = 0; a < 0x10000; a++) {
+        for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+            uint32_t b = others[i], want = bf16_rank(a) >= bf16_rank(b) ? a : b;
+            want = bf16_rank(want) == -0x10000 ? 0x7fff : want;
+            wrong += max_bf16x2(a | b << 16, b | a << 16) != (want | want << 16);
+        }
+    }
+    CHECK(wrong == 0);
+}
+
 static const struct test tests[] = {
+    {"max_bf16x2", test_max_bf16x2, 0},
     {"e4m3", test_e4m3, 0},
     {"e4m3_all", test_e4m3_all, 1},
 };

@@ -249,6 +249,14 @@ TERN_KERNEL(simt_misaligned, struct simt_args, p)
     }
 }
 
+TERN_KERNEL(simt_misaligned_hint, struct simt_args, p)
+{
+    if (tid() == 0) {
+        bulk_prefetch((const char *)p->copy, 16); /* which is nobody's to wait for */
+        bulk_prefetch((const char *)p->copy, 24);
+    }
+}
+
 TERN_KERNEL(simt_no_wait, struct simt_args, p)
 {
     if (tid() == 0) {

@@ -33,6 +33,7 @@ struct simt_args {
     X(simt_exit_early)                                                                                       \
     X(simt_no_arrival)                                                                                       \
     X(simt_misaligned)                                                                                       \
+    X(simt_misaligned_hint)                                                                                  \
     X(simt_no_wait)                                                                                          \
     X(simt_overflow)
 

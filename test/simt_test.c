@@ -305,6 +305,7 @@ static void test_reports(void)
     REPORTED(simt_exit_early, 1, 32, "00000020 have exited");
     REPORTED(simt_no_arrival, 1, 64, "lanes 00000001 wait in sync_block");
     REPORTED(simt_misaligned, 1, 32, "not multiples of 16");
+    REPORTED(simt_misaligned_hint, 1, 32, "24 bytes at");
     REPORTED(simt_no_wait, 1, 32, "has ended before its bulk stores were");
     REPORTED(simt_overflow, 1, 32, "has overflown its stack");
 }

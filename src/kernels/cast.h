@@ -16,12 +16,23 @@ TERN_DEVICE float abs_max(float m, float v)
     return a > m ? a : m; /* NaN never wins */
 }
 
-TERN_DEVICE float amax_vec16(struct vec16 v)
+/* The largest magnitudes of 8 BF16 values, of those with even numbers in the low half. NaN never wins. */
+TERN_DEVICE uint32_t amax_vec16(struct vec16 v)
 {
-    float m = 0.0f;
+    const uint32_t magnitude = 0x7fff7fffu;
+    return max_bf16x2(max_bf16x2(v.w[0] & magnitude, v.w[1] & magnitude),
+                      max_bf16x2(v.w[2] & magnitude, v.w[3] & magnitude));
+}
+
+/* Of both halves, in either. */
+TERN_DEVICE uint32_t amax_halves(uint32_t m) { return max_bf16x2(m, m >> 16 | m << 16); }
+
+/* Of 16 lanes, each half apart. All lanes. */
+TERN_DEVICE uint32_t amax_lanes(uint32_t m)
+{
     TERN_UNROLL
-    for (int i = 0; i < 4; i++) {
-        m = abs_max(abs_max(m, bf16_lo(v.w[i])), bf16_hi(v.w[i]));
+    for (int step = 8; step > 0; step >>= 1) {
+        m = max_bf16x2(m, shfl_xor_u32(m, step));
     }
     return m;
 }
@@ -50,59 +61,84 @@ TERN_DEVICE struct block_scale block_scale_of(float amax, uint32_t cast)
     return s;
 }
 
-enum { CAST_AT_ONCE = 4 }; /* independent blocks a lane works on, to hide the latency of each */
-
-/* Writes one lane's 8 channels, and its block's scale by the block's first lane. */
-TERN_DEVICE void cast_store(char *row, char *scales, uint32_t c, struct vec16 v, struct block_scale s,
-                            uint32_t cast)
+/* One lane's 8 channels, from c on. */
+TERN_DEVICE void cast_store(char *row, uint32_t c, struct vec16 v, float factor)
 {
-    uint32_t *out = (uint32_t *)(row + c);
-    out[0] = cvt_e4m3x4(bf16_lo(v.w[0]) * s.factor, bf16_hi(v.w[0]) * s.factor, bf16_lo(v.w[1]) * s.factor,
-                        bf16_hi(v.w[1]) * s.factor);
-    out[1] = cvt_e4m3x4(bf16_lo(v.w[2]) * s.factor, bf16_hi(v.w[2]) * s.factor, bf16_lo(v.w[3]) * s.factor,
-                        bf16_hi(v.w[3]) * s.factor);
-    if ((lane() & 15) == 0 && cast == CAST_FP8_UE8M0) {
-        scales[c / 128] = (char)s.stored;
-    } else if ((lane() & 15) == 0) {
-        ((uint32_t *)scales)[c / 128] = s.stored;
+    uint32_t *out = (uint32_t *)(void *)(row + c);
+    out[0] = cvt_e4m3x4(bf16_lo(v.w[0]) * factor, bf16_hi(v.w[0]) * factor, bf16_lo(v.w[1]) * factor,
+                        bf16_hi(v.w[1]) * factor);
+    out[1] = cvt_e4m3x4(bf16_lo(v.w[2]) * factor, bf16_hi(v.w[2]) * factor, bf16_lo(v.w[3]) * factor,
+                        bf16_hi(v.w[3]) * factor);
+}
+
+TERN_DEVICE void cast_store_scale(char *scales, uint32_t block, uint32_t stored, uint32_t cast)
+{
+    if (cast == CAST_FP8_UE8M0) {
+        scales[block] = (char)stored;
+    } else {
+        ((uint32_t *)(void *)scales)[block] = stored;
     }
 }
 
+/* Half a warp works on a block of 128 channels, 8 a lane; a warp on four pairs of them at once, which hide each
+ * other's latency. */
+enum { CAST_AT_ONCE = 4, CAST_CHANNELS = CAST_AT_ONCE * 256 };
+
+/* This lane's channels of blocks from channel `base` on; zeros past the end. */
+TERN_DEVICE void cast_load(struct vec16 v[CAST_AT_ONCE], const char *from, uint32_t base, uint32_t channels)
+{
+    TERN_UNROLL
+    for (uint32_t a = 0; a < CAST_AT_ONCE; a++) {
+        const uint32_t c = base + a * 256 + (uint32_t)lane() * 8;
+        const struct vec16 zero = {{0, 0, 0, 0}};
+        v[a] = c < channels ? ld_stream_vec16(from + (size_t)c * 2) : zero;
+    }
+}
+
+/* Lane a of each half, as every fourth from it on, gets the scale of the half's block a: two divisions a lane,
+ * where each would else have two for every block. All lanes; of two blocks' maxima, a half word each, one round
+ * of shuffles finds both. */
+TERN_DEVICE struct block_scale cast_scale(const struct vec16 v[CAST_AT_ONCE], uint32_t cast)
+{
+    uint32_t m[CAST_AT_ONCE], both;
+    TERN_UNROLL
+    for (int a = 0; a < CAST_AT_ONCE; a++) {
+        m[a] = amax_halves(amax_vec16(v[a]));
+    }
+    m[0] = amax_lanes((m[0] & 0xffffu) | m[1] << 16);
+    m[2] = amax_lanes((m[2] & 0xffffu) | m[3] << 16);
+    both = (lane() & 2) != 0 ? m[2] : m[0];
+    return block_scale_of((lane() & 1) != 0 ? bf16_hi(both) : bf16_lo(both), cast);
+}
+
 /* `from`, in global memory, holds `channels` BF16 values (a multiple of 16); `row` receives the FP8 bytes and
- * `scales` scale_bytes, both in shared memory. Half a warp works on a block of 128 channels, 8 a lane. */
+ * `scales` scale_bytes, both in shared memory. What comes next is on its way meanwhile. */
 TERN_DEVICE void cast_row(const char *from, char *row, char *scales, uint32_t channels, uint32_t scale_bytes,
                           uint32_t cast)
 {
+    const uint32_t half = (uint32_t)lane() & 16, which = (uint32_t)lane() & 15;
+    struct vec16 v[CAST_AT_ONCE], next[CAST_AT_ONCE];
+    cast_load(v, from, 0, channels);
     for (uint32_t i = (uint32_t)lane(); cast == CAST_FP8_UE8M0 && i < scale_bytes; i += 32) {
         scales[i] = 0;
     }
     sync_warp();
-    for (uint32_t c0 = (uint32_t)lane() * 8; c0 - (uint32_t)lane() * 8 < channels; c0 += CAST_AT_ONCE * 256) {
-        struct vec16 v[CAST_AT_ONCE];
-        float amax[CAST_AT_ONCE];
-        TERN_UNROLL
-        for (int a = 0; a < CAST_AT_ONCE; a++) {
-            uint32_t c = c0 + (uint32_t)a * 256;
-            struct vec16 zero = {{0, 0, 0, 0}};
-            v[a] = c < channels ? ld_stream_vec16(from + (size_t)c * 2) : zero;
+    TERN_ROLLED
+    for (uint32_t base = 0; base < channels; base += CAST_CHANNELS) {
+        cast_load(next, from, base + CAST_CHANNELS, channels);
+        const struct block_scale s = cast_scale(v, cast);
+        const uint32_t block = base / 128 + 2 * which + half / 16;
+        if (which < CAST_AT_ONCE && block * 128 < channels) {
+            cast_store_scale(scales, block, s.stored, cast);
         }
         TERN_UNROLL
-        for (int a = 0; a < CAST_AT_ONCE; a++) {
-            amax[a] = amax_vec16(v[a]);
-        }
-        TERN_UNROLL
-        for (int step = 8; step > 0; step >>= 1) {
-            TERN_UNROLL
-            for (int a = 0; a < CAST_AT_ONCE; a++) {
-                amax[a] = abs_max(amax[a], shfl_xor_f32(amax[a], step));
-            }
-        }
-        TERN_UNROLL
-        for (int a = 0; a < CAST_AT_ONCE; a++) {
-            uint32_t c = c0 + (uint32_t)a * 256;
+        for (uint32_t a = 0; a < CAST_AT_ONCE; a++) {
+            const uint32_t c = base + a * 256 + (uint32_t)lane() * 8;
+            const float factor = shfl_f32(s.factor, (int)(half + a));
             if (c < channels) {
-                cast_store(row, scales, c, v[a], block_scale_of(amax[a], cast), cast);
+                cast_store(row, c, v[a], factor);
             }
+            v[a] = next[a];
         }
     }
     sync_warp();

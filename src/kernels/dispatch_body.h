@@ -81,6 +81,16 @@ TERN_DEVICE void gather(char *dst, const struct column_in *c, const char *row)
     }
 }
 
+/* All lanes, with bulk copies: token t comes soon. A row that is to be cast is read from memory only when it is
+ * cast (finish_stage); it shall be near by then. */
+TERN_DEVICE void expect_token(const struct sender *s, uint32_t t)
+{
+    const struct dispatch_args *p = s->p;
+    if (p->cast != CAST_NONE && lane() == 0) {
+        bulk_prefetch(p->in[0].data + (int64_t)t * p->in[0].row_stride, p->in[0].row_bytes);
+    }
+}
+
 /* Starts bringing token t into stage number `stage`. All lanes. */
 TERN_DEVICE void load_token(const struct sender *s, uint32_t t, uint32_t stage, const int bulk)
 {
@@ -197,6 +207,7 @@ TERN_DEVICE void begin_bulk(const struct sender *s)
     sync_warp();
     for (uint32_t j = 0; j < ahead && s->first + j * s->step < s->p->num_tokens; j++) {
         load_token(s, s->first + j * s->step, j, 1);
+        expect_token(s, s->first + j * s->step);
     }
 }
 
@@ -218,6 +229,9 @@ TERN_DEVICE void send_tokens_bulk(const struct sender *s)
     uint32_t ahead = p->num_stages - 1;
     uint32_t stage = 0, parity = 0;
     for (uint32_t t = s->first; t < p->num_tokens; t += s->step) {
+        if (t + ahead * s->step < p->num_tokens) {
+            expect_token(s, t + ahead * s->step);
+        }
         finish_stage(s, t, stage, parity, 1);
         send_token(s, t, stage, 1);
         bulk_commit();

@@ -94,6 +94,9 @@ TERN_DEVICE enum rail_found rail_load(struct inter_sender *w, uint32_t stage, in
         w->notes[stage] = n;
     }
     load_token(&w->s, n.token, stage, bulk);
+    if (bulk) {
+        expect_token(&w->s, n.token);
+    }
     return RAIL_PIECE;
 }
 
@@ -387,6 +390,12 @@ TERN_DEVICE void inter_own(const struct inter_sender *w, const struct op_table *
     }
 }
 
+/* All threads of the block: every rank of this domain is in, with what its peers want. 0: abandon. */
+TERN_APART int inter_is_in(const struct dispatch_inter_args *p, const struct op_table *table, uint64_t epoch)
+{
+    return op_await(&p->d.f, epoch, table) && !weights_missing(&p->d, table, epoch);
+}
+
 TERN_DEVICE void dispatch_inter_body(const struct dispatch_inter_args *p, const int bulk)
 {
     const struct op_frame *f = &p->d.f;
@@ -403,7 +412,10 @@ TERN_DEVICE void dispatch_inter_body(const struct dispatch_inter_args *p, const 
     if (begins) {
         begin_bulk(&w.s);
     }
-    int ok = op_await(f, epoch, &table) && !weights_missing(&p->d, &table, epoch);
+    /* Rails have to do with this rank and its rail peers alone, who give room for each message: they begin
+     * before the others of the domain are in. */
+    int rails = (uint32_t)bid() >= p->roles.own && (uint32_t)bid() < p->roles.own + p->roles.rails;
+    int ok = rails || inter_is_in(p, &table, epoch);
     if (!ok && begins) {
         abandon_bulk(&w.s);
     }
@@ -416,6 +428,9 @@ TERN_DEVICE void dispatch_inter_body(const struct dispatch_inter_args *p, const 
         inter_own(&w, &table, sends, bulk);
     } else if (ok) {
         ok = inter_far(&w, &rail, sends, (uint32_t)bid() >= p->roles.own + p->roles.rails, bulk);
+    }
+    if (rails) {
+        ok = inter_is_in(p, &table, epoch) && ok;
     }
     if (ok) {
         fill_padding(&w.s);

@@ -209,13 +209,13 @@ TERN_DEVICE void ll_store_row(char *to, const char *stage, uint32_t bytes)
 TERN_DEVICE void ll_cast_blocks(const struct ll_sender *s, char *row, uint32_t c, struct vec16 v)
 {
     const struct ll_dispatch_args *p = s->p;
-    float amax = amax_vec16(v);
-    TERN_UNROLL
-    for (int step = 8; step > 0; step >>= 1) {
-        amax = abs_max(amax, shfl_xor_f32(amax, step));
-    }
+    const float amax = bf16_lo(amax_halves(amax_lanes(amax_vec16(v))));
+    const struct block_scale scale = block_scale_of(amax, p->cast);
     if (c < p->hidden) {
-        cast_store(row, row + p->payload_bytes, c, v, block_scale_of(amax, p->cast), p->cast);
+        cast_store(row, c, v, scale.factor);
+    }
+    if (c < p->hidden && (lane() & 15) == 0) {
+        cast_store_scale(row + p->payload_bytes, c / 128, scale.stored, p->cast);
     }
 }
 

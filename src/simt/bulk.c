@@ -241,6 +241,17 @@ void bulk_store(void *global, const void *shared, uint32_t bytes)
     f->executor->stats.bulk_store_bytes += bytes;
 }
 
+/* Memory is near enough here; only that the hint could be followed is seen to. */
+void bulk_prefetch(const void *global, uint32_t bytes)
+{
+    struct fiber *f = current_fiber();
+
+    if ((((uintptr_t)global | bytes) & 15u) != 0 || is_poisoned(global, bytes)) {
+        terni_fiber_bug(f, "bulk_prefetch of thread %d: %u bytes at %p: no multiples of 16, or not all allocated",
+                        f->thread.tid, bytes, global);
+    }
+}
+
 void bulk_commit(void)
 {
     struct fiber *f = current_fiber();

@@ -77,6 +77,7 @@ int mbar_test(uint64_t *bar, uint32_t parity);
 TERN_DEVICE int mbar_poll(uint64_t *bar, uint32_t parity) { return mbar_test(bar, parity); }
 void bulk_load(void *shared, const void *global, uint32_t bytes, uint64_t *bar);
 void bulk_store(void *global, const void *shared, uint32_t bytes);
+void bulk_prefetch(const void *global, uint32_t bytes);
 void bulk_commit(void);
 void bulk_wait_read(int n);
 void bulk_wait(int n);
@@ -117,6 +118,7 @@ TERN_DEVICE uint32_t f32_bits(float v)
 
 TERN_DEVICE int warp_any(int v) { return warp_ballot(v) != 0; }
 TERN_DEVICE int warp_all(int v) { return warp_ballot(v) == 0xffffffffu; }
+TERN_DEVICE uint32_t shfl_xor_u32(uint32_t v, int mask) { return shfl_u32(v, lane() ^ mask); }
 TERN_DEVICE float shfl_f32(float v, int src) { return bits_f32(shfl_u32(f32_bits(v), src)); }
 TERN_DEVICE float shfl_xor_f32(float v, int mask) { return shfl_f32(v, lane() ^ mask); }
 
@@ -416,6 +418,24 @@ TERN_DEVICE uint32_t simt_bf16(float v)
 }
 
 TERN_DEVICE uint32_t cvt_bf16x2(float lo, float hi) { return simt_bf16(lo) | simt_bf16(hi) << 16; }
+
+/* As the GPU: of +0 and -0 the first, of two NaNs 0x7fff. In the high half of a word. */
+TERN_DEVICE uint32_t simt_max_bf16(uint32_t a, uint32_t b)
+{
+    const float x = bits_f32(a), y = bits_f32(b);
+    if (x > y) {
+        return a;
+    }
+    if (y >= x) {
+        return x == y ? a & b : b;
+    }
+    return x == x ? a : y == y ? b : 0x7fff0000u;
+}
+
+TERN_DEVICE uint32_t max_bf16x2(uint32_t a, uint32_t b)
+{
+    return simt_max_bf16(a & 0xffff0000u, b & 0xffff0000u) | simt_max_bf16(a << 16, b << 16) >> 16;
+}
 
 uint32_t simt_e4m3(float v);
 TERN_DEVICE uint32_t cvt_e4m3x4(float a, float b, float c, float d)

@@ -83,6 +83,7 @@ TERN_DEVICE uint64_t shfl_u64(uint64_t v, int src)
     return (uint64_t)__shfl_sync(0xffffffffu, (unsigned long long)v, src);
 }
 TERN_DEVICE float shfl_f32(float v, int src) { return __shfl_sync(0xffffffffu, v, src); }
+TERN_DEVICE uint32_t shfl_xor_u32(uint32_t v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 TERN_DEVICE float shfl_xor_f32(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 TERN_DEVICE uint32_t match_any_u32(uint32_t v) { return __match_any_sync(0xffffffffu, v); }
 
@@ -403,6 +404,13 @@ TERN_DEVICE uint32_t cvt_bf16x2(float lo, float hi)
     return r;
 }
 
+TERN_DEVICE uint32_t max_bf16x2(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
 TERN_DEVICE uint32_t cvt_e4m3x4(float a, float b, float c, float d)
 {
     uint32_t lo = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
@@ -485,6 +493,11 @@ TERN_DEVICE void bulk_store(void *global, const void *shared, uint32_t bytes)
                  : "memory");
 }
 
+TERN_DEVICE void bulk_prefetch(const void *global, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(global), "r"(bytes) : "memory");
+}
+
 TERN_DEVICE void bulk_commit(void) { asm volatile("cp.async.bulk.commit_group;" : : : "memory"); }
 
 /* The count is an immediate operand: callers pass constants. */
@@ -513,6 +526,7 @@ TERN_DEVICE int mbar_poll(uint64_t *, uint32_t)
 }
 TERN_DEVICE void bulk_load(void *, const void *, uint32_t, uint64_t *) { __trap(); }
 TERN_DEVICE void bulk_store(void *, const void *, uint32_t) { __trap(); }
+TERN_DEVICE void bulk_prefetch(const void *, uint32_t) {}
 TERN_DEVICE void bulk_commit(void) {}
 #define bulk_wait_read(n) ((void)(n))
 #define bulk_wait(n)      ((void)(n))

@@ -13,7 +13,7 @@
  *   int      sync_block_or(int)                       barrier; nonzero if any thread gave nonzero
  *   void     sync_part(n)  int sync_part_or(n, int)   the same among the block's first n threads, whole warps
  *   uint32_t warp_ballot(int)  int warp_any(int)  int warp_all(int)  whole warp
- *   uint32_t shfl_u32(v, src)  uint64_t shfl_u64  float shfl_f32  shfl_xor_f32(v, mask)
+ *   uint32_t shfl_u32(v, src)  uint64_t shfl_u64  float shfl_f32  shfl_xor_u32(v, mask)  shfl_xor_f32
  *   uint32_t match_any_u32(v)                         lanes that hold the same value
  *   char    *shared_memory()                          the block's dynamic shared memory, 128-byte aligned
  *   uint32_t atom_add_cta_u32(p, v)                   relaxed, in shared memory
@@ -54,6 +54,8 @@
  *   int      mbar_poll(bar, parity)   the same at once
  *   void     bulk_load(shared, global, bytes, bar)    asynchronous; 16-byte aligned, multiple of 16
  *   void     bulk_store(global, shared, bytes)        asynchronous, joins this thread's open group
+ *   void     bulk_prefetch(global, bytes)             asynchronous, into L2 if anywhere: a hint, which nobody
+ *                                                     awaits; 16-byte aligned, multiple of 16
  *   void     bulk_commit()                            closes the group
  *   void     bulk_wait_read(n) bulk_wait(n)           until at most n of this thread's latest groups have
  *                                                     unread sources / are unfinished; n a constant from 0
@@ -62,6 +64,7 @@
  *   uint64_t clock_ns()                               of the device; only differences mean anything
  *   void     spin()                                   inside every loop that waits for another thread
  *   uint32_t cvt_bf16x2(float lo, float hi)           round to nearest even, NaN becomes 0x7fff
+ *   uint32_t max_bf16x2(a, b)                         of each half; the number, if only one is
  *   uint32_t cvt_e4m3x4(a, b, c, d)                   saturating, nearest even; a in the low byte
  *   struct vec16 ld_vec16(p)  void st_vec16(p, v)     16 bytes, aligned
  *   struct vec16 ld_stream_vec16(p)                   the same, read once: does not linger in L1
