@@ -80,8 +80,8 @@ TERN_DEVICE void cast_store_scale(char *scales, uint32_t block, uint32_t stored,
     }
 }
 
-/* Half a warp works on a block of 128 channels, 8 a lane; a warp on four pairs of them at once, which hide each
- * other's latency. */
+/* Half a warp works on a block of 128 channels, 8 a lane; a warp on four pairs of them at once, which hide
+ * each other's latency. */
 enum { CAST_AT_ONCE = 4, CAST_CHANNELS = CAST_AT_ONCE * 256 };
 
 /* This lane's channels of blocks from channel `base` on; zeros past the end. */
@@ -95,9 +95,9 @@ TERN_DEVICE void cast_load(struct vec16 v[CAST_AT_ONCE], const char *from, uint3
     }
 }
 
-/* Lane a of each half, as every fourth from it on, gets the scale of the half's block a: two divisions a lane,
- * where each would else have two for every block. All lanes; of two blocks' maxima, a half word each, one round
- * of shuffles finds both. */
+/* Lane a of each half, as every fourth from it on, gets the scale of the half's block a: two divisions a
+ * lane, where each would else have two for every block. All lanes; one round of shuffles finds the maxima of
+ * two blocks, half a word each. */
 TERN_DEVICE struct block_scale cast_scale(const struct vec16 v[CAST_AT_ONCE], uint32_t cast)
 {
     uint32_t m[CAST_AT_ONCE], both;

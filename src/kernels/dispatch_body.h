@@ -81,8 +81,8 @@ TERN_DEVICE void gather(char *dst, const struct column_in *c, const char *row)
     }
 }
 
-/* All lanes, with bulk copies: token t comes soon. A row that is to be cast is read from memory only when it is
- * cast (finish_stage); it shall be near by then. */
+/* All lanes, with bulk copies: token t comes soon. A row that is to be cast is read from memory only when it
+ * is cast (finish_stage); it shall be near by then. */
 TERN_DEVICE void expect_token(const struct sender *s, uint32_t t)
 {
     const struct dispatch_args *p = s->p;

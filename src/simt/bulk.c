@@ -247,7 +247,7 @@ void bulk_prefetch(const void *global, uint32_t bytes)
     struct fiber *f = current_fiber();
 
     if ((((uintptr_t)global | bytes) & 15u) != 0 || is_poisoned(global, bytes)) {
-        terni_fiber_bug(f, "bulk_prefetch of thread %d: %u bytes at %p: no multiples of 16, or not all allocated",
+        terni_fiber_bug(f, "bulk_prefetch of thread %d: %u bytes at %p: no multiples of 16, or not there",
                         f->thread.tid, bytes, global);
     }
 }
