@@ -227,7 +227,7 @@ void rng_bf16(struct rng *r, uint16_t *memory, size_t count, int wild)
     /* Zeros, subnormals, the largest, infinities, NaN. */
     static const uint16_t special[] = {0x0000, 0x8000, 0x0001, 0x807f, 0x7f7f,
                                        0xff7f, 0x7f80, 0xff80, 0x7fc1};
-    int wild_here = 0;
+    int wild_here = 0, none_here = 0;
     size_t i;
 
     for (i = 0; i < count; i++) {
@@ -235,10 +235,16 @@ void rng_bf16(struct rng *r, uint16_t *memory, size_t count, int wild)
         if (i % 64 == 0) { /* some stretches are wild, most are not */
             wild_here = wild && (value >> 60) < 3;
         }
+        if (i % 128 == 0) { /* as many as share a scale */
+            none_here = wild && (value >> 56 & 15) == 7;
+        }
         /* 2^-8 to 2^8: sums round, and their order matters. */
         memory[i] = (uint16_t)((value & 0x807fu) | (119 + (value >> 32) % 16) << 7);
         if (wild_here && (value >> 16 & 15) == 0) {
             memory[i] = value >> 20 & 1 ? special[(value >> 24 & 255) % 9] : (uint16_t)value;
+        }
+        if (none_here) {
+            memory[i] = (uint16_t)((value & 0x807fu) | 0x7f81u);
         }
     }
 }

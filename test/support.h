@@ -93,7 +93,8 @@ uint32_t rng_below(struct rng *r, uint32_t n);                      /* 0 .. n - 
 uint32_t rng_between(struct rng *r, uint32_t first, uint32_t last); /* both included */
 int rng_one_in(struct rng *r, uint32_t n);
 void rng_bytes(struct rng *r, void *memory, size_t bytes);
-/* BF16 of moderate size; `wild`: stretches with zeros, infinities, NaN and any other pattern. */
+/* BF16 of moderate size; `wild`: stretches with zeros, infinities, NaN and any other pattern, or of NaN
+ * alone. */
 void rng_bf16(struct rng *r, uint16_t *memory, size_t count, int wild);
 void rng_shuffle(struct rng *r, int *items, int count);
 

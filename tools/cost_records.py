@@ -69,8 +69,8 @@ for _name in ("bf16", "combine", "four", "hook", "rank", "sums"):
 
 # Dispatch that casts: sm_cast is of the kernels before, which took longer; across domains few warps cast, which the
 # model does not know.
-for _name in ("before_ep_far_cast", "near_ep_far_cast", "tried_ep_far_cast_14", "near_ep_cast", "near_ep_cast_sms8",
-              "ep_cast", "ep_cast_sms8"):
+for _name in ("before_ep_far_cast", "near_ep_far_cast", "tried_ep_far_cast_14", "tried_ep_far_cast_early",
+              "near_ep_cast", "near_ep_cast_sms8", "ep_cast", "ep_cast_sms8"):
     NOT_CLAIMED["2026-11-25-2xH100-2/" + _name, "dispatch"] = "the cast, which has changed since"
 for _name in ("before_ep_cast_sms8", "near_ep_cast_sms8", "ep_cast_sms8"):
     NOT_CLAIMED["2026-11-25-2xH100-2/" + _name, "route"] = "the model's route does not know how many processors count"

@@ -390,12 +390,6 @@ TERN_DEVICE void inter_own(const struct inter_sender *w, const struct op_table *
     }
 }
 
-/* All threads of the block: every rank of this domain is in, with what its peers want. 0: abandon. */
-TERN_APART int inter_is_in(const struct dispatch_inter_args *p, const struct op_table *table, uint64_t epoch)
-{
-    return op_await(&p->d.f, epoch, table) && !weights_missing(&p->d, table, epoch);
-}
-
 TERN_DEVICE void dispatch_inter_body(const struct dispatch_inter_args *p, const int bulk)
 {
     const struct op_frame *f = &p->d.f;
@@ -412,10 +406,7 @@ TERN_DEVICE void dispatch_inter_body(const struct dispatch_inter_args *p, const 
     if (begins) {
         begin_bulk(&w.s);
     }
-    /* Rails have to do with this rank and its rail peers alone, who give room for each message: they begin
-     * before the others of the domain are in. */
-    int rails = (uint32_t)bid() >= p->roles.own && (uint32_t)bid() < p->roles.own + p->roles.rails;
-    int ok = rails || inter_is_in(p, &table, epoch);
+    int ok = op_await(f, epoch, &table) && !weights_missing(&p->d, &table, epoch);
     if (!ok && begins) {
         abandon_bulk(&w.s);
     }
@@ -428,9 +419,6 @@ TERN_DEVICE void dispatch_inter_body(const struct dispatch_inter_args *p, const 
         inter_own(&w, &table, sends, bulk);
     } else if (ok) {
         ok = inter_far(&w, &rail, sends, (uint32_t)bid() >= p->roles.own + p->roles.rails, bulk);
-    }
-    if (rails) {
-        ok = inter_is_in(p, &table, epoch) && ok;
     }
     if (ok) {
         fill_padding(&w.s);
