@@ -78,14 +78,14 @@ static enum tern_status place_inputs(const struct tern_route *route, const struc
     uint32_t weights = route->layout == TERN_LAYOUT_RANK ? route->topk * 4 : 4;
     if (!a->copy_engine) {
         TERN_TRY(terni_staging_place(s, "in", a->in.data, a->in.row_bytes, stride_of(&a->in), 0,
-                                     &k->f.message.columns[COMBINE_ROWS]));
+                                     &k->f.message.columns[COMBINE_ROWS], &k->own[COMBINE_ROWS]));
     }
     union {
         const float *in;
         void *place;
     } w = {a->in_weights}; /* only read; places have one type */
     return terni_staging_place(s, "in_weights", w.place, weights, weights, 0,
-                               &k->f.message.columns[COMBINE_WEIGHTS]);
+                               &k->f.message.columns[COMBINE_WEIGHTS], &k->own[COMBINE_WEIGHTS]);
 }
 
 static void fill_args(const struct tern_route *route, const struct tern_combine_args *a,
@@ -115,7 +115,8 @@ static enum tern_status launch_combine(struct tern_ep *ep, const struct combine_
                                        const struct geometry *g, int num_blocks, struct tern_stream *stream)
 {
     int bulk = ep->shape.transfer == TERN_TRANSFER_BULK;
-    const struct launch l = {bulk ? TERN_KERNEL_combine_bulk : TERN_KERNEL_combine_plain,
+    int kernel = k->engine.run ? TERN_KERNEL_combine_engine_bulk : TERN_KERNEL_combine_bulk;
+    const struct launch l = {bulk ? kernel : TERN_KERNEL_combine_plain,
                              num_blocks,
                              g->num_threads + (k->out_weights ? 32 : 0),
                              g->shared_bytes,

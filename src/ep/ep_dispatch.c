@@ -199,14 +199,17 @@ static enum tern_status place_outputs(const struct tern_route *route, const stru
     struct ep_place *columns = k->f.message.columns;
     for (uint32_t i = 0; i < num_out; i++) {
         TERN_TRY(terni_staging_place(s, "an output", a->out[i].data, a->out[i].row_bytes,
-                                     row_stride_of(&a->out[i]), 0, &columns[EP_COL_PAYLOADS + i]));
+                                     row_stride_of(&a->out[i]), 0, &columns[EP_COL_PAYLOADS + i],
+                                     &k->own[EP_COL_PAYLOADS + i]));
     }
     uint32_t ids = route->topk * route->idx_bytes;
     uint32_t weights = route->layout == TERN_LAYOUT_RANK ? route->topk * 4 : 4;
-    TERN_TRY(terni_staging_place(s, "out_topk_idx", a->out_topk_idx, ids, ids, 1, &columns[EP_COL_IDS]));
+    TERN_TRY(terni_staging_place(s, "out_topk_idx", a->out_topk_idx, ids, ids, 1, &columns[EP_COL_IDS],
+                                 &k->own[EP_COL_IDS]));
     TERN_TRY(terni_staging_place(s, "out_topk_weights", a->out_topk_weights, weights, weights, 0,
-                                 &columns[EP_COL_WEIGHTS]));
-    TERN_TRY(terni_staging_place(s, "out_source", a->out_source, 8, 8, 0, &columns[EP_COL_SOURCE]));
+                                 &columns[EP_COL_WEIGHTS], &k->own[EP_COL_WEIGHTS]));
+    TERN_TRY(terni_staging_place(s, "out_source", a->out_source, 8, 8, 0, &columns[EP_COL_SOURCE],
+                                 &k->own[EP_COL_SOURCE]));
     k->column_bytes[EP_COL_WEIGHTS] = weights;
     k->column_bytes[EP_COL_SOURCE] = 8;
     k->fill_ids = a->out_topk_idx != NULL;

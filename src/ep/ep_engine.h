@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Combine by copy engine: the host's half (kernels/combine_body.h has the other). In order: check, args,
+ * Combine by copy engine: the host's half (kernels/combine_pull.h has the other). In order: check, args,
  * enter on the caller's stream, push on the engine's, the combine kernel on the caller's, join. */
 #ifndef TERN_EP_ENGINE_H
 #define TERN_EP_ENGINE_H

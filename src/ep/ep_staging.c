@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tensors that are in no window: peers write to, or read from, a staging window of the EP object, and one
- * more copy on this rank moves the rows. Operations of one object run one at a time, so each may use the
+ * more copy on this rank moves the rows. Rows from this rank to itself need none of that: in rank layout, where
+ * they lie together, and in one domain, the kernel writes or reads them where they are. Operations of one object run one at a time, so each may use the
  * whole of it; a peer cannot touch it for the next operation before this rank has entered that, after its
  * copy. */
 #include <string.h>
@@ -23,6 +24,8 @@ void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct ter
     s->copies.padding = (uint32_t)padding;
     s->copies.capacity = capacity;
     s->copy_in = copy_in;
+    s->own_direct = route->layout == TERN_LAYOUT_RANK && ep->shape.num_domains == 1;
+    s->copies.own_rows = s->own_direct ? route->memory.rank_offsets + ep->comm->rank : NULL;
 }
 
 /* Bytes from the first to the last of `capacity` rows. */
@@ -42,7 +45,7 @@ static enum tern_status span_of(const struct staging *s, const char *what, uint3
 }
 
 enum tern_status terni_staging_place(struct staging *s, const char *what, void *data, uint32_t row_bytes,
-                                     int64_t row_stride, int all, struct ep_place *place)
+                                     int64_t row_stride, int all, struct ep_place *place, struct place *own)
 {
     place->stride = row_stride;
     if (!data) {
@@ -73,10 +76,14 @@ enum tern_status terni_staging_place(struct staging *s, const char *what, void *
     c->src_stride = s->copy_in ? row_stride : (int64_t)row_bytes;
     c->dst_stride = s->copy_in ? (int64_t)row_bytes : row_stride;
     c->row_bytes = row_bytes;
-    c->all = (uint32_t)all;
+    c->all = (uint32_t)(all && !s->own_direct);
     s->used += bytes;
     place->offset = offset;
     place->stride = (int64_t)row_bytes;
+    if (s->own_direct) {
+        own->base = (char *)data;
+        own->stride = row_stride;
+    }
     return TERN_OK;
 }
 

@@ -2,6 +2,8 @@
  *
  * Combine by asynchronous bulk copies: sm_90 and later, and the cpu machine. */
 #include "kernels/kernels.h"
+
+#define COMBINE_HAS_ENGINE 0
 #include "kernels/combine_body.h"
 
 TERN_KERNEL(combine_bulk, struct combine_args, p)

@@ -13,7 +13,7 @@
 #define COMBINE_HAS_ENGINE 0
 #define COMBINE_RUN(s)     ((s)->run)
 
-#include "kernels/combine_body.h"
+#include "kernels/combine_weights.h"
 
 /* A warp of either role. */
 struct mixer {

@@ -21,6 +21,18 @@ TERN_DEVICE struct row_range group_rows(const struct copy_args *p, uint32_t g)
     return r;
 }
 
+/* The same without this rank's own, which lie together: what is before them, or behind them. */
+TERN_DEVICE struct row_range other_rows(const struct copy_args *p, struct row_range r, int behind)
+{
+    int64_t at = p->own_rows[behind];
+    if (behind) {
+        r.begin = at > r.begin ? at : r.begin;
+    } else {
+        r.end = at < r.end ? at : r.end;
+    }
+    return r;
+}
+
 /* All warps of the grid. Rows without gaps on both sides are one run of bytes. */
 TERN_DEVICE void copy_range(const struct copy_column *c, struct row_range rows)
 {
@@ -46,7 +58,12 @@ TERN_KERNEL(copy_rows, struct copy_args, p)
             continue;
         }
         for (uint32_t g = 0; g == 0 || g < p->num_groups; g++) {
-            copy_range(&p->columns[c], group_rows(p, g));
+            struct row_range rows = group_rows(p, g);
+            if (p->own_rows) {
+                copy_range(&p->columns[c], other_rows(p, rows, 0));
+                rows = other_rows(p, rows, 1);
+            }
+            copy_range(&p->columns[c], rows);
         }
     }
 }

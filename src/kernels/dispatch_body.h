@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Dispatch, "place once": every warp takes tokens in turn, brings a token's payloads into shared memory once
+ * Dispatch, "place once": every warp takes tokens (take.h), brings a token's payloads into shared memory once
  * and sends them from there to each target's final row. No queue, no credit, nobody at the receiver. The
  * bodies take `bulk` as a constant: asynchronous bulk copies through a ring of stages, or loads and stores.
  * The block's last warp sends ids, weights and sources meanwhile (dispatch_meta.h).
@@ -9,7 +9,7 @@
  * courier | A stage holds one token: its payload columns one after the other, each 16-byte aligned, then cast
  * scales. With a cast, the first column is the FP8 row.
  *
- * Bulk pipeline of a warp with S stages: token j is loaded into stage j % S. Before token j + S - 1 goes into
+ * Bulk pipeline of a warp with S stages: its token j is loaded into stage j % S. Before token j + S - 1 goes into
  * stage (j - 1) % S, every lane has waited until its copies of token j - 1 have read that stage. The first
  * loads start before the peers are awaited: they touch nothing but this rank's own memory. */
 #ifndef TERN_DISPATCH_BODY_H
@@ -18,6 +18,7 @@
 #include "kernels/cast.h"
 #include "kernels/copy.h"
 #include "kernels/dispatch_meta.h"
+#include "kernels/take.h"
 
 /* One warp's view of its pipeline. */
 struct sender {
@@ -26,7 +27,7 @@ struct sender {
     struct target_map map;
     char *stages;
     uint64_t *bars;
-    uint32_t first, step; /* its tokens */
+    uint32_t first, step; /* its first tokens; by loads and stores, all of them */
     uint32_t touched;     /* lanes read or write stages themselves, so that bulk copies need a proxy fence */
     uint32_t odd;         /* some column cannot leave as a bulk copy */
 };
@@ -228,21 +229,26 @@ TERN_DEVICE void send_tokens_bulk(const struct sender *s)
     const struct dispatch_args *p = s->p;
     uint32_t ahead = p->num_stages - 1;
     uint32_t stage = 0, parity = 0;
-    for (uint32_t t = s->first; t < p->num_tokens; t += s->step) {
-        if (t + ahead * s->step < p->num_tokens) {
-            expect_token(s, t + ahead * s->step);
+    uint32_t token =
+        (uint32_t)lane() < ahead ? s->first + (uint32_t)lane() * s->step : UINT32_MAX; /* in it */
+    struct taker taker = taker_of(&p->f, ahead * s->step, p->num_tokens);
+    for (uint32_t t = s->first; t < p->num_tokens; t = shfl_u32(token, (int)stage)) {
+        uint32_t next = take_next(&taker), into = stage == 0 ? ahead : stage - 1;
+        if (next < p->num_tokens) {
+            expect_token(s, next);
         }
         finish_stage(s, t, stage, parity, 1);
         send_token(s, t, stage, 1);
         bulk_commit();
-        if (t + ahead * s->step < p->num_tokens) {
+        if (next < p->num_tokens) {
             bulk_wait_read(1);
             if (s->touched) {
                 fence_proxy_async_shared();
             }
             sync_warp();
-            load_token(s, t + ahead * s->step, stage == 0 ? ahead : stage - 1, 1);
+            load_token(s, next, into, 1);
         }
+        token = (uint32_t)lane() == into ? next : token;
         stage = stage == ahead ? 0 : stage + 1;
         parity ^= stage == 0;
     }
@@ -342,6 +348,7 @@ TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
         begin_bulk(&s);
     }
     int ok = op_await(&p->f, epoch, &table) && !weights_missing(p, &table, epoch);
+    op_take_own(&p->f, &table, p->own);
     if (!ok && bulk && sends) {
         abandon_bulk(&s);
     }

@@ -85,6 +85,7 @@ struct ep_state {
     uint64_t epoch;            /* operations finished */
     uint32_t fault_claim;      /* nonzero once a thread has taken the right to write the record */
     uint32_t bad_ids;          /* met by the running route; the first one is recorded */
+    uint64_t taken;            /* by warps of the running operation, of tokens, beside their first (take.h) */
     struct stamp_ring *stamps; /* for kernels with time stamps; or NULL */
 };
 
@@ -186,6 +187,7 @@ struct dispatch_args {
     uint32_t stage_bytes, num_stages, table_bytes; /* shared memory: table, stages a warp, barriers */
     uint32_t num_senders; /* warps of a block that send payloads; one more sends ids, weights, sources */
     uint32_t column_bytes[EP_MAX_COLUMNS]; /* of a row, for padding; 0: not an output */
+    struct place own[EP_MAX_COLUMNS];      /* of this rank's rows, where that is not what peers are told */
     struct column_in in[EP_MAX_IN];
     struct column_out out[EP_MAX_PAYLOADS + 1];
 };
@@ -213,6 +215,7 @@ struct combine_args {
     int64_t out_stride;
     float *out_weights;
     const char *bias[2];
+    struct place own[COMBINE_COLUMNS]; /* of this rank's rows, where that is not what peers are told */
     uint32_t num_tokens, topk, num_experts, layout;
     uint32_t row_bytes, chunk_bytes, batch_rows, num_stages, table_bytes;
     uint32_t parts, part_chunks; /* a token is pulled in so many parts of so many chunks */
@@ -237,6 +240,7 @@ struct copy_args {
     uint32_t
         num_groups;   /* experts whose rows are together, each group with padding behind it; 0: one, none */
     uint32_t padding; /* copy the padding too */
+    const int32_t *own_rows; /* [2] from the first to the second row, none is copied; or NULL */
     uint32_t num_columns, reserved;
     struct copy_column columns[EP_MAX_COLUMNS];
 };

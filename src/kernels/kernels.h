@@ -13,6 +13,7 @@
     X(dispatch_bulk, struct dispatch_args, 544)                                                              \
     X(dispatch_plain, struct dispatch_args, 544)                                                             \
     X(combine_bulk, struct combine_args, 544)                                                                \
+    X(combine_engine_bulk, struct combine_args, 544)                                                         \
     X(combine_plain, struct combine_args, 544)                                                               \
     X(dispatch_inter_bulk, struct dispatch_inter_args, 256)                                                  \
     X(dispatch_inter_plain, struct dispatch_inter_args, 256)                                                 \

@@ -194,6 +194,25 @@ TERN_DEVICE int op_await(const struct op_frame *f, uint64_t epoch, const struct 
     return !sync_block_or(failed);
 }
 
+/* All threads of the block, after op_await: where this rank's own rows are, if that is not what it has told its
+ * peers. */
+TERN_DEVICE void op_take_own(const struct op_frame *f, const struct op_table *t, const struct place *own)
+{
+    int any = 0;
+    for (int c = 0; c < t->num_columns; c++) {
+        any |= own[c].base != 0;
+    }
+    if (!any) {
+        return;
+    }
+    for (int c = tid(); c < t->num_columns; c += nthr()) {
+        if (own[c].base) {
+            t->places[c * f->num_ranks + f->rank] = own[c];
+        }
+    }
+    sync_block();
+}
+
 /* Waits until block b of rank s has finished; 0 if the operation is to be abandoned. */
 TERN_DEVICE int op_await_done(const struct op_frame *f, uint64_t epoch, const struct op_table *t, int s,
                               int b)

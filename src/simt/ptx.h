@@ -355,6 +355,13 @@ TERN_DEVICE int ld_tagged_sys(const uint64_t *p, uint64_t tag, uint64_t *data)
 TERN_DEVICE void fence_acqrel_sys(void) { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
 TERN_DEVICE void fence_sc_sys(void) { asm volatile("fence.sc.sys;" : : : "memory"); }
 
+/* The compiler does not know where it comes from, and so keeps it. */
+TERN_DEVICE const char *computed_once(const char *p)
+{
+    asm volatile("" : "+l"(p));
+    return p;
+}
+
 TERN_DEVICE uint64_t clock_ns(void)
 {
     uint64_t v;

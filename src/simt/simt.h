@@ -61,6 +61,8 @@
  *                                                     unread sources / are unfinished; n a constant from 0
  *                                                     to 7. After bulk_wait the writes are visible to this
  *                                                     thread
+ *   const char *computed_once(p)                      p; a compiler that is short of registers does not
+ *                                                     compute it anew wherever it is used
  *   uint64_t clock_ns()                               of the device; only differences mean anything
  *   void     spin()                                   inside every loop that waits for another thread
  *   uint32_t cvt_bf16x2(float lo, float hi)           round to nearest even, NaN becomes 0x7fff
