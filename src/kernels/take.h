@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Work that warps take: each has its first pieces by its number, and all others go to whoever has room for
- * them, by a counter in the rank's own memory. Shared out by numbers, an operation takes as long as the slowest
- * processor, and processors are not equally fast: where some of them share a way to memory that others have
- * alone, dispatch took a fifth longer (docs/performance.md). What is done does not depend on who does it. */
+ * them, by a counter in the rank's own memory. Shared out by numbers, an operation takes as long as the
+ * slowest processor, and processors are not equally fast: where some of them share a way to memory that
+ * others have alone, dispatch took a fifth longer (docs/performance.md). What is done does not depend on who
+ * does it. */
 #ifndef TERN_TAKE_H
 #define TERN_TAKE_H
 
 #include "kernels/op.h"
 
-/* One warp's claim on the next piece. It is asked for one piece before it is needed, as the answer takes a way
- * to memory and back. */
+/* One warp's claim on the next piece. It is asked for one piece before it is needed, as the answer takes a
+ * way to memory and back. */
 struct taker {
     uint64_t *counter;
     uint32_t given, end; /* pieces that warps have by their numbers; all */
