@@ -657,9 +657,9 @@ enum tern_cast {
 };
 
 /* Outputs in a window of tern_alloc are written in place by the peers; others go through staging and one more
- * copy, but for rows from this rank to itself in rank layout. TERN_NO_SPACE on this rank alone if out_rows rows of them are more than staging_bytes, whose default
- * suffices for rank layout only. Rows at or past out_rows are never written; they are counted in
- * tern_route_view.overflow. */
+ * copy, but for rows from this rank to itself in rank layout. TERN_NO_SPACE on this rank alone if out_rows
+ * rows of them are more than staging_bytes, whose default suffices for rank layout only. Rows at or past
+ * out_rows are never written; they are counted in tern_route_view.overflow. */
 struct tern_dispatch_args {
     size_t size;
     const struct tern_rows *in;  /* [num_in] with num_tokens rows each; device memory */

@@ -167,8 +167,8 @@ struct staging {
 };
 void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct tern_route *route,
                          uint64_t capacity, int padding, int copy_in);
-/* Finds the place of `capacity` rows at data (NULL: PLACE_NONE), and, with own_direct, that of this rank's own
- * rows if it is another. all: every row is copied, not only sent ones; with own_direct, those that nobody
+/* Finds the place of `capacity` rows at data (NULL: PLACE_NONE), and, with own_direct, that of this rank's
+ * own rows if it is another. all: every row is copied, not only sent ones; with own_direct, those that nobody
  * sends are this rank's own, too. */
 enum tern_status terni_staging_place(struct staging *s, const char *what, void *data, uint32_t row_bytes,
                                      int64_t row_stride, int all, struct ep_place *place, struct place *own);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tensors that are in no window: peers write to, or read from, a staging window of the EP object, and one
- * more copy on this rank moves the rows. Rows from this rank to itself need none of that: in rank layout, where
- * they lie together, and in one domain, the kernel writes or reads them where they are. Operations of one object run one at a time, so each may use the
- * whole of it; a peer cannot touch it for the next operation before this rank has entered that, after its
- * copy. */
+ * more copy on this rank moves the rows. Rows from this rank to itself need none of that: in rank layout,
+ * where they lie together, and in one domain, the kernel writes or reads them where they are. Operations of
+ * one object run one at a time, so each may use the whole of it; a peer cannot touch it for the next
+ * operation before this rank has entered that, after its copy. */
 #include <string.h>
 
 #include "ep/ep.h"

@@ -84,7 +84,8 @@ TERN_DEVICE void cast_store_scale(char *scales, uint32_t block, uint32_t stored,
  * each other's latency. */
 enum { CAST_AT_ONCE = 4, CAST_CHANNELS = CAST_AT_ONCE * 256 };
 
-/* This lane's channels of blocks from channel `base` on, where its first are at `from`; zeros past the end. */
+/* This lane's channels of blocks from channel `base` on, where its first are at `from`; zeros past the
+ * end. */
 TERN_DEVICE void cast_load(struct vec16 v[CAST_AT_ONCE], const char *from, uint32_t base, uint32_t channels)
 {
     TERN_UNROLL

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Combine in one domain: warps pull and add rows (combine_pull.h); if weights are wanted, the block's last warp
- * pulls them meanwhile (combine_weights.h). */
+ * Combine in one domain: warps pull and add rows (combine_pull.h); if weights are wanted, the block's last
+ * warp pulls them meanwhile (combine_weights.h). */
 #ifndef TERN_COMBINE_BODY_H
 #define TERN_COMBINE_BODY_H
 

@@ -218,8 +218,8 @@ struct loader {
     uint32_t valid;                     /* targets of the token */
     uint32_t position[PULL_MAX_GROUPS]; /* among the valid ones, in order; none: UINT32_MAX */
     const char *address[PULL_MAX_GROUPS];
-    uint32_t arrived[PULL_MAX_GROUPS]; /* pieces of the target's rank that have come by copy engine */
-    int failed;                        /* the operation is abandoned: whatever is added is of no use */
+    uint32_t arrived; /* of one group: pieces of the target's rank that have come by copy engine */
+    int failed;       /* the operation is abandoned: whatever is added is of no use */
 };
 
 /* This lane's target in group i, or none. All lanes. */
@@ -244,7 +244,8 @@ TERN_DEVICE void loader_begin_unit(const struct puller *s, struct loader *l, con
         if (l->unit < s->units) {
             g = target_of(&s->map, l->unit / s->p->parts, (uint32_t)(i * 32 + lane()));
         }
-        if (l->failed || !await_row(s, g, &l->arrived[i])) {
+        uint32_t none = 0; /* with more groups, registers are worth more than a look at a word */
+        if (l->failed || !await_row(s, g, groups == 1 ? &l->arrived : &none)) {
             l->failed = 1;
             g.rank = -1;
         }
@@ -360,10 +361,7 @@ TERN_DEVICE int pull_bulk(const struct puller *s, const int groups)
     struct loader l;
     l.unit = first_of(s);
     l.failed = 0;
-    TERN_UNROLL
-    for (int i = 0; i < groups; i++) {
-        l.arrived[i] = 0;
-    }
+    l.arrived = 0;
     loader_begin_unit(s, &l, groups);
     for (uint32_t n = 0; n < ahead; n++) {
         load_step(s, &l, n, groups);

@@ -9,9 +9,9 @@
  * courier | A stage holds one token: its payload columns one after the other, each 16-byte aligned, then cast
  * scales. With a cast, the first column is the FP8 row.
  *
- * Bulk pipeline of a warp with S stages: its token j is loaded into stage j % S. Before token j + S - 1 goes into
- * stage (j - 1) % S, every lane has waited until its copies of token j - 1 have read that stage. The first
- * loads start before the peers are awaited: they touch nothing but this rank's own memory. */
+ * Bulk pipeline of a warp with S stages: its token j is loaded into stage j % S. Before token j + S - 1 goes
+ * into stage (j - 1) % S, every lane has waited until its copies of token j - 1 have read that stage. The
+ * first loads start before the peers are awaited: they touch nothing but this rank's own memory. */
 #ifndef TERN_DISPATCH_BODY_H
 #define TERN_DISPATCH_BODY_H
 

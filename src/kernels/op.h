@@ -194,8 +194,8 @@ TERN_DEVICE int op_await(const struct op_frame *f, uint64_t epoch, const struct 
     return !sync_block_or(failed);
 }
 
-/* All threads of the block, after op_await: where this rank's own rows are, if that is not what it has told its
- * peers. */
+/* All threads of the block, after op_await: where this rank's own rows are, if that is not what it has told
+ * its peers. */
 TERN_DEVICE void op_take_own(const struct op_frame *f, const struct op_table *t, const struct place *own)
 {
     int any = 0;
