@@ -657,9 +657,10 @@ enum tern_cast {
 };
 
 /* Outputs in a window of tern_alloc are written in place by the peers; others go through staging and one more
- * copy, but for rows from this rank to itself in rank layout. TERN_NO_SPACE on this rank alone if out_rows
- * rows of them are more than staging_bytes, whose default suffices for rank layout only. Rows at or past
- * out_rows are never written; they are counted in tern_route_view.overflow. */
+ * copy, but for rows from this rank to itself in rank layout and one domain. No output may overlap an input:
+ * both are in use at once. TERN_NO_SPACE on this rank alone if out_rows rows are more than staging_bytes,
+ * whose default suffices for rank layout only. Rows at or past out_rows are never written; they are counted
+ * in tern_route_view.overflow. */
 struct tern_dispatch_args {
     size_t size;
     const struct tern_rows *in;  /* [num_in] with num_tokens rows each; device memory */
@@ -724,7 +725,7 @@ struct tern_combine_args {
  * domains the rows of each domain are summed and rounded first, then these sums, lowest domain first. No
  * weighting: the caller weights expert outputs. out_weights sums in_weights over the ranks in the same order
  * (rank layout), or takes each choice's (expert layout). A token with no row gets the biases, or zeros. `in`
- * and in_weights in no window go through staging, as in dispatch.
+ * and in_weights in no window go through staging, as in dispatch, and as there no output may overlap an input.
  *
  * With copy_engine, in rank layout only, the copy engine brings every rank's rows to the tokens' ranks, into
  * staging, and the kernel only adds; the bits are the same. It needs an object opened with copy_engine, dense

@@ -160,7 +160,7 @@ TERN_DEVICE int op_stopped(const struct op_frame *f, uint64_t epoch, int awaited
 TERN_DEVICE void op_finish(const struct op_frame *f, uint64_t epoch)
 {
     f->state->epoch = epoch;
-    f->state->taken = 0; /* all blocks have left */
+    f->state->taken = 0; /* all blocks have left; or, after a fault, a reset zeroes it when they have */
     if (f->ticket) {
         /* Pairs with wait_word in terni_ep_wait: whoever sees it may zero or free what the operation used. */
         st_release_sys_u64(f->latest, f->ticket);
