@@ -725,7 +725,7 @@ struct tern_combine_args {
  * domains the rows of each domain are summed and rounded first, then these sums, lowest domain first. No
  * weighting: the caller weights expert outputs. out_weights sums in_weights over the ranks in the same order
  * (rank layout), or takes each choice's (expert layout). A token with no row gets the biases, or zeros. `in`
- * and in_weights in no window go through staging, as in dispatch, and as there no output may overlap an input.
+ * and in_weights in no window go through staging, as in dispatch. No output may overlap an input.
  *
  * With copy_engine, in rank layout only, the copy engine brings every rank's rows to the tokens' ranks, into
  * staging, and the kernel only adds; the bits are the same. It needs an object opened with copy_engine, dense
