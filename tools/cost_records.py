@@ -76,17 +76,17 @@ for _name in ("before_ep_cast_sms8", "near_ep_cast_sms8", "ep_cast_sms8"):
     NOT_CLAIMED["2026-11-25-2xH100-2/" + _name, "route"] = "the model's route does not know how many processors count"
     NOT_CLAIMED["2026-11-25-2xH100-2/" + _name, "combine"] = "faster since sm_add, which is of the kernels before"
 # Two H100, before and after dispatch's warps took tokens: parameters are of H200s.
-for _state in ("before_", ""):
-    _names = ["2026-11-25-2xH100-3/" + _state + _name for _name in ("ep_sms8", "ep_fp8_sms8", "ep_cast_sms8")]
+for _files in ("2026-11-25-2xH100-3/before_ep_", "2026-11-25-2xH100-3/ep_"):
+    _names = [_files + _name for _name in ("sms8", "fp8_sms8", "cast_sms8")]
     for _name in _names:
         NOT_CLAIMED[_name, "route"] = "the model's route does not know how many processors count"
-    for _name in _names + ["2026-11-25-2xH100-3/" + _state + "ep_sms16"]:
+    for _name in _names + [_files + "sms16"]:
         NOT_CLAIMED[_name, "combine"] = "faster since sm_add, which is of the kernels before"
-    for _name in ("ep_cast_sms8", "ep_cast_sms24"):
-        NOT_CLAIMED["2026-11-25-2xH100-3/" + _state + _name, "dispatch"] = "the cast, which has changed since"
-    NOT_CLAIMED["2026-11-25-2xH100-3/" + _state + "ep_expert", "route"] = "two H100"
+    for _name in ("cast_sms8", "cast_sms24"):
+        NOT_CLAIMED[_files + _name, "dispatch"] = "the cast, which has changed since"
+    NOT_CLAIMED[_files + "expert", "route"] = "two H100"
     for _op in ("route", "dispatch", "combine"):
-        NOT_CLAIMED["2026-11-25-2xH100-3/" + _state + "ep_tokens", _op] = "two H100, few tokens"
+        NOT_CLAIMED[_files + "tokens", _op] = "two H100, few tokens"
 NOT_CLAIMED["2026-11-25-2xH100-3/before_ep_tensor", "dispatch"] = "processors that are not alike, with a share each"
 
 

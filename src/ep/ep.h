@@ -157,19 +157,19 @@ void terni_ll_mask_log(struct tern_ep *ep);
 enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_combine_args *args,
                                   struct tern_stream *stream);
 
-/* Places of an operation's tensors: in a window as they are, else in staging with a copy before or after. */
+/* Places of an operation's tensors: in a window as they are, else in staging with a copy before or after. If
+ * copies.own_rows is given, this rank's own rows lie together, and the kernel finds them in the tensor. */
 struct staging {
     struct tern_ep *ep;
     uint64_t used;           /* bytes of the staging window */
     struct copy_args copies; /* between staging and tensors */
     int copy_in;             /* tensors are read: copy them to staging first */
-    int own_direct; /* this rank's own rows lie together: the kernel finds them in the tensor, uncopied */
 };
 void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct tern_route *route,
                          uint64_t capacity, int padding, int copy_in);
-/* Finds the place of `capacity` rows at data (NULL: PLACE_NONE), and, with own_direct, that of this rank's
- * own rows if it is another. all: every row is copied, not only sent ones; with own_direct, those that nobody
- * sends are this rank's own, too. */
+/* Finds the place of `capacity` rows at data (NULL: PLACE_NONE), and, with copies.own_rows, that of this
+ * rank's own rows if it is another. all: every row is copied, not only sent ones; with own_rows, those that
+ * nobody sends are this rank's own, too. */
 enum tern_status terni_staging_place(struct staging *s, const char *what, void *data, uint32_t row_bytes,
                                      int64_t row_stride, int all, struct ep_place *place, struct place *own);
 /* Launches the copies, if any. */

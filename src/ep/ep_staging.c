@@ -24,8 +24,9 @@ void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct ter
     s->copies.padding = (uint32_t)padding;
     s->copies.capacity = capacity;
     s->copy_in = copy_in;
-    s->own_direct = route->layout == TERN_LAYOUT_RANK && ep->shape.num_domains == 1;
-    s->copies.own_rows = s->own_direct ? route->memory.rank_offsets + ep->comm->rank : NULL;
+    if (route->layout == TERN_LAYOUT_RANK && ep->shape.num_domains == 1) {
+        s->copies.own_rows = route->memory.rank_offsets + ep->comm->rank;
+    }
 }
 
 /* Bytes from the first to the last of `capacity` rows. */
@@ -76,11 +77,11 @@ enum tern_status terni_staging_place(struct staging *s, const char *what, void *
     c->src_stride = s->copy_in ? row_stride : (int64_t)row_bytes;
     c->dst_stride = s->copy_in ? (int64_t)row_bytes : row_stride;
     c->row_bytes = row_bytes;
-    c->all = (uint32_t)(all && !s->own_direct);
+    c->all = (uint32_t)(all && !s->copies.own_rows);
     s->used += bytes;
     place->offset = offset;
     place->stride = (int64_t)row_bytes;
-    if (s->own_direct) {
+    if (s->copies.own_rows) {
         own->base = (char *)data;
         own->stride = row_stride;
     }

@@ -250,13 +250,7 @@ TERN_DEVICE int home_bulk(const struct mixer *m, const int groups)
     struct letters letters = {{0}, 0, 0, 0};
     struct accumulator a;
     int ok = 1;
-    if (lane() == 0) {
-        for (uint32_t i = 0; i < p->num_stages; i++) {
-            mbar_init(s->bars + i, 1);
-        }
-        fence_mbar_init();
-    }
-    sync_warp();
+    puller_init_bars(s);
     l.unit = first_of(s);
     l.failed = 0;
     loader_begin_unit(s, &l, groups);

@@ -264,13 +264,7 @@ TERN_DEVICE int mix_forward(const struct mixer *m, const int bulk, const int gro
     if (!bulk) {
         return mix_plain(m, &q);
     }
-    if (lane() == 0) {
-        for (uint32_t i = 0; i < p->c.num_stages; i++) {
-            mbar_init(m->s.bars + i, 1);
-        }
-        fence_mbar_init();
-    }
-    sync_warp();
+    puller_init_bars(&m->s);
     return mix_bulk(m, &q, groups);
 }
 

@@ -346,18 +346,24 @@ TERN_DEVICE void pass_stage(const struct puller *s, uint32_t *stage, uint32_t *p
     *parity ^= *stage == 0;
 }
 
-/* 0 if the operation is abandoned. */
-TERN_DEVICE int pull_bulk(const struct puller *s, const int groups)
+/* All lanes. */
+TERN_DEVICE void puller_init_bars(const struct puller *s)
 {
-    const struct combine_args *p = s->p;
-    uint32_t ahead = p->num_stages - 1;
     if (lane() == 0) {
-        for (uint32_t i = 0; i < p->num_stages; i++) {
+        for (uint32_t i = 0; i < s->p->num_stages; i++) {
             mbar_init(s->bars + i, 1);
         }
         fence_mbar_init();
     }
     sync_warp();
+}
+
+/* 0 if the operation is abandoned. */
+TERN_DEVICE int pull_bulk(const struct puller *s, const int groups)
+{
+    const struct combine_args *p = s->p;
+    uint32_t ahead = p->num_stages - 1;
+    puller_init_bars(s);
     struct loader l;
     l.unit = first_of(s);
     l.failed = 0;

@@ -229,8 +229,8 @@ TERN_DEVICE void send_tokens_bulk(const struct sender *s)
     const struct dispatch_args *p = s->p;
     uint32_t ahead = p->num_stages - 1;
     uint32_t stage = 0, parity = 0;
-    uint32_t token =
-        (uint32_t)lane() < ahead ? s->first + (uint32_t)lane() * s->step : UINT32_MAX; /* in it */
+    /* Lane i knows the token in stage i; there are no 32 of these. */
+    uint32_t token = (uint32_t)lane() < ahead ? s->first + (uint32_t)lane() * s->step : UINT32_MAX;
     struct taker taker = taker_of(&p->f, ahead * s->step, p->num_tokens);
     for (uint32_t t = s->first; t < p->num_tokens; t = shfl_u32(token, (int)stage)) {
         uint32_t next = take_next(&taker), into = stage == 0 ? ahead : stage - 1;

@@ -65,6 +65,7 @@ void spin(void);
 /* A chance for another fiber to run, taken at random: before and after every access that others observe. */
 void simt_point(void);
 uint64_t clock_ns(void);
+TERN_DEVICE const char *computed_once(const char *p) { return p; }
 void simt_no_fence(void); /* ends the program */
 
 void fence_proxy_async(void);
@@ -78,7 +79,6 @@ TERN_DEVICE int mbar_poll(uint64_t *bar, uint32_t parity) { return mbar_test(bar
 void bulk_load(void *shared, const void *global, uint32_t bytes, uint64_t *bar);
 void bulk_store(void *global, const void *shared, uint32_t bytes);
 void bulk_prefetch(const void *global, uint32_t bytes);
-TERN_DEVICE const char *computed_once(const char *p) { return p; }
 void bulk_commit(void);
 void bulk_wait_read(int n);
 void bulk_wait(int n);
