@@ -58,6 +58,8 @@ static enum tern_status open_seat(struct wire *w, int i)
     TERN_TRY(m->ops->host_alloc(m, 2 * sizeof(uint64_t), &memory, &device));
     seat->result = (uint64_t *)memory;
     seat->device_result = (uint64_t *)device;
+    TERN_TRY(m->ops->alloc(m, sizeof(struct wire_turns), &seat->turns));
+    TERN_TRY(m->ops->fill(m, seat->turns, 0, sizeof(struct wire_turns), w->party->streams[i]));
     TERN_TRY(tern_event_open(comm, &seat->begin));
     return tern_event_open(comm, &seat->end);
 }
@@ -130,6 +132,9 @@ void wire_close(struct wire *w)
         if (seat->result != NULL) {
             comm->machine->ops->host_free(comm->machine, seat->result);
         }
+        if (seat->turns != NULL) {
+            comm->machine->ops->free(comm->machine, seat->turns);
+        }
         tern_free(comm, seat->to);
         tern_free(comm, seat->from);
     }
@@ -161,17 +166,23 @@ static void fill_args(const struct wire *w, int i, const struct probe *probe, st
     }
     args->bytes = w->bytes;
     args->deadline_ns = (uint64_t)DEADLINE_MS * 1000000u;
+    args->turns = (struct wire_turns *)w->seats[i].turns;
     args->result = w->seats[i].device_result;
     args->row_bytes = probe->row_bytes;
     args->rank = w->party->first + i;
     args->num_ranks = w->party->num_ranks;
 }
 
+/* Of one warp's ring of rows. */
+static uint32_t ring_bytes(const struct probe *probe)
+{
+    return WIRE_STAGES * (probe->row_bytes + (uint32_t)sizeof(struct wire_stage));
+}
+
 /* Warps of a block whose rings of rows fit shared memory. */
 static uint32_t bulk_warps(const struct wire *w, const struct probe *probe)
 {
-    uint32_t each = WIRE_STAGES * (probe->row_bytes + 8);
-    uint32_t fit = machine_of(w, 0)->info.max_shared_bytes / each;
+    uint32_t fit = machine_of(w, 0)->info.max_shared_bytes / ring_bytes(probe);
     uint32_t most = w->party->machine == TERN_MACHINE_CPU ? CPU_WARPS : PUSH_WARPS;
     most = probe->warps != 0 ? (uint32_t)probe->warps : most;
     return fit < most ? fit : most;
@@ -195,7 +206,7 @@ static enum tern_status launch_mover(struct wire *w, int i, const struct probe *
         }
         launch.kernel = probe->mover == MOVE_PUSH ? TERN_KERNEL_wire_push : TERN_KERNEL_wire_pull;
         launch.num_threads = (int)(32 * warps);
-        launch.shared_bytes = warps * WIRE_STAGES * (probe->row_bytes + 8);
+        launch.shared_bytes = warps * ring_bytes(probe);
     }
     return m->ops->launch(m, &launch, w->party->streams[i]);
 }

@@ -30,6 +30,7 @@ struct wire_seat {
     char *from, *to;         /* areas in the window */
     uint64_t *result;        /* as the host addresses it */
     uint64_t *device_result; /* as the kernel does */
+    void *turns;             /* device memory, struct wire_turns */
     struct tern_event *begin, *end;
 };
 

@@ -2,67 +2,96 @@
  *
  * All-to-all by bulk copies, the body of wire_push and wire_pull. Lane 0 of every warp moves rows through its
  * own ring of WIRE_STAGES buffers in shared memory: up to three loads run ahead of the row that is being
- * stored. Consecutive rows go to different peers, which measured faster than one peer after the other.
+ * stored. Consecutive rows go to different peers, which measured faster than one peer after the other. A
+ * warp's first rows are its own by its number; all others it takes from a counter, as processors are not
+ * equally fast, and shared out by number the slowest of them would be what is measured.
  *
- * Shared memory: rows[warps][WIRE_STAGES][row_bytes], then an mbarrier (8 bytes) for each of them. */
+ * Shared memory: rows[warps][WIRE_STAGES][row_bytes], then a struct wire_stage for each of them. */
 #ifndef TERN_BENCH_WIRE_BULK_H
 #define TERN_BENCH_WIRE_BULK_H
 
 #include "wire_peer.h"
 
-/* What one lane moves: rows first, first + step, ... of the `num` rows of all peers. */
+enum { WIRE_AHEAD_ROWS = WIRE_STAGES - 1 };
+
+/* What one lane moves of the `total` rows of all peers. */
 struct wire_lane {
     char *rows;
-    uint64_t *bars;
-    uint64_t first, step, num;
+    struct wire_stage *stages;
+    uint64_t first, step; /* by its number: first, first + step, ... up to WIRE_AHEAD_ROWS of them */
+    uint64_t claim;       /* the row that it takes next; total or more: none */
+    uint64_t total;
     int pull;
 };
 
-TERN_DEVICE uint64_t wire_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
+/* Asked for one row before it is needed, as the answer takes a way to memory and back. */
+TERN_DEVICE void wire_ask(const struct wire_args *p, struct wire_lane *l)
+{
+    if (l->claim < l->total) {
+        l->claim = l->step * WIRE_AHEAD_ROWS + atom_add_relaxed_gpu_u64(&p->turns->taken, 1);
+    }
+}
 
 TERN_DEVICE struct wire_lane wire_lane_init(const struct wire_args *p, int pull)
 {
     struct wire_lane l;
-    uint64_t total = p->bytes / p->row_bytes * (uint64_t)wire_num_peers(p);
     uint64_t ring = (uint64_t)WIRE_STAGES * p->row_bytes;
     l.rows = shared_memory() + (uint64_t)warp() * ring;
-    l.bars = (uint64_t *)(void *)(shared_memory() + (uint64_t)nwarps() * ring) + warp() * WIRE_STAGES;
+    l.stages = (struct wire_stage *)(void *)(shared_memory() + (uint64_t)nwarps() * ring) +
+               (uint64_t)warp() * WIRE_STAGES;
     l.first = (uint64_t)bid() * (uint64_t)nwarps() + (uint64_t)warp();
     l.step = (uint64_t)nblk() * (uint64_t)nwarps();
-    l.num = l.first < total ? (total - l.first - 1) / l.step + 1 : 0;
+    l.total = p->bytes / p->row_bytes * (uint64_t)wire_num_peers(p);
+    l.claim = l.step * WIRE_AHEAD_ROWS;
     l.pull = pull;
+    wire_ask(p, &l);
     for (int i = 0; i < WIRE_STAGES; i++) {
-        mbar_init(&l.bars[i], 1);
+        mbar_init(&l.stages[i].bar, 1);
     }
     fence_mbar_init();
     return l;
 }
 
-/* Where row j of the lane lies. `own`: in this rank's area, block of the peer (a push's source, a pull's
- * destination); otherwise in the peer's area, block of this rank. */
-TERN_DEVICE char *wire_row(const struct wire_args *p, const struct wire_lane *l, char *const *areas, int own,
-                           uint64_t j)
+/* The row that the lane moves as its j-th; total or more: there is none, nor any after it. */
+TERN_DEVICE uint64_t wire_next(const struct wire_args *p, struct wire_lane *l, uint64_t j)
 {
-    uint64_t t = l->first + j * l->step;
+    uint64_t row = j < WIRE_AHEAD_ROWS ? l->first + j * l->step : l->claim;
+    if (j >= WIRE_AHEAD_ROWS) {
+        wire_ask(p, l);
+    }
+    return row;
+}
+
+/* Where row t lies. `own`: in this rank's area, block of the peer (a push's source, a pull's destination);
+ * otherwise in the peer's area, block of this rank. */
+TERN_DEVICE char *wire_row(const struct wire_args *p, char *const *areas, int own, uint64_t t)
+{
     uint64_t peers = (uint64_t)wire_num_peers(p);
     int peer = wire_peer(p, (int)(t % peers));
     int holder = own ? p->rank : peer, block = own ? peer : p->rank;
     return areas[holder] + (uint64_t)block * p->bytes + t / peers * p->row_bytes;
 }
 
-TERN_DEVICE void wire_load(const struct wire_args *p, const struct wire_lane *l, uint64_t j)
+/* Begins the lane's j-th row; 0: there is none. */
+TERN_DEVICE uint64_t wire_load(const struct wire_args *p, struct wire_lane *l, uint64_t j)
 {
     uint32_t stage = (uint32_t)(j % WIRE_STAGES);
-    mbar_expect(&l->bars[stage], p->row_bytes);
-    bulk_load(l->rows + (uint64_t)stage * p->row_bytes, wire_row(p, l, p->from, !l->pull, j), p->row_bytes,
-              &l->bars[stage]);
+    uint64_t row = wire_next(p, l, j);
+    if (row >= l->total) {
+        return 0;
+    }
+    l->stages[stage].row = row;
+    mbar_expect(&l->stages[stage].bar, p->row_bytes);
+    bulk_load(l->rows + (uint64_t)stage * p->row_bytes, wire_row(p, p->from, !l->pull, row), p->row_bytes,
+              &l->stages[stage].bar);
+    return 1;
 }
 
-/* Nonzero once row j has come; 0 if the deadline passed first. */
+/* Nonzero once the j-th row has come; 0 if the deadline passed first. */
 TERN_DEVICE int wire_await(const struct wire_args *p, const struct wire_lane *l, uint64_t j,
                            uint64_t begin_ns)
 {
-    while (!mbar_test(&l->bars[j % WIRE_STAGES], (uint32_t)(j / WIRE_STAGES & 1))) {
+    while (!mbar_test(&l->stages[j % WIRE_STAGES].bar, (uint32_t)(j / WIRE_STAGES & 1))) {
         spin();
         if (wire_late(p, begin_ns)) {
             return 0;
@@ -71,29 +100,38 @@ TERN_DEVICE int wire_await(const struct wire_args *p, const struct wire_lane *l,
     return 1;
 }
 
+/* The last warp of all makes the counters ready for the next round. */
+TERN_DEVICE void wire_over(const struct wire_args *p, const struct wire_lane *l)
+{
+    /* Orders: every lane's last claim is before it says so, and what the last one writes is after all. */
+    if (atom_add_acqrel_gpu_u64(&p->turns->over, 1) + 1 == l->step) {
+        p->turns->taken = p->turns->over = 0;
+    }
+}
+
 TERN_DEVICE void wire_bulk(const struct wire_args *p, const int pull)
 {
     struct wire_lane l;
-    uint64_t begin_ns = clock_ns();
+    uint64_t begin_ns = clock_ns(), loaded = 0;
     if (lane() != 0) {
         return;
     }
     l = wire_lane_init(p, pull);
-    for (uint64_t j = 0; j < wire_min(WIRE_STAGES - 1, l.num); j++) {
-        wire_load(p, &l, j);
+    while (loaded < WIRE_AHEAD_ROWS && wire_load(p, &l, loaded)) {
+        loaded++;
     }
-    for (uint64_t j = 0; j < l.num; j++) {
+    for (uint64_t j = 0; j < loaded; j++) {
         if (!wire_await(p, &l, j, begin_ns)) {
             break;
         }
-        bulk_store(wire_row(p, &l, p->to, pull, j), l.rows + j % WIRE_STAGES * p->row_bytes, p->row_bytes);
+        bulk_store(wire_row(p, p->to, pull, l.stages[j % WIRE_STAGES].row),
+                   l.rows + j % WIRE_STAGES * p->row_bytes, p->row_bytes);
         bulk_commit();
-        if (j + WIRE_STAGES - 1 < l.num) {
-            /* The buffer of the next load was read by the store before this one. */
-            bulk_wait_read(1);
-            wire_load(p, &l, j + WIRE_STAGES - 1);
-        }
+        /* The buffer of the next load was read by the store before this one. */
+        bulk_wait_read(1);
+        loaded += wire_load(p, &l, loaded);
     }
+    wire_over(p, &l);
     bulk_wait(0);
 }
 
