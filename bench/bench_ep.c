@@ -333,7 +333,7 @@ enum tern_status ep_run(const struct options *options, struct report *report, st
     TERN_TRY(report_begin(report, party.first != 0, o.json));
     TERN_TRY(ep_settle(&o, &party));
     TERN_TRY(ep_heap_bytes(&o, &party, &shapes));
-    wire = wire_heap_bytes(party.num_ranks, wire_default_bytes(party.machine, party.num_ranks, 1));
+    wire = wire_heap_bytes(party.num_ranks, wire_default_bytes(party.machine, party.num_ranks));
     TERN_TRY(party_open(&party, shapes > wire ? shapes : wire));
     status = run_open(&o, report, &party, tally);
     party_close(&party);

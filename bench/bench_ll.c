@@ -344,7 +344,7 @@ enum tern_status ll_run_command(const struct options *options, struct report *re
     TERN_TRY(try_shapes(&o, &party));
     TERN_TRY(choose(&carriage, &o, &party));
     TERN_TRY(party_open(
-        &party, wire_heap_bytes(party.num_ranks, wire_default_bytes(party.machine, party.num_ranks, 1))));
+        &party, wire_heap_bytes(party.num_ranks, wire_default_bytes(party.machine, party.num_ranks))));
     enum tern_status status = run_open(&o, report, &party, carriage.transport, tally);
     transport_drop(&carriage);
     party_close(&party);

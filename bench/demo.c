@@ -115,7 +115,7 @@ enum tern_status demo_run(const struct options *options, struct report *report, 
     TERN_TRY(party_init(&d.party, options));
     TERN_TRY(report_begin(report, d.party.first != 0, options->json));
     TERN_TRY(settle_parts(&d, options));
-    most = wire_heap_bytes(d.party.num_ranks, wire_default_bytes(d.party.machine, d.party.num_ranks, 1));
+    most = wire_heap_bytes(d.party.num_ranks, wire_default_bytes(d.party.machine, d.party.num_ranks));
     for (i = 0; i < (int)NUM_PARTS; i++) {
         TERN_TRY(ep_heap_bytes(&d.options[i], &d.party, &bytes));
         most = bytes > most ? bytes : most;

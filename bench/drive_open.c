@@ -28,7 +28,7 @@ uint64_t drive_area(const struct party *party, const struct options *options)
 {
     uint64_t rows = party->num_ranks > 4 ? 2048 : 4096, each, most;
     if (party->machine == TERN_MACHINE_CPU) {
-        return wire_default_bytes(party->machine, party->num_ranks, 1);
+        return wire_default_bytes(party->machine, party->num_ranks);
     }
     if ((options->command & (COMMAND_PUT | COMMAND_GET)) == 0) {
         return ROW_BYTES * rows;

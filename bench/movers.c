@@ -20,12 +20,12 @@ enum {
     POISON = 0xa5
 };
 
-uint64_t wire_default_bytes(enum tern_machine machine, int num_ranks, int brief)
+uint64_t wire_default_bytes(enum tern_machine machine, int num_ranks)
 {
     if (machine == TERN_MACHINE_CPU) {
         return ROW_BYTES * (num_ranks > 16 ? 1u : 4u);
     }
-    return (uint64_t)ROW_BYTES * (brief || num_ranks > 8 ? 1024u : 2048u);
+    return (uint64_t)ROW_BYTES * (num_ranks > 8 ? 1024u : 2048u);
 }
 
 uint64_t wire_heap_bytes(int num_ranks, uint64_t bytes) { return 2 * (uint64_t)num_ranks * bytes + 4096; }
@@ -432,7 +432,7 @@ enum tern_status wire_measure(struct party *party, uint32_t seed, double *gb_s)
     if (party_domain_ranks(party) != party->num_ranks) {
         return TERN_OK;
     }
-    TERN_TRY(wire_open(&wire, party, wire_default_bytes(party->machine, party->num_ranks, 1), seed));
+    TERN_TRY(wire_open(&wire, party, wire_default_bytes(party->machine, party->num_ranks), seed));
     status = wire_best(&wire, gb_s);
     wire_close(&wire);
     return status;

@@ -163,7 +163,7 @@ enum tern_status wire_run(const struct options *options, struct report *report, 
     progress_init(&run.progress, report->quiet);
     run.samples = options->iters != 0 ? (int)options->iters : run.party.machine == TERN_MACHINE_CPU ? 3 : 10;
     run.repeats = run.party.machine == TERN_MACHINE_CPU ? 1 : 8;
-    bytes = wire_default_bytes(run.party.machine, run.party.num_ranks, 0);
+    bytes = wire_default_bytes(run.party.machine, run.party.num_ranks);
     TERN_TRY(party_open(&run.party, wire_heap_bytes(run.party.num_ranks, bytes)));
     status = wire_open(&run.wire, &run.party, bytes, options->seed);
     if (status == TERN_OK) {

@@ -43,7 +43,7 @@ struct wire {
 };
 
 /* Bytes that fit the machine, for one peer; a multiple of 14336. */
-uint64_t wire_default_bytes(enum tern_machine machine, int num_ranks, int brief);
+uint64_t wire_default_bytes(enum tern_machine machine, int num_ranks);
 /* Window memory that wire_open takes on every rank. */
 uint64_t wire_heap_bytes(int num_ranks, uint64_t bytes);
 /* COLLECTIVE. */

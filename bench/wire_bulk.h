@@ -103,7 +103,7 @@ TERN_DEVICE int wire_await(const struct wire_args *p, const struct wire_lane *l,
 /* The last warp of all makes the counters ready for the next round. */
 TERN_DEVICE void wire_over(const struct wire_args *p, const struct wire_lane *l)
 {
-    /* Orders: every lane's last claim is before it says so, and what the last one writes is after all. */
+    /* Pairs with itself: every lane's last claim comes before it says so, and the last one's zeros behind. */
     if (atom_add_acqrel_gpu_u64(&p->turns->over, 1) + 1 == l->step) {
         p->turns->taken = p->turns->over = 0;
     }

@@ -231,7 +231,7 @@ TERN_DEVICE void send_tokens_bulk(const struct sender *s)
     uint32_t stage = 0, parity = 0;
     /* Lane i knows the token in stage i; there are no 32 of these. */
     uint32_t token = (uint32_t)lane() < ahead ? s->first + (uint32_t)lane() * s->step : UINT32_MAX;
-    struct taker taker = taker_of(&p->f, ahead * s->step, p->num_tokens);
+    struct taker taker = taker_of(&p->f, s->step, ahead, p->num_tokens);
     for (uint32_t t = s->first; t < p->num_tokens; t = shfl_u32(token, (int)stage)) {
         uint32_t next = take_next(&taker), into = stage == 0 ? ahead : stage - 1;
         if (next < p->num_tokens) {
@@ -343,6 +343,7 @@ TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
     int sends = (uint32_t)warp() < p->num_senders;
     if (bid() == 0) {
         op_announce(&p->f, epoch, MESSAGE_COLUMNS + 2 * num_columns);
+        sync_block(); /* its fences take the longer the more loads are on their way */
     }
     if (bulk && sends) {
         begin_bulk(&s);
