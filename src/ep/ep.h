@@ -61,6 +61,7 @@ struct tern_ep {
     int is_recorded, changes_streams;
     int lacks_ticket;                /* that operation tells its host nothing when it is done */
     uint64_t num_issued;             /* operations outside graphs: the latest one's ticket */
+    int num_leaving;                 /* blocks of that one which leave it */
     struct tern_stream *engine;      /* with copy_engine: of its copies */
     struct tern_event *engine_event; /* joins it with the caller's stream */
     uint64_t num_engine_runs;
@@ -86,11 +87,11 @@ enum tern_status terni_ep_reset_step(struct tern_ep *ep, int step);
 enum tern_status terni_ep_begin(struct tern_ep *ep, struct tern_stream *stream, struct tern_event *after);
 /* The ticket of an operation that is about to be launched on the stream; 0 in a capture. */
 uint64_t terni_ep_ticket(struct tern_ep *ep, struct tern_stream *stream);
-/* Its kernel, the one that leaves, has been launched. */
-void terni_ep_issued(struct tern_ep *ep, uint64_t ticket);
+/* Its kernel, the one that leaves, has been launched; the first num_leaving of its blocks leave a ticket. */
+void terni_ep_issued(struct tern_ep *ep, uint64_t ticket, int num_leaving);
 /* Likewise, of an operation that leaves no ticket. */
 void terni_ep_issued_without(struct tern_ep *ep, struct tern_stream *stream);
-/* Launches the kernel that leaves, and it is issued. */
+/* Launches the kernel that leaves, with all blocks, and it is issued. */
 enum tern_status terni_ep_launch(struct tern_ep *ep, const struct launch *launch, uint64_t ticket,
                                  struct tern_stream *stream);
 /* After all launches, whether or not all of them succeeded (`status`). copies: some come after the kernel.

@@ -479,6 +479,7 @@ static enum tern_status zero_everything(struct tern_ep *ep)
     ep->num_route_runs = 0;
     ep->num_engine_runs = 0;
     ep->num_issued = 0;
+    ep->num_leaving = 0;
     memset(ep->masks_told, 0, sizeof(ep->masks_told));
     for (uint32_t i = 0; i < ep->shape.ll_lanes; i++) {
         memset(&ep->lanes[i].issued, 0, sizeof(ep->lanes[i].issued)); /* graphs outlive a reset */

@@ -11,9 +11,20 @@
 #include "ep/ep_trace.h"
 #include "ep/trace_file.h"
 
-static uint64_t *latest_word(const struct tern_ep *ep)
+/* Block b's ticket. */
+static uint64_t *latest_word(const struct tern_ep *ep, int b)
 {
-    return (uint64_t *)(void *)(ep->host_memory + ep->layout.latest);
+    return (uint64_t *)(void *)(ep->host_memory + ep->layout.latest) + b;
+}
+
+/* All blocks of the latest operation have left. */
+static int has_left(const struct tern_ep *ep)
+{
+    int left = 1;
+    for (int b = 0; left && b < ep->num_leaving; b++) {
+        left = __atomic_load_n(latest_word(ep, b), __ATOMIC_ACQUIRE) == ep->num_issued; /* op_tell_host */
+    }
+    return left;
 }
 
 static enum tern_status record_last(struct tern_ep *ep, struct tern_stream *stream)
@@ -33,9 +44,7 @@ static enum tern_status record_last(struct tern_ep *ep, struct tern_stream *stre
 static enum tern_status join(struct tern_ep *ep, struct tern_stream *before, struct tern_stream *stream)
 {
     ep->changes_streams = 1;
-    /* Pairs with op_finish: the operation has left, and nothing follows it. */
-    if (!ep->is_recorded && !ep->lacks_ticket &&
-        __atomic_load_n(latest_word(ep), __ATOMIC_ACQUIRE) == ep->num_issued) {
+    if (!ep->is_recorded && !ep->lacks_ticket && has_left(ep)) { /* and nothing follows it */
         return TERN_OK;
     }
     if (!ep->is_recorded) {
@@ -77,10 +86,11 @@ uint64_t terni_ep_ticket(struct tern_ep *ep, struct tern_stream *stream)
     return ep->machine->ops->stream_capturing(ep->machine, stream) ? 0 : ep->num_issued + 1;
 }
 
-void terni_ep_issued(struct tern_ep *ep, uint64_t ticket)
+void terni_ep_issued(struct tern_ep *ep, uint64_t ticket, int num_leaving)
 {
     if (ticket) {
         ep->num_issued = ticket;
+        ep->num_leaving = num_leaving;
         ep->lacks_ticket = 0;
     }
 }
@@ -89,7 +99,7 @@ enum tern_status terni_ep_launch(struct tern_ep *ep, const struct launch *launch
                                  struct tern_stream *stream)
 {
     TERN_TRY(ep->machine->ops->launch(ep->machine, launch, stream));
-    terni_ep_issued(ep, ticket);
+    terni_ep_issued(ep, ticket, launch->num_blocks);
     return TERN_OK;
 }
 
@@ -141,8 +151,9 @@ enum tern_status terni_ep_wait(struct tern_ep *ep)
     const struct machine_ops *ops = ep->machine->ops;
     struct tern_stream *stream;
     enum tern_status status = ep->num_issued ? TERN_TIMEOUT : TERN_OK;
-    while (status == TERN_TIMEOUT) {
-        status = terni_ep_wait_ticket(ep, "an operation", latest_word(ep), ep->num_issued);
+    for (int b = 0; status == TERN_TIMEOUT || (status == TERN_OK && b < ep->num_leaving);
+         b += status == TERN_OK) {
+        status = terni_ep_wait_ticket(ep, "an operation", latest_word(ep, b), ep->num_issued);
     }
     if (status == TERN_OK && ep->lacks_ticket && !ep->is_recorded &&
         terni_child_stream(&ep->child, &stream)) {

@@ -112,7 +112,7 @@ static enum tern_status launch_route(struct tern_route *route, const struct tern
     l.shared_bytes = g.shared_bytes;
     enum tern_status status = ep->machine->ops->launch(ep->machine, &l, stream);
     if (status == TERN_OK) {
-        terni_ep_issued(ep, k.r.f.ticket);
+        terni_ep_issued(ep, k.r.f.ticket, 1);
         /* Ranks agree on this number only if a run that did not happen is not counted. */
         ep->num_route_runs = run.number;
         route->number = run.number;

@@ -293,7 +293,7 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     layout_route_host(s, &l.route_host);
     at = 0;
     l.record = take(&at, sizeof(struct ep_record));
-    l.latest = take(&at, sizeof(uint64_t));
+    l.latest = take(&at, EP_MAX_BLOCKS * sizeof(uint64_t));
     l.route_hosts = take(&at, s->max_routes * l.route_host.bytes);
     l.ll_bad_ids = take(&at, s->ll_lanes * sizeof(struct ep_record));
     l.ll_news = take(&at, s->ll_mask * s->num_ranks * sizeof(struct ep_record));

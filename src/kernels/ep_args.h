@@ -106,8 +106,10 @@ struct op_frame {
     uint64_t done_offset, abort_offset, message_offset, counts_offset, pieces_offset; /* in an EP heap */
     struct ep_state *state;
     struct ep_record *record;
-    uint64_t *latest; /* in host-visible memory: the ticket of the latest operation that has left */
-    uint64_t ticket;  /* of this one; 0: in a graph, nobody waits for it */
+    uint64_t
+        *latest;     /* [EP_MAX_BLOCKS] in host-visible memory: ticket of the latest operation that block b of
+                       * has left */
+    uint64_t ticket; /* of this one; 0: in a graph, nobody waits for it */
     uint64_t timeout_ns;
     int32_t operation;  /* enum tern_operation */
     int32_t first_rank; /* of the domain: ranks are numbered from it in a frame */

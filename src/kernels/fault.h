@@ -156,15 +156,22 @@ TERN_DEVICE int op_stopped(const struct op_frame *f, uint64_t epoch, int awaited
     return 0;
 }
 
+/* One thread of block b, which has done all that it does. */
+TERN_DEVICE void op_tell_host(const struct op_frame *f, int b)
+{
+    if (f->ticket) {
+        /* Pairs with wait_word in terni_ep_wait: whoever has seen those of all blocks that say it may zero or
+         * free what the operation used. */
+        st_release_sys_u64(f->latest + b, f->ticket);
+    }
+}
+
 /* The last that an operation does. One thread. */
 TERN_DEVICE void op_finish(const struct op_frame *f, uint64_t epoch)
 {
     f->state->epoch = epoch;
     f->state->taken = 0; /* all blocks have left; or, after a fault, a reset zeroes it when they have */
-    if (f->ticket) {
-        /* Pairs with wait_word in terni_ep_wait: whoever sees it may zero or free what the operation used. */
-        st_release_sys_u64(f->latest, f->ticket);
-    }
+    op_tell_host(f, 0);
 }
 
 /* One wait. Begins with zeros; op_patient is asked after every look that found nothing, op_waited told of

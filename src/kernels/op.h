@@ -281,22 +281,18 @@ TERN_DEVICE int op_await_all(const struct op_frame *f, uint64_t epoch, const str
     ok = !sync_block_or(!ok);
     for (int d = tid(); d < f->num_ranks; d += nthr()) {
         heap = d == tid() ? heap : f->ep_bases[d];
-        if (ok && d != f->rank) {
+        if (ok || d == f->rank) {
             /* Pairs with op_await_done at the peer: without it rows may be read before they are there, or
-             * buffers reused while they are still read. */
+             * buffers reused while they are still read. Of this rank, with op_await_own as well. */
             OP_STORE_DONE(op_done(f, heap, f->rank, bid()), epoch);
         }
     }
-    sync_block();
-    if (tid() == 0) {
-        if (bid() != 0) {
-            stamp_block(f, 0, epoch, begin); /* before the operation can end */
-        }
-        /* The own word last: with the barrier, whoever sees it comes after the stores to peers as well. */
-        OP_FENCE();
-        OP_STORE_DONE(op_done(f, f->own, f->rank, bid()), epoch);
-    }
+    sync_block(); /* whoever sees this block's ticket comes after its stores to peers */
     if (bid() != 0) {
+        if (tid() == 0) {
+            stamp_block(f, 0, epoch, begin);
+            op_tell_host(f, bid());
+        }
         return 0;
     }
     for (int s = warp(); ok && s < f->num_ranks; s += nwarps()) {

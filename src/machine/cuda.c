@@ -189,12 +189,15 @@ static enum tern_status check_launch(const struct machine *m, const struct launc
     return TERN_OK;
 }
 
-static enum tern_status launch_stub(struct machine *m, const char *name, const void *stub,
+/* early: the kernel may be made ready while the one before it in the stream ends, and waits for that itself
+ * (TERN_AWAIT_STREAM in ptx.h). */
+static enum tern_status launch_stub(struct machine *m, const char *name, const void *stub, int early,
                                     const struct launch *launch, struct tern_stream *s)
 {
     struct cuda_machine *c = terni_cuda_of(m);
     struct cuda_caller caller;
     void *args[1] = {(void *)launch->args}; /* CUDA reads them only */
+    cudaLaunchAttribute attribute;
     cudaLaunchConfig_t config;
     cudaError_t error;
 
@@ -205,6 +208,13 @@ static enum tern_status launch_stub(struct machine *m, const char *name, const v
     config.blockDim.y = config.blockDim.z = 1;
     config.dynamicSmemBytes = launch->shared_bytes;
     config.stream = (cudaStream_t)s;
+    if (early) {
+        memset(&attribute, 0, sizeof(attribute));
+        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute.val.programmaticStreamSerializationAllowed = 1;
+        config.attrs = &attribute;
+        config.numAttrs = 1;
+    }
     TERN_TRY(terni_cuda_enter(c, &caller));
     error = cudaLaunchKernelExC(&config, stub, args);
     terni_cuda_leave(&caller);
@@ -221,7 +231,7 @@ static enum tern_status cuda_launch(struct machine *m, const struct launch *laun
 
     TERN_TRY(check_launch(m, launch));
     kernel = terni_cuda_kernel(launch->kernel);
-    return launch_stub(m, kernel.name, kernel.stub, launch, s);
+    return launch_stub(m, kernel.name, kernel.stub, terni_cuda_of(m)->awaits_stream, launch, s);
 }
 
 /* More dynamic shared memory than this must be asked for, kernel by kernel. */
@@ -259,7 +269,7 @@ static enum tern_status cuda_launch_other(struct machine *m, const struct tern_k
     if (launch->shared_bytes > SHARED_UNASKED) {
         TERN_TRY(ask_for_shared(m, kernel, stub, launch->shared_bytes));
     }
-    return launch_stub(m, kernel->name, stub, launch, s);
+    return launch_stub(m, kernel->name, stub, 0, launch, s);
 }
 
 /* ---- Open ---- */
@@ -321,8 +331,9 @@ static const struct machine_ops ops = {
 };
 
 /* Asking for a kernel's attributes loads it. All may then take the device's whole dynamic shared memory. */
-static enum tern_status load_kernels(const struct machine *m)
+static enum tern_status load_kernels(struct machine *m)
 {
+    terni_cuda_of(m)->awaits_stream = 1;
     for (int i = 0; i < TERN_KERNEL_COUNT; i++) {
         struct cuda_kernel kernel = terni_cuda_kernel(i);
         struct cudaFuncAttributes attributes;
@@ -335,6 +346,9 @@ static enum tern_status load_kernels(const struct machine *m)
                                   "cudaFuncGetAttributes of kernel %s "
                                   "on device %d",
                                   kernel.name, m->info.device));
+        if (attributes.ptxVersion < 90) {
+            terni_cuda_of(m)->awaits_stream = 0;
+        }
         most = (int)m->info.max_shared_bytes - (int)attributes.sharedSizeBytes;
         TERN_TRY(TERN_CUDA_STATUS(
             cudaFuncSetAttribute(kernel.stub, cudaFuncAttributeMaxDynamicSharedMemorySize, most),

@@ -63,6 +63,7 @@ struct cuda_machine {
     struct machine base; /* first */
     struct cuda_driver driver;
     CUcontext context; /* the device's primary one; retained, never released: see cuda.c */
+    int awaits_stream; /* all kernels were built with TERN_AWAIT_STREAM for this device */
     /* For zeroing, probing and own_stream, no part of anybody's order or capture; of the process's machines
      * on this device (cuda_own.c). */
     cudaStream_t own;

@@ -24,12 +24,21 @@
 #define TERN_HAS_BULK 0
 #endif
 
+/* Until the kernels before this one in its stream are over and what they wrote is visible, if it has been made
+ * ready before (launch_stub in cuda.c); else it goes on at once. */
+#if TERN_HAS_BULK
+#define TERN_AWAIT_STREAM() asm volatile("griddepcontrol.wait;" : : : "memory")
+#else
+#define TERN_AWAIT_STREAM() ((void)0)
+#endif
+
 /* The kernel's argument is one structure by value, read in place. */
 #define TERN_KERNEL(name, type, p)                                                                           \
     static __device__ __forceinline__ void name##_body(const type *p);                                       \
     extern "C" __global__ void __launch_bounds__(TERN_THREADS_##name, 1)                                     \
         tern_cuda_##name(const __grid_constant__ type args)                                                  \
     {                                                                                                        \
+        TERN_AWAIT_STREAM();                                                                                 \
         name##_body(&args);                                                                                  \
     }                                                                                                        \
     static __device__ __forceinline__ void name##_body(const type *p)
@@ -42,13 +51,11 @@
     {                                                                                                        \
     __global__ void __launch_bounds__(TERN_THREADS_##name, 1) function(const __grid_constant__ type args)    \
     {                                                                                                        \
+        TERN_AWAIT_STREAM();                                                                                 \
         name##_body(&args);                                                                                  \
     }                                                                                                        \
     }                                                                                                        \
-    extern "C" const void *tern_cuda_at_##name(void)                                                         \
-    {                                                                                                        \
-        return (const void *)space::function;                                                                \
-    }                                                                                                        \
+    extern "C" const void *tern_cuda_at_##name(void) { return (const void *)space::function; }               \
     static __device__ __forceinline__ void name##_body(const type *p)
 
 TERN_DEVICE int tid(void) { return (int)threadIdx.x; }
