@@ -22,7 +22,8 @@ static int has_left(const struct tern_ep *ep)
 {
     int left = 1;
     for (int b = 0; left && b < ep->num_leaving; b++) {
-        left = __atomic_load_n(latest_word(ep, b), __ATOMIC_ACQUIRE) == ep->num_issued; /* op_tell_host */
+        /* Pairs with op_tell_host. */
+        left = __atomic_load_n(latest_word(ep, b), __ATOMIC_ACQUIRE) == ep->num_issued;
     }
     return left;
 }

@@ -24,8 +24,8 @@
 #define TERN_HAS_BULK 0
 #endif
 
-/* Until the kernels before this one in its stream are over and what they wrote is visible, if it has been made
- * ready before (launch_stub in cuda.c); else it goes on at once. */
+/* Until the kernels before this one in its stream are over and what they wrote is visible, if it has been
+ * made ready before (launch_stub in cuda.c); else it goes on at once. */
 #if TERN_HAS_BULK
 #define TERN_AWAIT_STREAM() asm volatile("griddepcontrol.wait;" : : : "memory")
 #else
