@@ -18,8 +18,8 @@
  * and "event" mean the machine's own: on cuda a struct tern_stream * IS a cudaStream_t and a struct
  * tern_event * IS a cudaEvent_t, cast either way; NULL is the machine's default stream, which Tern uses only
  * when the caller passes it. Ranks of one process that share a GPU share its default stream, so there every
- * rank needs streams of its own. From compute capability 9.0 on, a kernel of Tern's may be made ready while the
- * kernel before it in the stream ends, and waits for that one; if that is your own and was launched with
+ * rank needs streams of its own. From compute capability 9.0 on, a kernel of Tern's may be made ready while
+ * the kernel before it in the stream ends, and waits for that one; if that is your own and was launched with
  * programmatic stream serialization, it has to wait in its turn for those before it
  * (cudaGridDependencySynchronize) before it ends.
  *
