@@ -76,7 +76,9 @@ for _name in ("before_ep_cast_sms8", "near_ep_cast_sms8", "ep_cast_sms8"):
     NOT_CLAIMED["2026-11-25-2xH100-2/" + _name, "route"] = "the model's route does not know how many processors count"
     NOT_CLAIMED["2026-11-25-2xH100-2/" + _name, "combine"] = "faster since sm_add, which is of the kernels before"
 # Two H100, before and after dispatch's warps took tokens: parameters are of H200s.
-for _files in ("2026-11-25-2xH100-3/before_ep_", "2026-11-25-2xH100-3/ep_"):
+# The same, before and after operations ended faster.
+for _files in ("2026-11-25-2xH100-3/before_ep_", "2026-11-25-2xH100-3/ep_",
+               "2026-11-25-2xH100-4/before_ep_", "2026-11-25-2xH100-4/ep_"):
     _names = [_files + _name for _name in ("sms8", "fp8_sms8", "cast_sms8")]
     for _name in _names:
         NOT_CLAIMED[_name, "route"] = "the model's route does not know how many processors count"
@@ -87,6 +89,7 @@ for _files in ("2026-11-25-2xH100-3/before_ep_", "2026-11-25-2xH100-3/ep_"):
     NOT_CLAIMED[_files + "expert", "route"] = "two H100"
     for _op in ("route", "dispatch", "combine"):
         NOT_CLAIMED[_files + "tokens", _op] = "two H100, few tokens"
+NOT_CLAIMED["2026-11-25-2xH100-4/ep_32768", "dispatch"] = "375 GB/s; the model's wire is of rows in shares"
 NOT_CLAIMED["2026-11-25-2xH100-3/before_ep_tensor", "dispatch"] = "processors that are not alike, with a share each"
 
 
