@@ -80,6 +80,12 @@ static int open_networks(const char *by, struct tern_comm **comms, struct tern_n
 {
     struct tern_net_config config = TERN_NET_CONFIG_INIT;
     struct tern_id id;
+    if (strcmp(by, "") != 0 && strcmp(by, "softnic") != 0 && strcmp(by, "proxy") != 0) {
+        fprintf(stderr,
+                "06_put_signal: %s is no transport; softnic and proxy are, and without one it is chosen\n",
+                by);
+        exit(2);
+    }
     config.transport = strcmp(by, "softnic") == 0 ? TERN_TRANSPORT_SOFTNIC
                        : strcmp(by, "proxy") == 0 ? TERN_TRANSPORT_PROXY
                                                   : TERN_TRANSPORT_AUTO;

@@ -209,6 +209,24 @@ static int judgement(struct test *t)
     return 0;
 }
 
+/* One thread has both ranks. The first one's communicator has failed, and a call for both ends with its
+ * status and its sentence, though the second would be refused for another reason. */
+static int first_sentence(struct test *t)
+{
+    struct tern_comm_config config = config_of(200);
+    struct tern_ep_config nothing = TERN_EP_CONFIG_INIT;
+    struct tern_comm *comms[2];
+    struct tern_ep *eps[2] = {NULL, NULL};
+    (void)t;
+    OK(tern_comm_open_all(2, &config, comms));
+    REFUSES(tern_comm_barrier(comms[0]), TERN_TIMEOUT, "rank 1 did not arrive");
+    REFUSES(tern_ep_open_all(2, comms, &nothing, eps), TERN_TIMEOUT, "the communicator failed earlier");
+    CHECK(eps[0] == NULL && eps[1] == NULL, "an object was made");
+    tern_comm_close(comms[0]);
+    tern_comm_close(comms[1]);
+    return 0;
+}
+
 /* ---- Strangers ---- */
 
 static int call_port(const struct address *a)
@@ -396,6 +414,7 @@ int main(int argc, char **argv)
     test_run(&t, "killed_root", killed_root);
     test_run(&t, "few_descriptors", few_descriptors);
     test_run(&t, "judgement", judgement);
+    test_run(&t, "first_sentence", first_sentence);
     test_run(&t, "late_at_open", late_at_open);
     test_run(&t, "late_at_barrier", late_at_barrier);
     test_run(&t, "late_root_at_barrier", late_root_at_barrier);

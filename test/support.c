@@ -95,6 +95,10 @@ int test_end(struct test *t)
     if (t->list) {
         return 0;
     }
+    if (t->only > t->number) {
+        fprintf(stderr, "--case %d: there are %d\n", t->only, t->number);
+        return 2;
+    }
     printf("1..%d\n", t->number);
     printf("%d passed, %d failed", t->passed, t->failed);
     if (t->skipped) {

@@ -100,7 +100,7 @@ static void print_environment(void)
         const char *name = terni_env_name(variable);
         const char *set = getenv(name);
         printf("%s=%s\n    %s\n    default: %s%s\n", name, terni_env(variable), terni_env_help(variable),
-               terni_env_default(variable)[0] != '\0' ? terni_env_default(variable) : "none",
+               terni_env_default(variable)[0] != '\0' ? terni_env_default(variable) : "empty",
                set != NULL && set[0] != '\0' ? "; set in the environment" : "");
     }
 }

@@ -406,7 +406,7 @@ enum tern_transfer {
 struct tern_ep_config {
     size_t size;
     uint32_t num_experts; /* of all ranks, to 16384; a multiple of their number. Rank r owns the r-th share */
-    uint32_t max_topk;    /* ids a token, 1 to TERN_MAX_TOPK */
+    uint32_t max_topk;    /* ids a token, 1 to TERN_MAX_TOPK; with ll_tokens, to 32 */
     uint32_t max_tokens;  /* tokens a rank gives to one route, to 2^24; num_ranks * max_tokens * max_topk is
                              below 2^31. With ll_tokens, this and the next two may be 0: the object then has
                              low-latency operations alone, no routes and no staging */

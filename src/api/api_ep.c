@@ -72,7 +72,7 @@ enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **comms,
         /* Every rank takes the step, also when one has failed: its peers' exchanges must stay in step. */
         for (int r = 0; r < num_ranks; r++) {
             enum tern_status one = terni_ep_open_step(comms[r], config, step, &made[r]);
-            status = status == TERN_OK ? one : status;
+            status = terni_first(status, one);
         }
     }
     for (int r = 0; r < num_ranks; r++) {
@@ -117,7 +117,7 @@ enum tern_status tern_ep_reset_all(int num_ranks, struct tern_ep **eps)
     for (int step = 0; status == TERN_OK && step < EP_RESET_STEPS; step++) {
         for (int r = 0; r < num_ranks; r++) {
             enum tern_status one = terni_ep_reset_step(eps[r], step);
-            status = status == TERN_OK ? one : status;
+            status = terni_first(status, one);
         }
     }
     return status;

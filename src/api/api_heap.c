@@ -15,7 +15,7 @@ enum tern_status tern_heap_grow_all(int num_ranks, struct tern_comm **comms, uin
         /* Every rank takes the step, also when one has failed: its peers' exchanges must stay in step. */
         for (int r = 0; r < num_ranks; r++) {
             enum tern_status one = terni_heap_grow_step(comms[r], bytes, step);
-            status = status == TERN_OK ? one : status;
+            status = terni_first(status, one);
         }
     }
     for (int r = 0; r < num_ranks; r++) {
@@ -45,7 +45,7 @@ enum tern_status tern_window_adopt_all(int num_ranks, struct tern_comm **comms, 
     for (int step = 0; status == TERN_OK && step < WINDOW_ADOPT_STEPS; step++) {
         for (int r = 0; r < num_ranks; r++) {
             enum tern_status one = terni_window_adopt_step(comms[r], memories[r], bytes, step, &windows[r]);
-            status = status == TERN_OK ? one : status;
+            status = terni_first(status, one);
         }
     }
     for (int r = 0; r < num_ranks; r++) {

@@ -27,7 +27,7 @@ enum tern_status tern_net_open_all(int num_ranks, struct tern_comm **comms,
         /* Every rank takes the step, also when one has failed: its peers' exchanges must stay in step. */
         for (int r = 0; r < num_ranks; r++) {
             enum tern_status one = terni_network_open_step(comms[r], config, 0, step, &made[r]);
-            status = status == TERN_OK ? one : status;
+            status = terni_first(status, one);
         }
     }
     for (int r = 0; r < num_ranks; r++) {
@@ -85,7 +85,7 @@ enum tern_status tern_net_team_open_all(int num, struct tern_network **networks,
             joining[i].network = networks[i];
             joining[i].team = teams[i];
             enum tern_status one = teams[i] != NULL ? terni_net_team_step(&joining[i], step) : TERN_OK;
-            status = status == TERN_OK ? one : status;
+            status = terni_first(status, one);
         }
     }
     for (int i = 0; i < num; i++) {

@@ -24,7 +24,7 @@ static enum tern_status open_all(int num_ranks, struct tern_comm **comms, struct
                 one = terni_team_open_step(parent != NULL ? terni_team_comm(parent) : comms[r], parent, spec,
                                            step, &made[r]);
             }
-            status = status == TERN_OK ? one : status;
+            status = terni_first(status, one);
         }
     }
     for (int r = 0; r < num_ranks; r++) {

@@ -17,6 +17,10 @@ enum tern_status terni_fail(const char *file, int line, enum tern_status status,
     TERN_PRINTF(4, 5);
 #define TERN_FAIL(status, ...) terni_fail(__FILE__, __LINE__, (status), __VA_ARGS__)
 
+/* For a call that goes on with the other ranks after one has failed: the first failure, and its sentence
+ * again, which theirs may have replaced. Of one such loop at a time in a thread. */
+enum tern_status terni_first(enum tern_status so_far, enum tern_status one);
+
 /* Returns from the calling function; only where nothing needs undoing. */
 #define TERN_TRY(call)                                                                                       \
     do {                                                                                                     \

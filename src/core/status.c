@@ -14,7 +14,7 @@
 
 enum { sentence_bytes = 1024 };
 
-static _Thread_local char sentence[sentence_bytes];
+static _Thread_local char sentence[sentence_bytes], first_sentence[sentence_bytes];
 
 const char *tern_status_string(enum tern_status status)
 {
@@ -61,4 +61,14 @@ enum tern_status terni_fail(const char *file, int line, enum tern_status status,
     memcpy(sentence, text, sizeof sentence);
     terni_log(TERN_LOG_INFO, file, line, "%s: %s", tern_status_string(status), text);
     return status;
+}
+
+enum tern_status terni_first(enum tern_status so_far, enum tern_status one)
+{
+    if (so_far != TERN_OK) {
+        memcpy(sentence, first_sentence, sizeof sentence);
+        return so_far;
+    }
+    memcpy(first_sentence, sentence, sizeof sentence);
+    return one;
 }

@@ -142,7 +142,7 @@ int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
     switch (f->awaited) {
     case TERN_AWAIT_READY:
     case TERN_AWAIT_DONE:
-        append(text, bytes, &n, "rank %d %s within %.1f ms (signal %llu, awaited %llu, block %d, warp %d)",
+        append(text, bytes, &n, "rank %d %s within %.1f ms (signal %llu, expected %llu, block %d, warp %d)",
                f->peer, f->awaited == TERN_AWAIT_READY ? "did not arrive" : "did not finish",
                (double)f->elapsed_ns / 1e6, (unsigned long long)f->seen, (unsigned long long)f->expected,
                f->block, f->warp);
@@ -150,8 +150,9 @@ int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
         break;
     case TERN_AWAIT_ROWS:
         append(text, bytes, &n,
-               "rows by copy engine of rank %d did not come within %.1f ms (run %llu, awaited %llu)", f->peer,
-               (double)f->elapsed_ns / 1e6, (unsigned long long)f->seen, (unsigned long long)f->expected);
+               "rows by copy engine of rank %d did not come within %.1f ms (run %llu, expected %llu)",
+               f->peer, (double)f->elapsed_ns / 1e6, (unsigned long long)f->seen,
+               (unsigned long long)f->expected);
         break;
     case TERN_AWAIT_COUNTS:
     case TERN_AWAIT_BLOCK:
@@ -162,7 +163,7 @@ int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
                    far_thing(f->awaited), f->peer);
             break;
         }
-        append(text, bytes, &n, "no %s from rank %d within %.1f ms (%llu, awaited %llu, block %d, warp %d)",
+        append(text, bytes, &n, "no %s from rank %d within %.1f ms (%llu, expected %llu, block %d, warp %d)",
                far_thing(f->awaited), f->peer, (double)f->elapsed_ns / 1e6, (unsigned long long)f->seen,
                (unsigned long long)f->expected, f->block, f->warp);
         append_late(f, text, bytes, &n);
