@@ -278,10 +278,11 @@ static int refuse_outsiders(struct scene *s)
     struct tern_combine_args c = combine_args(&s->combines[0], 0, 1);
 
     propose_dispatch(s, &d);
-    d.out[0].data = s->world.members[0].arenas[ARENA_DEVICE].device;
+    d.out[0].data = c.out.data;
     REFUSES(tern_dispatch(d.route, &d.a, d.lane), TERN_NO_SPACE,
             "raise staging_bytes or use tern_alloc(TERN_MEMORY_WINDOW)");
-    c.in.data = s->world.members[0].arenas[ARENA_DEVICE].device;
+    c.in.data = d.in[0].data;
+    c.in_rows = MAX_TOKENS;
     REFUSES(tern_combine(d.route, &c, d.lane), TERN_NO_SPACE, "window");
     return 0;
 }

@@ -43,6 +43,10 @@ static int refuse_dispatch(struct ll_stage *x)
     REFUSED(out_counts, NULL, "out_counts is NULL");
     REFUSED(out_scales, NULL, "out_scales is");
     REFUSED(out, (char *)a.out + 4, "out is at");
+    REFUSED(in, a.out, "overlaps in, ");
+    REFUSED(out_counts, (int32_t *)(uintptr_t)a.topk_idx, "overlaps topk_idx, ");
+    REFUSED(out_source, (int32_t *)(uintptr_t)a.topk_weights, "out_source, ");
+    REFUSED(wait_ns, (uint64_t *)(uintptr_t)a.in, "wait_ns, ");
 #undef REFUSED
     return 0;
 }
@@ -92,6 +96,9 @@ static int refuse_combine(struct ll_stage *x)
     REFUSED(0, out, NULL, "out is NULL");
     REFUSED(0, out_stride, 136, "out is at");
     REFUSED(0, topk_weights, NULL, "topk_weights is NULL");
+    REFUSED(0, in, a.out, "overlaps in, ");
+    REFUSED(0, out, (void *)(uintptr_t)a.in, "overlaps in, ");
+    REFUSED(0, topk_weights, (const float *)a.out, "overlaps topk_weights, ");
     REFUSED(1, topk_weights, (const float *)a.out, "had weights at dispatch");
 #undef REFUSED
     return 0;

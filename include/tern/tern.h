@@ -324,7 +324,8 @@ TERN_API enum tern_status tern_heap_grow_all(int num_ranks, struct tern_comm **c
  *            one cuMemCreate that asked for CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR. Peers map the whole
  *            allocation
  *
- * Operations of EP objects treat it as memory in no window: they go through staging. */
+ * Operations of EP objects treat it as memory in no window: tensors there go through staging, but for rows of
+ * a rank to itself in rank layout and one domain (tern_dispatch_args). */
 TERN_API enum tern_status tern_window_adopt(struct tern_comm *comm, void *memory, uint64_t bytes);
 /* The same for all ranks of tern_comm_open_all, by one thread: memories[r] is rank r's. */
 TERN_API enum tern_status tern_window_adopt_all(int num_ranks, struct tern_comm **comms,
@@ -660,10 +661,13 @@ enum tern_cast {
 };
 
 /* Outputs in a window of tern_alloc are written in place by the peers; others go through staging and one more
- * copy, but for rows from this rank to itself in rank layout and one domain. No output may overlap an input:
- * both are in use at once. TERN_NO_SPACE on this rank alone if out_rows rows are more than staging_bytes,
- * whose default suffices for rank layout only. Rows at or past out_rows are never written; they are counted
- * in tern_route_view.overflow. */
+ * copy, but for rows from this rank to itself in rank layout and one domain. TERN_NO_SPACE on this rank alone
+ * if out_rows rows are more than staging_bytes, whose default suffices for rank layout only. Rows at or past
+ * out_rows are never written; they are counted in tern_route_view.overflow.
+ *
+ * No output may overlap an input, in windows or not, for both are in use at once: TERN_INVALID_ARGUMENT if
+ * the bytes from the first to the last one of an output (of all out_rows rows) and of an input meet. Rows of
+ * both may lie between each other if they are equally far apart (row_stride), like columns of one matrix. */
 struct tern_dispatch_args {
     size_t size;
     const struct tern_rows *in;  /* [num_in] with num_tokens rows each; device memory */
@@ -728,7 +732,8 @@ struct tern_combine_args {
  * domains the rows of each domain are summed and rounded first, then these sums, lowest domain first. No
  * weighting: the caller weights expert outputs. out_weights sums in_weights over the ranks in the same order
  * (rank layout), or takes each choice's (expert layout). A token with no row gets the biases, or zeros. `in`
- * and in_weights in no window go through staging, as in dispatch. No output may overlap an input.
+ * and in_weights in no window go through staging, as in dispatch. No output may overlap an input, which a
+ * bias is, too, and `in` with all of in_rows: TERN_INVALID_ARGUMENT, as in dispatch.
  *
  * With copy_engine, in rank layout only, the copy engine brings every rank's rows to the tokens' ranks, into
  * staging, and the kernel only adds; the bits are the same. It needs an object opened with copy_engine, dense

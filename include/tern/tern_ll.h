@@ -13,7 +13,8 @@ extern "C" {
 /* Dispatch and combine for batches of few tokens: one kernel each, no route before it and no host between.
  * Tokens arrive packed by expert, or one row a token and rank, in slabs of a fixed shape, so that all of it
  * can be captured in a graph and replayed with other ids. Inputs and outputs may be any device memory: no
- * window, no staging.
+ * window, no staging. No output of a call may overlap an input that the same call reads, whole slabs counted:
+ * TERN_INVALID_ARGUMENT.
  *
  * A lane holds one batch from its dispatch to its last combine, and the buffers it takes. Lanes are numbered
  * from 0 to ll_lanes - 1, and batches in different lanes know nothing of each other. In one lane comes a

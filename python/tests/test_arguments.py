@@ -105,6 +105,14 @@ class Arguments(RankTest):
         self.refused(
             r"out is bfloat16 \[4, 32\]", route.combine, rows.x, out=torch.ones(4, 32).bfloat16()
         )
+        out = self.x.clone()
+        self.refused(
+            r"out, 512 bytes at 0x[0-9a-f]+, overlaps bias\[0\], 512 bytes at ",
+            route.combine,
+            rows.x,
+            bias=out,
+            out=out,
+        )
         self.assertTrue(torch.equal(route.combine(rows).x, self.x))
 
     def test_low_latency(self):

@@ -5,6 +5,7 @@
 
 #include "ep/ep.h"
 #include "ep/ep_engine.h"
+#include "ep/ep_extent.h"
 #include "ep/ep_inter.h"
 #include "ep/tuning.h"
 #include "kernels/kernels.h"
@@ -34,6 +35,23 @@ static enum tern_status check_rows(const char *what, const struct tern_rows *r, 
                          (unsigned long long)rows);
     }
     return TERN_OK;
+}
+
+/* No output has a byte of an input. */
+static enum tern_status check_apart(const struct tern_route *route, const struct tern_combine_args *a)
+{
+    uint64_t tokens = route->num_tokens;
+    uint32_t all = route->topk * 4, row = a->in.row_bytes;
+    uint32_t weights = route->layout == TERN_LAYOUT_RANK ? all : 4;
+    struct extents x;
+    extents_begin(&x);
+    x.in = extent_rows(x.in, "in", -1, a->in.data, a->in_rows, row, stride_of(&a->in));
+    x.in = extent_bytes(x.in, "in_weights", a->in_weights, a->in_rows * weights);
+    x.in = extent_rows(x.in, "bias", 0, a->bias[0], tokens, row, row);
+    x.in = extent_rows(x.in, "bias", 1, a->bias[1], tokens, row, row);
+    x.out = extent_rows(x.out, "out", -1, a->out.data, tokens, row, stride_of(&a->out));
+    x.out = extent_bytes(x.out, "out_weights", a->out_weights, tokens * all);
+    return terni_extents_check(&x);
 }
 
 static enum tern_status check_args(const struct tern_route *route, const struct tern_combine_args *a)
@@ -69,7 +87,7 @@ static enum tern_status check_args(const struct tern_route *route, const struct 
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "in_weights %p and out_weights %p must be 4-byte aligned",
                          (const void *)a->in_weights, (const void *)a->out_weights);
     }
-    return TERN_OK;
+    return check_apart(route, a);
 }
 
 static enum tern_status place_inputs(const struct tern_route *route, const struct tern_combine_args *a,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ep/ep.h"
+#include "ep/ep_extent.h"
 #include "ep/ep_inter.h"
 #include "ep/tuning.h"
 #include "kernels/kernels.h"
@@ -127,6 +128,45 @@ static uint32_t output_bytes(const struct tern_dispatch_args *a, uint32_t i)
     return a->in[i - 1].row_bytes;
 }
 
+/* An input, whose elements may lie apart. */
+static struct extent *input_extent(struct extent *e, int i, const struct tern_rows *r, uint32_t num_tokens)
+{
+    struct extent *next = extent_rows(e, "in", i, r->data, num_tokens, r->row_bytes, row_stride_of(r));
+    uint32_t elem = elem_bytes_of(r);
+    int64_t apart = elem_stride_of(r);
+    if (next != e && apart != elem) {
+        uint64_t way = (r->row_bytes / elem - 1) * (uint64_t)apart;
+        e->stride = 0;
+        e->first += apart < 0 ? way : 0;
+        e->end += (apart < 0 ? 0 : way) + elem;
+        e->end -= r->row_bytes;
+    }
+    return next;
+}
+
+/* No output has a byte of an input. */
+static enum tern_status check_apart(const struct tern_route *route, const struct tern_dispatch_args *a,
+                                    uint32_t num_out)
+{
+    uint64_t rows = a->out_rows;
+    uint32_t ids = route->topk * route->idx_bytes, all = route->topk * 4;
+    uint32_t weights = route->layout == TERN_LAYOUT_RANK ? all : 4;
+    struct extents x;
+    extents_begin(&x);
+    for (uint32_t i = 0; i < a->num_in; i++) {
+        x.in = input_extent(x.in, (int)i, &a->in[i], route->num_tokens);
+    }
+    x.in = extent_bytes(x.in, "topk_weights", a->topk_weights, (uint64_t)route->num_tokens * all);
+    for (uint32_t i = 0; i < num_out; i++) {
+        const struct tern_rows *r = &a->out[i];
+        x.out = extent_rows(x.out, "out", (int)i, r->data, rows, r->row_bytes, row_stride_of(r));
+    }
+    x.out = extent_bytes(x.out, "out_topk_idx", a->out_topk_idx, rows * ids);
+    x.out = extent_bytes(x.out, "out_topk_weights", a->out_topk_weights, rows * weights);
+    x.out = extent_bytes(x.out, "out_source", a->out_source, rows * 8);
+    return terni_extents_check(&x);
+}
+
 static enum tern_status check_args(const struct tern_route *route, const struct tern_dispatch_args *a,
                                    uint32_t num_out)
 {
@@ -156,7 +196,8 @@ static enum tern_status check_args(const struct tern_route *route, const struct 
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "a row has %llu bytes of payloads; max_row_bytes is %u",
                          (unsigned long long)total, route->ep->shape.max_row_bytes);
     }
-    return check_extras(route, a);
+    TERN_TRY(check_extras(route, a));
+    return check_apart(route, a, num_out);
 }
 
 /* Inputs into a stage one after the other; a row to be cast as what the cast makes of it, its scales after

@@ -3,6 +3,7 @@
  * Low-latency combine on the host: its shape is that of the lane's latest dispatch. */
 #include <string.h>
 
+#include "ep/ep_extent.h"
 #include "ep/ep_ll.h"
 #include "ep/tuning.h"
 #include "kernels/kernels.h"
@@ -57,6 +58,23 @@ static enum tern_status check_output(const struct tern_ll_combine_args *a, const
     }
     TERN_TRY(terni_check_aligned("topk_weights", a->topk_weights, 4));
     return terni_check_aligned("wait_ns", a->wait_ns, 8);
+}
+
+/* No output has a byte of an input of the same call. */
+static enum tern_status check_apart(const struct tern_ll_combine_args *a, const struct ll_dispatch_args *d,
+                                    const struct ll_combine_args *k)
+{
+    uint64_t ranks = (uint64_t)d->f.num_ranks, tokens = d->num_tokens;
+    uint64_t rows = (d->by_rank ? 1 : d->experts_a_rank) * ranks * d->max_tokens;
+    struct extents x;
+    extents_begin(&x);
+    if (a->phase == TERN_LL_BOTH) {
+        x.in = extent_bytes(x.in, "in", a->in, rows * k->row_bytes);
+    }
+    x.in = extent_bytes(x.in, "topk_weights", a->topk_weights, tokens * d->topk * 4);
+    x.out = extent_rows(x.out, "out", -1, a->out, tokens, k->row_bytes, k->out_stride);
+    x.out = extent_bytes(x.out, "wait_ns", a->wait_ns, ranks * 8);
+    return terni_extents_check(&x);
 }
 
 /* That come home, at most. */
@@ -170,6 +188,7 @@ enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combi
         k.lane.wait_ns = a->wait_ns;
         k.out = (char *)a->out;
         k.out_stride = a->out_stride ? a->out_stride : (int64_t)k.row_bytes;
+        TERN_TRY(check_apart(a, &calls->dispatch, &k));
     }
     k.phases = terni_ll_phases(a->phase);
     k.lane.watch = fill_room(ep, &k);

@@ -3,6 +3,7 @@
  * Low-latency dispatch on the host: checks of what the phase needs, one launch. */
 #include <string.h>
 
+#include "ep/ep_extent.h"
 #include "ep/ep_ll.h"
 #include "kernels/kernels.h"
 
@@ -97,6 +98,29 @@ static enum tern_status check_outputs(const struct tern_ll_dispatch_args *a, con
     return terni_check_aligned("out_ranges", a->out_ranges, 8);
 }
 
+/* Of a call with both phases no output has a byte of an input. */
+static enum tern_status check_apart(const struct tern_ll_dispatch_args *a, const struct ll_dispatch_args *k)
+{
+    uint64_t ranks = (uint64_t)k->f.num_ranks, tokens = a->num_tokens;
+    uint64_t slabs = k->by_rank ? 1 : k->experts_a_rank, lists = k->by_rank ? ranks : slabs;
+    uint64_t rows = slabs * ranks * k->max_tokens;
+    struct extents x;
+    extents_begin(&x);
+    x.in = extent_rows(x.in, "in", -1, a->in, tokens, 2 * a->hidden, k->in_stride);
+    x.in = extent_bytes(x.in, "topk_idx", a->topk_idx, tokens * k->topk * k->idx_bytes);
+    x.in = extent_bytes(x.in, "topk_weights", a->topk_weights, tokens * k->topk * 4);
+    x.out = extent_bytes(x.out, "out", a->out, rows * k->payload_bytes);
+    x.out = extent_bytes(x.out, "out_scales", a->out_scales, rows * k->scale_bytes);
+    x.out = extent_bytes(x.out, "out_counts", a->out_counts, lists * 4);
+    x.out = extent_bytes(x.out, "out_ranges", a->out_ranges, lists * ranks * 8);
+    x.out = extent_bytes(x.out, "out_source", a->out_source, rows * 4);
+    x.out = extent_bytes(x.out, "out_topk_idx", a->out_topk_idx, rows * k->topk * 4);
+    x.out = extent_bytes(x.out, "out_topk_weights", a->out_topk_weights, rows * k->topk * 4);
+    x.out = extent_bytes(x.out, "sum_counts", a->sum_counts, k->experts_a_rank * 8ull);
+    x.out = extent_bytes(x.out, "wait_ns", a->wait_ns, ranks * 8);
+    return terni_extents_check(&x);
+}
+
 static void fill_inputs(struct tern_ep *ep, const struct tern_ll_dispatch_args *a, struct ll_dispatch_args *k)
 {
     memset(k, 0, sizeof(*k));
@@ -189,6 +213,9 @@ enum tern_status terni_ll_dispatch(struct tern_ep *ep, const struct tern_ll_disp
     if (a->phase != TERN_LL_SEND) {
         TERN_TRY(check_outputs(a, &k));
         fill_outputs(a, &k);
+    }
+    if (a->phase == TERN_LL_BOTH) {
+        TERN_TRY(check_apart(a, &k));
     }
     k.phases = terni_ll_phases(a->phase);
     k.ids_offset = terni_ll_shared_bytes(&ep->shape, k.row_bytes);
