@@ -8,38 +8,6 @@
 
 /* ---- Two objects on one communicator, each on a stream of its own ---- */
 
-static int side_by_side(struct scene *s, int rounds)
-{
-    int r, round;
-
-    PASS(scene_open(s));
-    PASS(world_ep_open(&s->world, &s->config, s->more_eps));
-    PASS(world_upload(&s->world));
-    PASS(batch_open(&s->batches[0], s->eps, 1));
-    PASS(batch_open(&s->batches[1], s->more_eps, 2));
-    for (round = 0; round < rounds; round++) {
-        scene_refill(s, 0);
-        scene_refill(s, 1);
-        PASS(world_upload(&s->world));
-        for (r = 0; r < s->world.num_ranks; r++) {
-            /* Ranks may issue work of different objects in different orders. */
-            int first = (r + round) % 2;
-            PASS(dispatch_issue_rank(&s->dispatches[first], r, 1 + first));
-            PASS(dispatch_issue_rank(&s->dispatches[!first], r, 1 + !first));
-            PASS(combine_issue_rank(&s->combines[!first], r, 1 + !first));
-            PASS(combine_issue_rank(&s->combines[first], r, 1 + first));
-        }
-        dispatch_expect(&s->dispatches[0]);
-        dispatch_expect(&s->dispatches[1]);
-        combine_expect(&s->combines[0]);
-        combine_expect(&s->combines[1]);
-        PASS(world_ep_synchronize(&s->world, s->eps));
-        PASS(world_ep_synchronize(&s->world, s->more_eps));
-        PASS(world_verify(&s->world, "two objects side by side"));
-    }
-    return 0;
-}
-
 static int objects(struct test *t)
 {
     struct scene s;
@@ -50,7 +18,7 @@ static int objects(struct test *t)
     scene_init(&s, 3, 300);
     scene_add(&s, &by_rank, 0);
     scene_add(&s, &by_expert, 0);
-    result = side_by_side(&s, test_scaled(t, 6));
+    result = scene_side_by_side(&s, test_scaled(t, 6));
     scene_fini(&s);
     return result;
 }
@@ -87,8 +55,8 @@ static int hand_over(struct scene *s, int rounds)
         dispatch_expect(d);
         for (r = 0; r < w->num_ranks; r++) {
             struct member *m = &w->members[r];
-            struct arena *a = &m->arenas[ARENA_WINDOW];
             struct place out = d->ranks[r].out[0].place;
+            struct arena *a = &m->arenas[out.arena];
             OK(tern_event_wait(m->comm, s->events[2 * r + 1], m->lanes[3]));
             OK(tern_copy(m->comm, a->staging + out.offset, a->device + out.offset, out.bytes, m->lanes[3]));
         }
@@ -96,7 +64,7 @@ static int hand_over(struct scene *s, int rounds)
             struct member *m = &w->members[r];
             struct place out = d->ranks[r].out[0].place;
             OK(tern_stream_synchronize(m->comm, m->lanes[3]));
-            CHECK(!memcmp(m->arenas[ARENA_WINDOW].staging + out.offset, world_image(w, out), out.bytes),
+            CHECK(!memcmp(m->arenas[out.arena].staging + out.offset, world_image(w, out), out.bytes),
                   "round %d, rank %d: the copy behind the event came too early", round, r);
         }
     }
@@ -105,14 +73,19 @@ static int hand_over(struct scene *s, int rounds)
 
 static int events(struct test *t)
 {
-    struct scene s;
     struct batch_shape shape = scene_shape(3, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
-    int result;
+    int outside, result = 0;
 
-    scene_init(&s, 3, 600);
-    scene_add(&s, &shape, 0);
-    result = hand_over(&s, test_scaled(t, 10));
-    scene_fini(&s);
+    for (outside = 0; outside < 2 && !result; outside++) {
+        struct scene s;
+        scene_init(&s, 3, 600);
+        if (outside) {
+            scene_leave_windows(&s);
+        }
+        scene_add(&s, &shape, 0);
+        result = hand_over(&s, test_scaled(t, 10));
+        scene_fini(&s);
+    }
     return result;
 }
 

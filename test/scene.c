@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The stage of scene.h: fixed small sizes, seeded content, no staging. */
+ * The stage of scene.h: fixed small sizes, seeded content, no staging unless it is needed. */
 #include "scene.h"
 
 #include <stdlib.h>
@@ -49,6 +49,13 @@ void scene_init(struct scene *s, int num_ranks, uint64_t seed)
     config.num_sms = 2;
     config.staging_bytes = TERN_STAGING_NONE;
     s->config = config;
+    s->arena = ARENA_WINDOW;
+}
+
+void scene_leave_windows(struct scene *s)
+{
+    s->arena = ARENA_DEVICE;
+    s->config.staging_bytes = 0;
 }
 
 void scene_add(struct scene *s, const struct batch_shape *shape, uint64_t capacity)
@@ -56,8 +63,8 @@ void scene_add(struct scene *s, const struct batch_shape *shape, uint64_t capaci
     int i = s->num_batches++;
 
     batch_init(&s->batches[i], &s->world, shape, &s->rng);
-    dispatch_plain(&s->dispatches[i], &s->batches[i], s->row_bytes, capacity, ARENA_WINDOW);
-    combine_plain(&s->combines[i], &s->batches[i], s->row_bytes, capacity, ARENA_WINDOW);
+    dispatch_plain(&s->dispatches[i], &s->batches[i], s->row_bytes, capacity, s->arena);
+    combine_plain(&s->combines[i], &s->batches[i], s->row_bytes, capacity, s->arena);
 }
 
 int scene_open(struct scene *s)
@@ -132,6 +139,38 @@ int scene_interleave(struct scene *s, int rounds)
     return 0;
 }
 
+int scene_side_by_side(struct scene *s, int rounds)
+{
+    int r, round;
+
+    PASS(scene_open(s));
+    PASS(world_ep_open(&s->world, &s->config, s->more_eps));
+    PASS(world_upload(&s->world));
+    PASS(batch_open(&s->batches[0], s->eps, 1));
+    PASS(batch_open(&s->batches[1], s->more_eps, 2));
+    for (round = 0; round < rounds; round++) {
+        scene_refill(s, 0);
+        scene_refill(s, 1);
+        PASS(world_upload(&s->world));
+        for (r = 0; r < s->world.num_ranks; r++) {
+            /* Ranks may issue work of different objects in different orders. */
+            int first = (r + round) % 2;
+            PASS(dispatch_issue_rank(&s->dispatches[first], r, 1 + first));
+            PASS(dispatch_issue_rank(&s->dispatches[!first], r, 1 + !first));
+            PASS(combine_issue_rank(&s->combines[!first], r, 1 + !first));
+            PASS(combine_issue_rank(&s->combines[first], r, 1 + first));
+        }
+        dispatch_expect(&s->dispatches[0]);
+        dispatch_expect(&s->dispatches[1]);
+        combine_expect(&s->combines[0]);
+        combine_expect(&s->combines[1]);
+        PASS(world_ep_synchronize(&s->world, s->eps));
+        PASS(world_ep_synchronize(&s->world, s->more_eps));
+        PASS(world_verify(&s->world, "two objects side by side"));
+    }
+    return 0;
+}
+
 /* Route, dispatch and combine of batch 0, all ranks. */
 static int scene_capture(struct scene *s, int lane)
 {
@@ -176,16 +215,21 @@ int scene_replay(struct scene *s, int lane, int rounds)
     return 0;
 }
 
-int scene_static(struct scene *s, int ranks, uint32_t layout, uint64_t seed, int equal)
+int scene_add_static(struct scene *s, uint32_t layout, int equal)
 {
-    struct batch_shape shape = scene_shape(ranks, layout, ROUTING_UNIFORM);
+    struct batch_shape shape = scene_shape(s->world.num_ranks, layout, ROUTING_UNIFORM);
     uint64_t rows;
 
-    scene_init(s, ranks, seed);
     shape.equal_tokens = equal;
-    OK(tern_ep_max_rows(&s->config, ranks, (int)layout, shape.alignment, &rows));
+    OK(tern_ep_max_rows(&s->config, s->world.num_ranks, (int)layout, shape.alignment, &rows));
     scene_add(s, &shape, rows);
     return 0;
+}
+
+int scene_static(struct scene *s, int ranks, uint32_t layout, uint64_t seed, int equal)
+{
+    scene_init(s, ranks, seed);
+    return scene_add_static(s, layout, equal);
 }
 
 void scene_fini(struct scene *s)
