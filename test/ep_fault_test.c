@@ -468,7 +468,7 @@ static int sentences(struct test *t)
     f.late[1] = 1;
     PASS(says(
         &f,
-        "rank 0, dispatch (operation number 2): rank 3 did not arrive within 1.5 ms (signal 1, awaited 2, "
+        "rank 0, dispatch (operation number 2): rank 3 did not arrive within 1.5 ms (signal 1, expected 2, "
         "block 0, warp 0); late ranks: 3 64"));
     f.awaited = TERN_AWAIT_MATCH;
     PASS(says(

@@ -18,10 +18,16 @@
  * and "event" mean the machine's own: on cuda a struct tern_stream * IS a cudaStream_t and a struct
  * tern_event * IS a cudaEvent_t, cast either way; NULL is the machine's default stream, which Tern uses only
  * when the caller passes it. Ranks of one process that share a GPU share its default stream, so there every
- * rank needs streams of its own. From compute capability 9.0 on, a kernel of Tern's may be made ready while
- * the kernel before it in the stream ends, and waits for that one; if that is your own and was launched with
- * programmatic stream serialization, it has to wait in its turn for those before it
- * (cudaGridDependencySynchronize) before it ends.
+ * rank needs streams of its own.
+ *
+ * Early launches. From compute capability 9.0 and CUDA 12.3 on, Tern launches its kernels with programmatic
+ * stream serialization, but on the default stream: one may be made ready while the kernel before it in the
+ * stream ends, or once that one allows it (cudaTriggerProgrammaticLaunchCompletion), and waits until it is
+ * over. Tern's own kernels never allow it early. In captured graphs such edges are programmatic ones. Kernels
+ * of yours, or of a library, that are launched so as well must each wait for those before them
+ * (cudaGridDependencySynchronize) before they end or read what Tern's have written; and if one allows the
+ * next early and then waits for something that needs processors, Tern's next kernel may hold them.
+ * TERN_EARLY_LAUNCH=0 in the environment turns it off.
  *
  * Threads. An object may be used by one thread at a time; different objects may be used by different threads
  * at once, also EP objects of one communicator. Opening, resetting and closing EP objects, teams and

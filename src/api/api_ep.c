@@ -83,7 +83,7 @@ enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **comms,
         }
     }
     free(made);
-    return status;
+    return terni_first(status, TERN_OK); /* after all that closes */
 }
 
 enum tern_status tern_ep_open(struct tern_comm *comm, const struct tern_ep_config *config,

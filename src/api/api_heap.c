@@ -21,7 +21,7 @@ enum tern_status tern_heap_grow_all(int num_ranks, struct tern_comm **comms, uin
     for (int r = 0; r < num_ranks; r++) {
         terni_heap_grow_finish(comms[r], status);
     }
-    return status;
+    return terni_first(status, TERN_OK); /* after all that closes */
 }
 
 enum tern_status tern_heap_grow(struct tern_comm *comm, uint64_t bytes)
@@ -52,7 +52,7 @@ enum tern_status tern_window_adopt_all(int num_ranks, struct tern_comm **comms, 
         terni_window_adopt_finish(comms[r], windows[r], status);
     }
     free(windows);
-    return status;
+    return terni_first(status, TERN_OK); /* after all that closes */
 }
 
 enum tern_status tern_window_adopt(struct tern_comm *comm, void *memory, uint64_t bytes)

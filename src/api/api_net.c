@@ -38,7 +38,7 @@ enum tern_status tern_net_open_all(int num_ranks, struct tern_comm **comms,
         }
     }
     free(made);
-    return status;
+    return terni_first(status, TERN_OK); /* after all that closes */
 }
 
 enum tern_status tern_net_open(struct tern_comm *comm, const struct tern_net_config *config,
@@ -94,7 +94,7 @@ enum tern_status tern_net_team_open_all(int num, struct tern_network **networks,
         }
     }
     free(joining);
-    return status;
+    return terni_first(status, TERN_OK); /* after all that closes */
 }
 
 enum tern_status tern_net_team_open(struct tern_network *network, struct tern_team *team,

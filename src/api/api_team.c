@@ -34,7 +34,7 @@ static enum tern_status open_all(int num_ranks, struct tern_comm **comms, struct
         }
     }
     free(made);
-    return status;
+    return terni_first(status, TERN_OK); /* after all that closes */
 }
 
 enum tern_status tern_team_open_all(int num_ranks, struct tern_comm **comms, int kind,

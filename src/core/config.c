@@ -25,6 +25,9 @@ static const struct row table[TERN_ENV_COUNT] = {
                            "cpu: nonzero fixes the schedule, for replay; 0: free running"},
     [TERN_ENV_CPU_SMS] = {"TERN_CPU_SMS", "16", "cpu: processors (SMs) the machine claims to have"},
     [TERN_ENV_TRANSFER] = {"TERN_TRANSFER", "auto", "how kernels move rows: auto, bulk or plain"},
+    [TERN_ENV_EARLY_LAUNCH] = {"TERN_EARLY_LAUNCH", "1",
+                               "cuda: 1: a kernel is made ready while the one before it in the stream ends, "
+                               "where the device and driver can; 0: it is not"},
     [TERN_ENV_LOG] = {"TERN_LOG", "warn", "messages up to this level: error, warn, info or trace"},
     [TERN_ENV_TRACE] =
         {"TERN_TRACE", "",

@@ -58,6 +58,7 @@ enum terni_variable {
     TERN_ENV_CPU_SEED,
     TERN_ENV_CPU_SMS,      /* processors the cpu machine claims to have */
     TERN_ENV_TRANSFER,     /* auto | bulk | plain */
+    TERN_ENV_EARLY_LAUNCH, /* 0 | 1 */
     TERN_ENV_LOG,          /* error | warn | info | trace */
     TERN_ENV_TRACE,        /* folder for traces; "": none */
     TERN_ENV_TRACE_EVENTS, /* of a rank that a trace holds */

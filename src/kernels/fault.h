@@ -170,7 +170,7 @@ TERN_DEVICE void op_tell_host(const struct op_frame *f, int b)
 TERN_DEVICE void op_finish(const struct op_frame *f, uint64_t epoch)
 {
     f->state->epoch = epoch;
-    f->state->taken = 0; /* all blocks have left; or, after a fault, a reset zeroes it when they have */
+    f->state->taken = 0; /* no block claims any more; or, after a fault, a reset zeroes it then */
     op_tell_host(f, 0);
 }
 

@@ -251,12 +251,13 @@ TERN_DEVICE int op_await_done(const struct op_frame *f, uint64_t epoch, const st
     }
 }
 
-/* After a fault, until block b of this rank has left too, for it must not read the epoch after it was raised.
- * It sees the abort word and leaves at once, unless it has no processor; then the deadline ends this. */
+/* After a fault, until block b of this rank has said its done word too, for it must not read the epoch after
+ * it was raised, and claims nothing any more then; nothing else follows from the word. It sees the abort word
+ * and says it at once, unless it has no processor; then the deadline ends this. */
 TERN_DEVICE void op_await_own(const struct op_frame *f, uint64_t epoch, int b)
 {
     uint64_t begin = clock_ns();
-    /* Pairs with the store to the own window in op_leave. */
+    /* Pairs with the store to the own window in op_await_all. */
     while (ld_acquire_sys_u64(op_done(f, f->own, f->rank, b)) < epoch && clock_ns() - begin < f->timeout_ns) {
         spin();
     }

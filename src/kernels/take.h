@@ -8,9 +8,10 @@
  *
  * Where a link is full, who is served least still has what it took long before, and the others have nothing
  * to do any more while it finishes that. So a warp that has had clearly fewer pieces than the mean takes no
- * more as soon as those left will be done before it would have sent another. There is always one that has not
- * stopped, whoever looks when: as whoever stops has no claim under way, the pieces of all that had stopped
- * would be fewer than there are. */
+ * more as soon as those left will be done before it would have sent another. There is always one that has
+ * not stopped, whoever looks when: all have been given as many, and whoever stops has no claim under way, so
+ * that the pieces of all that had stopped would be fewer than are taken. Who has claimed past the end has
+ * seen that all are. */
 #ifndef TERN_TAKE_H
 #define TERN_TAKE_H
 

@@ -231,7 +231,9 @@ static enum tern_status cuda_launch(struct machine *m, const struct launch *laun
 
     TERN_TRY(check_launch(m, launch));
     kernel = terni_cuda_kernel(launch->kernel);
-    return launch_stub(m, kernel.name, kernel.stub, terni_cuda_of(m)->awaits_stream, launch, s);
+    /* What the default stream waits for is more than the kernel before. */
+    return launch_stub(m, kernel.name, kernel.stub,
+                       terni_cuda_of(m)->launches_early && !terni_cuda_is_default_stream(m, s), launch, s);
 }
 
 /* More dynamic shared memory than this must be asked for, kernel by kernel. */
@@ -330,10 +332,19 @@ static const struct machine_ops ops = {
     .wait_word = terni_cuda_wait_word,
 };
 
+/* CUDA 12.3: graphs have edges for launches that are made ready early. */
+enum { EARLY_DRIVER = 12030 };
+
 /* Asking for a kernel's attributes loads it. All may then take the device's whole dynamic shared memory. */
 static enum tern_status load_kernels(struct machine *m)
 {
-    terni_cuda_of(m)->awaits_stream = 1;
+    struct cuda_machine *c = terni_cuda_of(m);
+    uint64_t early;
+    int driver = 0;
+
+    TERN_TRY(terni_env_uint(TERN_ENV_EARLY_LAUNCH, 1, &early));
+    TERN_TRY(TERN_CUDA_STATUS(cudaDriverGetVersion(&driver), "cudaDriverGetVersion"));
+    c->launches_early = early && driver >= EARLY_DRIVER;
     for (int i = 0; i < TERN_KERNEL_COUNT; i++) {
         struct cuda_kernel kernel = terni_cuda_kernel(i);
         struct cudaFuncAttributes attributes;
@@ -346,8 +357,8 @@ static enum tern_status load_kernels(struct machine *m)
                                   "cudaFuncGetAttributes of kernel %s "
                                   "on device %d",
                                   kernel.name, m->info.device));
-        if (attributes.ptxVersion < 90) {
-            terni_cuda_of(m)->awaits_stream = 0;
+        if (attributes.ptxVersion < 90) { /* it does not wait: TERN_AWAIT_STREAM in ptx.h */
+            c->launches_early = 0;
         }
         most = (int)m->info.max_shared_bytes - (int)attributes.sharedSizeBytes;
         TERN_TRY(TERN_CUDA_STATUS(

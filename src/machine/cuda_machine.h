@@ -62,8 +62,8 @@ struct cuda_stream {
 struct cuda_machine {
     struct machine base; /* first */
     struct cuda_driver driver;
-    CUcontext context; /* the device's primary one; retained, never released: see cuda.c */
-    int awaits_stream; /* all kernels were built with TERN_AWAIT_STREAM for this device */
+    CUcontext context;  /* the device's primary one; retained, never released: see cuda.c */
+    int launches_early; /* kernels may be made ready while the one before ends, which all of them await */
     /* For zeroing, probing and own_stream, no part of anybody's order or capture; of the process's machines
      * on this device (cuda_own.c). */
     cudaStream_t own;
