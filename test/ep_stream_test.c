@@ -91,7 +91,7 @@ static int events(struct test *t)
 
 /* ---- Graphs: route, dispatch and combine captured once, replayed with other ids and rows ---- */
 
-static int graphs(struct test *t)
+static int graphs_of(struct test *t, int branches)
 {
     uint32_t layout;
     int result = 0;
@@ -99,11 +99,25 @@ static int graphs(struct test *t)
     for (layout = TERN_LAYOUT_RANK; layout <= TERN_LAYOUT_EXPERT && !result; layout++) {
         struct scene s;
         result = scene_static(&s, 3, layout, 700 + layout, 1);
+        s.branches = branches;
         result = result ? result : scene_replay(&s, 1, test_scaled(t, 20));
         result = result ? result : batch_check_view(&s.batches[0]);
         scene_fini(&s);
     }
     return result;
+}
+
+static int graphs(struct test *t) { return graphs_of(t, 0); }
+
+/* The dispatch waits for two nodes: the route's kernel on its stream, and a copy on another. */
+static int branches(struct test *t)
+{
+    int cpu = scene_on_cpu();
+
+    if (cpu != 0) {
+        return cpu < 0 ? cpu : test_skip(t, "the cpu machine captures one stream");
+    }
+    return graphs_of(t, 1);
 }
 
 int main(int argc, char **argv)
@@ -114,5 +128,6 @@ int main(int argc, char **argv)
     test_run(&t, "two objects on one communicator, on streams of their own", objects);
     test_run(&t, "events order operations across streams", events);
     test_run(&t, "a captured graph replays with other ids and rows", graphs);
+    test_run(&t, "a captured dispatch waits for another stream as well", branches);
     return test_end(&t);
 }

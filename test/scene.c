@@ -171,6 +171,29 @@ int scene_side_by_side(struct scene *s, int rounds)
     return 0;
 }
 
+/* Rank r's tokens of batch 0, on the device and in staging. */
+static struct place scene_tokens(const struct scene *s, int r)
+{
+    return s->dispatches[0].ranks[r].in[0].place;
+}
+
+/* Within a capture of `lane`, behind the route: the tokens come by lane 3, and the dispatch runs after that. */
+static int scene_branch(struct scene *s, int r, int lane)
+{
+    struct member *m = &s->world.members[r];
+    struct place in = scene_tokens(s, r);
+    struct arena *a = &m->arenas[in.arena];
+    for (int i = 2 * r; i < 2 * r + 2; i++) {
+        OK(tern_event_open(m->comm, &s->events[i]));
+    }
+    OK(tern_event_record(m->comm, s->events[2 * r], m->lanes[lane]));
+    OK(tern_event_wait(m->comm, s->events[2 * r], m->lanes[3]));
+    OK(tern_copy(m->comm, a->device + in.offset, a->staging + in.offset, in.bytes, m->lanes[3]));
+    OK(tern_event_record(m->comm, s->events[2 * r + 1], m->lanes[3]));
+    s->dispatches[0].ranks[r].after = s->events[2 * r + 1];
+    return 0;
+}
+
 /* Route, dispatch and combine of batch 0, all ranks. */
 static int scene_capture(struct scene *s, int lane)
 {
@@ -179,7 +202,9 @@ static int scene_capture(struct scene *s, int lane)
         struct tern_route_args args = batch_args(&s->batches[0], r);
         OK(tern_graph_begin(m->comm, m->lanes[lane]));
         OK(tern_route_update(s->batches[0].routes[r], &args, m->lanes[lane]));
+        PASS(s->branches ? scene_branch(s, r, lane) : 0);
         PASS(dispatch_issue_rank(&s->dispatches[0], r, lane));
+        s->dispatches[0].ranks[r].after = NULL;
         PASS(combine_issue_rank(&s->combines[0], r, lane));
         OK(tern_graph_end(m->comm, m->lanes[lane], &s->graphs[r]));
     }
@@ -201,6 +226,11 @@ int scene_replay(struct scene *s, int lane, int rounds)
         PASS(world_upload(&s->world));
         for (int r = 0; r < s->world.num_ranks; r++) {
             struct member *m = &s->world.members[r];
+            struct place in = scene_tokens(s, r);
+            if (s->branches) { /* the graph brings them again */
+                OK(tern_fill(m->comm, m->arenas[in.arena].device + in.offset, 0xee, in.bytes,
+                             m->lanes[lane]));
+            }
             OK(tern_graph_launch(m->comm, s->graphs[r], m->lanes[lane]));
         }
         dispatch_expect(&s->dispatches[0]);

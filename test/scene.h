@@ -22,6 +22,7 @@ struct scene {
     uint32_t row_bytes; /* of every payload */
     int arena;          /* where batches that are added have what peers write and read; else ARENA_WINDOW */
     int free_running;   /* the cpu machine works while the host does something else */
+    int branches;       /* a captured dispatch waits for a copy on another stream, too */
     struct tern_graph **graphs;
     struct tern_event **events;
 };
