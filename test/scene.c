@@ -177,7 +177,7 @@ static struct place scene_tokens(const struct scene *s, int r)
     return s->dispatches[0].ranks[r].in[0].place;
 }
 
-/* Within a capture of `lane`, behind the route: the tokens come by lane 3, and the dispatch runs after that. */
+/* Within a capture of `lane`, behind the route: tokens come by lane 3, and the dispatch runs after that. */
 static int scene_branch(struct scene *s, int r, int lane)
 {
     struct member *m = &s->world.members[r];
