@@ -169,15 +169,20 @@ static enum tern_status fit(const struct machine_info *info, const struct appeti
     return TERN_OK;
 }
 
+/* Of a warp, by bulk copies: no more than its lanes can keep in mind, whatever is measured or computed. */
+static uint32_t dispatch_stages(const struct tuned *t, int cast)
+{
+    return clamp(cast ? t->cast_stages : t->dispatch_stages, 2, DISPATCH_MAX_STAGES);
+}
+
 enum tern_status terni_tuning_dispatch(const struct machine_info *info, int bulk, int cast,
                                        uint32_t stage_bytes, uint32_t table_bytes, struct geometry *g)
 {
     struct tuned tuned = tuned_of(info);
-    struct appetite a = {"dispatch", tuned.dispatch_stages, 2, stage_bytes + DISPATCH_STAGE, DISPATCH_LIST};
+    struct appetite a = {"dispatch", dispatch_stages(&tuned, cast), 2, stage_bytes + DISPATCH_STAGE,
+                         DISPATCH_LIST};
     if (!bulk) {
         a.stages = a.fewest = 1;
-    } else if (cast) {
-        a.stages = tuned.cast_stages;
     }
     g->table_bytes = table_bytes;
     return fit(info, &a, tuned.warps, g);

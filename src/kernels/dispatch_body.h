@@ -229,7 +229,7 @@ TERN_DEVICE void send_tokens_bulk(const struct sender *s)
     const struct dispatch_args *p = s->p;
     uint32_t ahead = p->num_stages - 1;
     uint32_t stage = 0, parity = 0;
-    /* Lane i knows the token in stage i; there are no 32 of these. */
+    /* Lane i knows the token in stage i; there are DISPATCH_MAX_STAGES at most. */
     uint32_t token = (uint32_t)lane() < ahead ? s->first + (uint32_t)lane() * s->step : UINT32_MAX;
     struct taker taker = taker_of(&p->f, s->step, ahead, p->num_tokens);
     for (uint32_t t = s->first; t < p->num_tokens; t = shfl_u32(token, (int)stage)) {

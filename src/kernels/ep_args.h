@@ -178,6 +178,9 @@ struct column_out {
     uint32_t whole; /* a multiple of 16 bytes */
 };
 
+/* A lane of a warp of dispatch knows the token in a stage (dispatch_body.h). */
+enum { DISPATCH_MAX_STAGES = 32 };
+
 struct dispatch_args {
     struct op_frame f;
     struct route_memory route;
