@@ -118,13 +118,16 @@ def over(num_bytes, gb_s):
 
 class Traffic:
     """rows: received, own ones too; wire: bytes from other ranks of the domain; network: bytes from other
-    domains."""
+    domains; staged: what is copied of tensors that are in no window, all but own rows in rank layout and one
+    domain."""
 
     def __init__(self, shape, bytes_each, layout="rank"):
         rows = shape.rank_rows() if layout == "rank" else shape.topk
         self.rows = shape.tokens * rows * bytes_each
         self.wire = self.rows * (shape.domain - 1) / shape.domain
         self.network = shape.tokens * shape.domain_rows() * (bytes_each + value("header"))
+        leaves_out = layout == "rank" and shape.domain == shape.ranks
+        self.staged = self.wire if leaves_out else self.rows
 
 
 # ---- What connects domains ---------------------------------------------------------------------------------
@@ -197,7 +200,7 @@ def dispatch(shape, dtype="bf16", layout="rank", tensor=False, network=None, tra
     flows = [over(t.wire, wire_of(shape.domain)), over(t.rows + t.network, shape.sms * sm)]
     if network:
         flows.append(network.rows(t.network))
-    staging = over(t.rows, value("copy")) if tensor else 0
+    staging = over(t.staged, value("copy")) if tensor else 0
     return value("dispatch_fixed") + _far_fixed(network, 0) + max(flows) + staging
 
 
@@ -206,7 +209,7 @@ def combine(shape, layout="rank", tensor=False, network=None, traffic=None):
     flows = [over(t.wire, value("pull")), over(t.rows + t.network, shape.sms * value("sm_add"))]
     if network:
         flows.append(network.rows(t.network))
-    staging = over(t.rows, value("copy")) if tensor else 0
+    staging = over(t.staged, value("copy")) if tensor else 0
     return value("combine_fixed") + _far_fixed(network, 1) + max(flows) + staging
 
 

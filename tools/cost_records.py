@@ -92,6 +92,10 @@ for _files in ("2026-11-25-2xH100-3/before_ep_", "2026-11-25-2xH100-3/ep_",
 NOT_CLAIMED["2026-11-25-2xH100-4/ep_32768", "dispatch"] = "375 GB/s; the model's wire is of rows in shares"
 NOT_CLAIMED["2026-11-25-2xH100-3/before_ep_tensor", "dispatch"] = "processors that are not alike, with a share each"
 
+# Taken before own rows were left out of the copies of tensors in no window.
+COPIED_ALL = {"2026-11-21-2xH200/ep_tensor", "2026-11-21-4xH200/ep_tensor", "2026-11-22-4xH200/ep_tensor",
+              "2026-11-25-2xH100-3/before_ep_tensor"}
+
 
 class Record:
     def __init__(self, name, row, measured, predicted):
@@ -110,13 +114,15 @@ class Record:
         return "%s, %d tokens, %d SMs%s" % (self.row["op"], self.row["tokens"], self.row["sms"], far)
 
 
-def _moved(row, shape, domains):
+def _moved(row, shape, domains, name):
     """The bytes of a row's own draw, which are rates times its time, whatever the ids were."""
     traffic = model.Traffic(shape, 1)
     seconds = row["p50"] * 1e3
     traffic.rows = row["logical"] * seconds
     traffic.wire = row["remote"] * seconds
     traffic.network = 0
+    leaves_out = domains == 1 and row["layout"] == "rank" and name not in COPIED_ALL
+    traffic.staged = traffic.wire if leaves_out else traffic.rows
     if domains > 1:
         traffic.network = row["network-bytes"]
         traffic.wire = traffic.rows * (shape.domain - 1) / shape.domain
@@ -138,7 +144,7 @@ def _floor_network(row, traffic):
     return network
 
 
-def ep_record(row, notes):
+def ep_record(row, notes, name):
     """Predicted p50, or the reason why not."""
     domains = int(row.get("domains") or 1)
     shape = model.Shape(row["ranks"], row["tokens"], row["ranks"] // domains, row["hidden"], row["topk"],
@@ -152,7 +158,7 @@ def ep_record(row, notes):
         return "a chain is the sum of its parts"
     if row["op"] == "combine" and "combine engine" in notes.get("options", ""):
         return "combine by copy engine"
-    traffic = _moved(row, shape, domains)
+    traffic = _moved(row, shape, domains, name)
     network = _floor_network(row, traffic) if domains > 1 else None
     if domains == 1 and row["layout"] == "rank":
         traffic.wire = _busiest(row, shape, traffic)
@@ -161,7 +167,7 @@ def ep_record(row, notes):
     return model.combine(shape, row["layout"], tensor, network, traffic)
 
 
-def ll_record(row, notes):
+def ll_record(row, notes, _name):
     """Predicted time in a row, from graphs; else the reason why not."""
     domain = row.get("domain-size") or row["ranks"]
     is_far = domain < row["ranks"]
@@ -190,7 +196,7 @@ def read_file(path, name):
     if predict is None or report["notes"].get("machine", "").startswith("cpu"):
         return [], ["no GPU's dispatch and combine"]
     for row in report["rows"]:
-        predicted = predict(row, report["notes"])
+        predicted = predict(row, report["notes"], name)
         if isinstance(predicted, str):
             reasons.append(predicted)
         else:
