@@ -88,9 +88,12 @@ static enum trait trait_of(const struct cost_case *c, int op, int counter)
     if (c->carrier != BY_STORES && counter < COST_REQUESTS) {
         return OF_NO_USE; /* how kernels wait for threads of the host is of the machine */
     }
+    if (counter == COST_ATOMICS && op == OP_DISPATCH && !c->low_latency && !c->group) {
+        return SAME_ABOUT; /* a warp that stops early asks for one token fewer */
+    }
     switch (counter) {
     case COST_BALLOT: /* in words, one a look */
-    case COST_SHFL: /* a poster finds letters in more or fewer rounds */
+    case COST_SHFL:   /* a poster finds letters in more or fewer rounds */
     case COST_MATCH:
     case COST_ATOMICS:
         return looks || (words && counter != COST_ATOMICS) ? OF_NO_USE : EXACT;

@@ -55,7 +55,7 @@ TERN_DEVICE int take_is_late(const struct taker *t, uint32_t next)
 /* The next piece of the warp; t->end or more: there are no more for it. All lanes. */
 TERN_DEVICE uint32_t take_next(struct taker *t)
 {
-    uint32_t next = t->given < t->end ? t->given + shfl_u32(t->claim, 0) : t->end;
+    uint32_t claim = shfl_u32(t->claim, 0), next = t->given < t->end ? t->given + claim : t->end;
     if (next < t->end) {
         t->mine++;
         if (take_is_late(t, next)) {
