@@ -230,10 +230,12 @@ def _options(args: Sequence[str]) -> Any:
     machine = os.environ.get("TERN_MACHINE", "")
     if machine not in ("cpu", "cuda"):
         machine = "cuda" if torch.cuda.is_available() else "cpu"
+    first = argparse.ArgumentParser(add_help=False)  # defaults of the others are the machine's
+    first.add_argument("--machine", default=machine)
+    small = first.parse_known_args(args)[0].machine == "cpu"
     parser = argparse.ArgumentParser("python -m tern.bench", description=__doc__.split("\n\n")[1])
     add = parser.add_argument
     add("--machine", choices=("cpu", "cuda"), default=machine)
-    small = parser.parse_known_args(args)[0].machine == "cpu"
     add("--tokens", type=_numbers, default=[16, 64] if small else [128, 4096], metavar="N[,N..]")
     add("--ll-tokens", type=_numbers, default=[1, 16] if small else [1, 128], metavar="N[,N..]")
     add("--hidden", type=int, default=512 if small else 7168)

@@ -20,7 +20,8 @@ class EP(Closing):
     """COLLECTIVE to make; every argument is the same on all ranks. One thread may use it at a time.
 
     num_experts: of all ranks, a multiple of their number; rank r owns the r-th share. max_topk: ids
-    a token. max_tokens, hidden: the most of a route, and of its BF16 rows; 0: no routes.
+    a token. max_tokens, hidden: the most of a route, and of its BF16 rows, whose number of channels
+    is a multiple of 8; 0: no routes.
     max_row_bytes: in place of hidden, for rows of other types. max_routes: open at once, those that
     a backward pass still needs among them. ll_tokens, ll_hidden, ll_lanes: the most of a
     low-latency batch, and batches in flight; 0: no low-latency operations. ll_mask: a rank that

@@ -141,6 +141,14 @@ class Tools(unittest.TestCase):
         root = self.draw(Path(self.folder.name, "bench.json"))
         self.assertGreaterEqual(len(list(root.iter(f"{SVG}circle"))), 4)
 
+    def test_bench_tells_its_options(self):
+        told = io.StringIO()
+        with contextlib.redirect_stdout(told), self.assertRaises(SystemExit) as end:
+            bench.main(["--help"])
+        self.assertEqual(end.exception.code, 0)
+        for option in ("--machine", "--tokens", "--ll-tokens", "--iterations", "--json"):
+            self.assertIn(option, told.getvalue())
+
     def test_bench_sees_what_is_wrong(self):
         real = bench.EP.ll_combine
 
