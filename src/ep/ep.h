@@ -26,6 +26,12 @@ struct tern_route {
     struct route_host host;
 };
 
+/* Of the weights that come with one row: of all choices, or of the one that it is of. */
+static inline uint32_t terni_weight_bytes(const struct tern_route *route)
+{
+    return route->layout == TERN_LAYOUT_RANK ? route->topk * 4 : 4;
+}
+
 /* Calls in one lane so far: the arguments of what was sent there are those of what is received. */
 struct ep_lane_calls {
     int sent;         /* enum tern_operation that is to be received next; TERN_OP_NONE: nothing */

@@ -41,16 +41,15 @@ static enum tern_status check_rows(const char *what, const struct tern_rows *r, 
 static enum tern_status check_apart(const struct tern_route *route, const struct tern_combine_args *a)
 {
     uint64_t tokens = route->num_tokens;
-    uint32_t all = route->topk * 4, row = a->in.row_bytes;
-    uint32_t weights = route->layout == TERN_LAYOUT_RANK ? all : 4;
+    uint32_t row = a->in.row_bytes;
     struct extents x;
     extents_begin(&x);
     x.in = extent_rows(x.in, "in", -1, a->in.data, a->in_rows, row, stride_of(&a->in));
-    x.in = extent_bytes(x.in, "in_weights", a->in_weights, a->in_rows * weights);
+    x.in = extent_bytes(x.in, "in_weights", a->in_weights, a->in_rows * terni_weight_bytes(route));
     x.in = extent_rows(x.in, "bias", 0, a->bias[0], tokens, row, row);
     x.in = extent_rows(x.in, "bias", 1, a->bias[1], tokens, row, row);
     x.out = extent_rows(x.out, "out", -1, a->out.data, tokens, row, stride_of(&a->out));
-    x.out = extent_bytes(x.out, "out_weights", a->out_weights, tokens * all);
+    x.out = extent_bytes(x.out, "out_weights", a->out_weights, tokens * route->topk * 4);
     return terni_extents_check(&x);
 }
 
@@ -93,7 +92,7 @@ static enum tern_status check_args(const struct tern_route *route, const struct 
 static enum tern_status place_inputs(const struct tern_route *route, const struct tern_combine_args *a,
                                      struct combine_args *k, struct staging *s)
 {
-    uint32_t weights = route->layout == TERN_LAYOUT_RANK ? route->topk * 4 : 4;
+    uint32_t weights = terni_weight_bytes(route);
     if (!a->copy_engine) {
         TERN_TRY(terni_staging_place(s, "in", a->in.data, a->in.row_bytes, stride_of(&a->in), 0,
                                      &k->f.message.columns[COMBINE_ROWS], &k->own[COMBINE_ROWS]));

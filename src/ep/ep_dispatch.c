@@ -149,20 +149,19 @@ static enum tern_status check_apart(const struct tern_route *route, const struct
                                     uint32_t num_out)
 {
     uint64_t rows = a->out_rows;
-    uint32_t ids = route->topk * route->idx_bytes, all = route->topk * 4;
-    uint32_t weights = route->layout == TERN_LAYOUT_RANK ? all : 4;
+    uint32_t ids = route->topk * route->idx_bytes;
     struct extents x;
     extents_begin(&x);
     for (uint32_t i = 0; i < a->num_in; i++) {
         x.in = input_extent(x.in, (int)i, &a->in[i], route->num_tokens);
     }
-    x.in = extent_bytes(x.in, "topk_weights", a->topk_weights, (uint64_t)route->num_tokens * all);
+    x.in = extent_bytes(x.in, "topk_weights", a->topk_weights, (uint64_t)route->num_tokens * route->topk * 4);
     for (uint32_t i = 0; i < num_out; i++) {
         const struct tern_rows *r = &a->out[i];
         x.out = extent_rows(x.out, "out", (int)i, r->data, rows, r->row_bytes, row_stride_of(r));
     }
     x.out = extent_bytes(x.out, "out_topk_idx", a->out_topk_idx, rows * ids);
-    x.out = extent_bytes(x.out, "out_topk_weights", a->out_topk_weights, rows * weights);
+    x.out = extent_bytes(x.out, "out_topk_weights", a->out_topk_weights, rows * terni_weight_bytes(route));
     x.out = extent_bytes(x.out, "out_source", a->out_source, rows * 8);
     return terni_extents_check(&x);
 }
@@ -244,7 +243,7 @@ static enum tern_status place_outputs(const struct tern_route *route, const stru
                                      &k->own[EP_COL_PAYLOADS + i]));
     }
     uint32_t ids = route->topk * route->idx_bytes;
-    uint32_t weights = route->layout == TERN_LAYOUT_RANK ? route->topk * 4 : 4;
+    uint32_t weights = terni_weight_bytes(route);
     TERN_TRY(terni_staging_place(s, "out_topk_idx", a->out_topk_idx, ids, ids, 1, &columns[EP_COL_IDS],
                                  &k->own[EP_COL_IDS]));
     TERN_TRY(terni_staging_place(s, "out_topk_weights", a->out_topk_weights, weights, weights, 0,

@@ -20,6 +20,12 @@ struct ll_lane terni_ll_lane(const struct tern_ep *ep, uint32_t lane);
 /* Whether rows of this dispatch go in words (kernels/ll_in_words.h): by what is the same on all ranks. */
 int terni_ll_in_words(const struct ll_dispatch_args *dispatch);
 uint32_t terni_ll_phases(uint32_t phase);
+/* Rows that the slabs of this dispatch have room for. */
+static inline uint64_t terni_ll_slab_rows(const struct ll_dispatch_args *dispatch)
+{
+    uint64_t slabs = dispatch->by_rank ? 1 : dispatch->experts_a_rank;
+    return slabs * (uint32_t)dispatch->f.num_ranks * dispatch->max_tokens;
+}
 /* The frame of an operation: of all ranks, whatever their domains. */
 void terni_ll_frame(struct tern_ep *ep, int operation, struct op_frame *frame);
 /* What kernels of an object that spans domains are told of other domains. */

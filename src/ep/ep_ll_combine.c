@@ -65,11 +65,10 @@ static enum tern_status check_apart(const struct tern_ll_combine_args *a, const 
                                     const struct ll_combine_args *k)
 {
     uint64_t ranks = (uint64_t)d->f.num_ranks, tokens = d->num_tokens;
-    uint64_t rows = (d->by_rank ? 1 : d->experts_a_rank) * ranks * d->max_tokens;
     struct extents x;
     extents_begin(&x);
     if (a->phase == TERN_LL_BOTH) {
-        x.in = extent_bytes(x.in, "in", a->in, rows * k->row_bytes);
+        x.in = extent_bytes(x.in, "in", a->in, terni_ll_slab_rows(d) * k->row_bytes);
     }
     x.in = extent_bytes(x.in, "topk_weights", a->topk_weights, tokens * d->topk * 4);
     x.out = extent_rows(x.out, "out", -1, a->out, tokens, k->row_bytes, k->out_stride);

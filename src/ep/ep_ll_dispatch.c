@@ -102,8 +102,7 @@ static enum tern_status check_outputs(const struct tern_ll_dispatch_args *a, con
 static enum tern_status check_apart(const struct tern_ll_dispatch_args *a, const struct ll_dispatch_args *k)
 {
     uint64_t ranks = (uint64_t)k->f.num_ranks, tokens = a->num_tokens;
-    uint64_t slabs = k->by_rank ? 1 : k->experts_a_rank, lists = k->by_rank ? ranks : slabs;
-    uint64_t rows = slabs * ranks * k->max_tokens;
+    uint64_t lists = k->by_rank ? ranks : k->experts_a_rank, rows = terni_ll_slab_rows(k);
     struct extents x;
     extents_begin(&x);
     x.in = extent_rows(x.in, "in", -1, a->in, tokens, 2 * a->hidden, k->in_stride);

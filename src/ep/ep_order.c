@@ -4,10 +4,10 @@
  * operations run in issue order even when the caller changes streams: then an event joins the two. An event
  * behind every kernel would cost each next one some 3 us, so none is recorded before an object has changed
  * streams, unless copies follow the kernel. The host waits for a ticket that each operation leaves in its
- * memory, not for a stream, where work of other objects and other ranks' turns may have been issued since.
- * Low-latency operations leave none, which would keep each of them longer; behind the latest, if the host
- * waits for it, an event is recorded then. Inside a graph the capture's own order holds, and the caller
- * orders launches of the graph against other operations. */
+ * memory, block by block, and not for a stream, where work of other objects and other ranks' turns may have
+ * been issued since. Low-latency operations leave none, which would keep each of them longer; behind the
+ * latest, if the host waits for it, an event is recorded then. Inside a graph the capture's own order holds,
+ * and the caller orders launches of the graph against other operations. */
 #include "ep/ep_trace.h"
 #include "ep/trace_file.h"
 
@@ -147,20 +147,27 @@ enum tern_status terni_ep_wait_ticket(struct tern_ep *ep, const char *what, cons
     return status;
 }
 
+/* Until block b of the latest operation has left. TERN_TIMEOUT: the operation has failed, and block 0 has
+ * left, but not this one, which may never get a processor. */
+static enum tern_status wait_block(struct tern_ep *ep, int b)
+{
+    enum tern_status status;
+    do {
+        status = terni_ep_wait_ticket(ep, "an operation", latest_word(ep, b), ep->num_issued);
+    } while (status == TERN_TIMEOUT && (b == 0 || !terni_ep_has_failed(ep)));
+    return status;
+}
+
 enum tern_status terni_ep_wait(struct tern_ep *ep)
 {
     const struct machine_ops *ops = ep->machine->ops;
     struct tern_stream *stream;
-    enum tern_status status = ep->num_issued ? TERN_TIMEOUT : TERN_OK;
-    for (int b = 0; status == TERN_TIMEOUT || (status == TERN_OK && b < ep->num_leaving);
-         b += status == TERN_OK) {
-        status = terni_ep_wait_ticket(ep, "an operation", latest_word(ep, b), ep->num_issued);
-        if (status == TERN_TIMEOUT && b > 0 && terni_ep_has_failed(ep)) {
-            /* Block 0 has left, and so could not wait for this one, which may never get a processor: that is
-             * for terni_ep_wait_end. */
-            status = TERN_OK;
-            break;
-        }
+    enum tern_status status = TERN_OK;
+    for (int b = 0; status == TERN_OK && b < ep->num_leaving; b++) {
+        status = wait_block(ep, b);
+    }
+    if (status == TERN_TIMEOUT) {
+        status = TERN_OK; /* the rest is for terni_ep_wait_end */
     }
     if (status == TERN_OK && ep->lacks_ticket && !ep->is_recorded &&
         terni_child_stream(&ep->child, &stream)) {
