@@ -100,6 +100,17 @@ TERN_DEVICE int wire_await(const struct wire_args *p, const struct wire_lane *l,
     return 1;
 }
 
+/* Loads j up to `loaded` are not stored any more, and must not outlive the block, whose shared memory they
+ * write. */
+TERN_DEVICE void wire_abandon(const struct wire_lane *l, uint64_t j, uint64_t loaded)
+{
+    for (; j < loaded; j++) {
+        while (!mbar_test(&l->stages[j % WIRE_STAGES].bar, (uint32_t)(j / WIRE_STAGES & 1))) {
+            spin();
+        }
+    }
+}
+
 /* The last warp of all makes the counters ready for the next round. */
 TERN_DEVICE void wire_over(const struct wire_args *p, const struct wire_lane *l)
 {
@@ -122,6 +133,7 @@ TERN_DEVICE void wire_bulk(const struct wire_args *p, const int pull)
     }
     for (uint64_t j = 0; j < loaded; j++) {
         if (!wire_await(p, &l, j, begin_ns)) {
+            wire_abandon(&l, j, loaded);
             break;
         }
         bulk_store(wire_row(p, p->to, pull, l.stages[j % WIRE_STAGES].row),

@@ -8,6 +8,7 @@
 #include "comm/fd_pass.h"
 #include "comm_scene.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +84,7 @@ struct stage {
     struct part_name names[2];
     int listen_fd, peer_listen_fd; /* of rank 0, under test, and of rank 1 */
     int wanted_fd, wrong_fd;       /* what rank 1 sends, and what others do */
+    int own_fd;                    /* what rank 0 sends */
 };
 
 static int stage_open(struct stage *s)
@@ -93,30 +95,69 @@ static int stage_open(struct stage *s)
     OK(terni_fd_listen(&s->names[1], &s->peer_listen_fd));
     s->wanted_fd = memfd_create("wanted", MFD_CLOEXEC);
     s->wrong_fd = memfd_create("wrong", MFD_CLOEXEC);
-    CHECK(s->wanted_fd >= 0 && s->wrong_fd >= 0, "memfd_create: %m");
+    s->own_fd = memfd_create("own", MFD_CLOEXEC);
+    CHECK(s->wanted_fd >= 0 && s->wrong_fd >= 0 && s->own_fd >= 0, "memfd_create: %m");
     return 0;
 }
 
 static void stage_close(const struct stage *s)
 {
     close(s->listen_fd);
-    close(s->peer_listen_fd);
+    if (s->peer_listen_fd >= 0) {
+        close(s->peer_listen_fd);
+    }
     close(s->wanted_fd);
     close(s->wrong_fd);
+    close(s->own_fd);
 }
 
-/* Rank 0's side of the exchange, with rank 1's packet behind everything that was sent so far. */
-static int exchange(const struct stage *s)
+static const unsigned char others[2][2] = {{0, 1}, {1, 0}}; /* whose packets a rank wants */
+
+/* Rank 1, which hangs up on so many calls before it does its part. */
+struct peer {
+    const struct stage *stage;
+    int num_hung_up;
+    enum tern_status status;
+    int got[2];
+};
+
+static void *peer_run(void *arg)
 {
-    static const unsigned char is_peer[2] = {0, 1};
+    struct peer *p = (struct peer *)arg;
+    const struct stage *s = p->stage;
+    for (int i = 0; i < p->num_hung_up; i++) {
+        struct pollfd polled = {.fd = s->peer_listen_fd, .events = POLLIN};
+        poll(&polled, 1, 5000);
+        close(accept(s->peer_listen_fd, NULL, NULL));
+    }
+    p->status = terni_fd_exchange(&s->names[1], 2, others[1], s->peer_listen_fd, s->wanted_fd, 5000, p->got);
+    return NULL;
+}
+
+static int is_file(int fd, int wanted_fd)
+{
     struct stat wanted, got;
+    return fstat(fd, &got) == 0 && fstat(wanted_fd, &wanted) == 0 && got.st_ino == wanted.st_ino;
+}
+
+/* Both sides of it, behind all packets that were sent so far. */
+static int exchange(const struct stage *s, int num_hung_up)
+{
+    struct peer peer = {.stage = s, .num_hung_up = num_hung_up};
     int fds[2], before = num_fds();
-    PASS(call_with(&s->names[0], &s->names[1], sizeof s->names[1], s->wanted_fd, 1));
-    OK(terni_fd_exchange(&s->names[0], 2, is_peer, s->listen_fd, s->wanted_fd, 5000, fds));
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, peer_run, &peer) == 0, "no thread");
+    enum tern_status status =
+        terni_fd_exchange(&s->names[0], 2, others[0], s->listen_fd, s->own_fd, 5000, fds);
+    pthread_join(thread, NULL);
+    OK(status);
+    OK(peer.status);
     CHECK(fds[0] == -1 && fds[1] >= 0, "descriptors %d and %d", fds[0], fds[1]);
-    CHECK(fstat(fds[1], &got) == 0 && fstat(s->wanted_fd, &wanted) == 0 && got.st_ino == wanted.st_ino,
-          "another descriptor than rank 1's");
+    CHECK(peer.got[0] >= 0 && peer.got[1] == -1, "descriptors %d and %d", peer.got[0], peer.got[1]);
+    CHECK(is_file(fds[1], s->wanted_fd), "another descriptor than rank 1's");
+    CHECK(is_file(peer.got[0], s->own_fd), "another descriptor than rank 0's");
     close(fds[1]);
+    close(peer.got[0]);
     CHECK(num_fds() == before, "%d descriptors after, %d before", num_fds(), before);
     return 0;
 }
@@ -148,7 +189,7 @@ static int strangers(struct test *t)
     (void)t;
     PASS(stage_open(&s));
     result = call_badly(&s);
-    result = result ? result : exchange(&s);
+    result = result ? result : exchange(&s, 0);
     stage_close(&s);
     PASS(result);
     CHECK(num_fds() == before, "%d descriptors after, %d before", num_fds(), before);
@@ -164,9 +205,49 @@ static int other_user(struct test *t)
     }
     PASS(stage_open(&s));
     result = call_as_nobody(&s.names[0], &s.names[1], s.wrong_fd);
-    result = result ? result : exchange(&s);
+    result = result ? result : exchange(&s, 0);
     stage_close(&s);
     return result;
+}
+
+/* Packets that nobody took are sent again. */
+static int calls_that_end(struct test *t)
+{
+    struct stage s;
+    int result;
+    (void)t;
+    PASS(stage_open(&s));
+    result = exchange(&s, 3);
+    stage_close(&s);
+    return result;
+}
+
+/* A peer that does not come is named at the deadline, one that has gone, at once. */
+static int peers_that_do_not_come(struct test *t)
+{
+    struct stage s;
+    int fds[2], before = num_fds();
+    uint64_t begin;
+    (void)t;
+    PASS(stage_open(&s));
+    PASS(call_with(&s.names[0], &s.names[0], sizeof s.names[0], s.wrong_fd, 1));
+    REFUSES(terni_fd_exchange(&s.names[0], 2, others[0], s.listen_fd, s.own_fd, 50, fds), TERN_TIMEOUT,
+            "rank 1 did not arrive within 50 ms with their windows (1 sent none, 1 took none; 0 calls ended, "
+            "1 callers were strangers)");
+    PASS(call_with(&s.names[0], &s.names[1], sizeof s.names[1], s.wanted_fd, 1));
+    REFUSES(terni_fd_exchange(&s.names[0], 2, others[0], s.listen_fd, s.own_fd, 50, fds), TERN_TIMEOUT,
+            "rank 1 did not arrive within 50 ms with their windows (0 sent none, 1 took none; 0 calls ended, "
+            "0 callers were strangers)");
+    CHECK(fds[1] == -1, "descriptor %d", fds[1]);
+    close(s.peer_listen_fd);
+    s.peer_listen_fd = -1;
+    begin = terni_clock_ns();
+    REFUSES(terni_fd_exchange(&s.names[0], 2, others[0], s.listen_fd, s.own_fd, 60000, fds),
+            TERN_DISCONNECTED, "rank 1 left while windows were exchanged");
+    CHECK(terni_clock_ns() - begin < 30000000000ull, "after the deadline");
+    stage_close(&s);
+    CHECK(num_fds() == before, "%d descriptors after, %d before", num_fds(), before);
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -176,5 +257,7 @@ int main(int argc, char **argv)
     test_quiet();
     test_run(&t, "strangers", strangers);
     test_run(&t, "other_user", other_user);
+    test_run(&t, "calls_that_end", calls_that_end);
+    test_run(&t, "peers_that_do_not_come", peers_that_do_not_come);
     return test_end(&t);
 }

@@ -32,10 +32,11 @@ WORLDS = [
     ("test_deep_ep_lost", 4, (3,)),
 ]
 SECONDS = 240
+SEVERITY = ("ok", "skip", "not ok")
 
 
 def run(module, size, lost):
-    """[name, outcome, text] of every test: the worst of all ranks."""
+    """[name, outcome, text] of every test: the worst of all ranks, and what each of them says."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
             subprocess.Popen(
@@ -60,8 +61,12 @@ def run(module, size, lost):
                 )
                 continue
             for name, outcome, text in json.loads(result.read_text()):
-                if tests.get(name, ("ok",))[0] == "ok":
-                    tests[name] = (outcome, f"rank {rank}: {text}")
+                before, texts = tests.get(name, ("ok", ""))
+                if outcome == "ok":
+                    tests.setdefault(name, (outcome, ""))
+                elif before != "skip" or outcome != "skip":  # why it is skipped is said once
+                    worst = max(before, outcome, key=SEVERITY.index)
+                    tests[name] = (worst, f"{texts}rank {rank}: {text}\n")
     return tests
 
 

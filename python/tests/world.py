@@ -107,6 +107,7 @@ def on_gpu(number):
 def main(module, rank, size, folder):
     sys.modules["world"] = sys.modules["__main__"]
     torch.set_num_threads(1)
+    os.environ.setdefault("TERN_TIMEOUT_MS", str(TIMEOUT_MS))  # of what takes the default
     if DEVICE == "cuda":
         on_gpu(rank % torch.cuda.device_count())
     dist.init_process_group(

@@ -67,23 +67,23 @@ enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **comms,
     if (!made) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %d pointers", num_ranks);
     }
-    enum tern_status status = TERN_OK;
-    for (int step = 0; status == TERN_OK && step < EP_OPEN_STEPS; step++) {
+    struct first_failure first = {TERN_OK, ""};
+    for (int step = 0; first.status == TERN_OK && step < EP_OPEN_STEPS; step++) {
         /* Every rank takes the step, also when one has failed: its peers' exchanges must stay in step. */
         for (int r = 0; r < num_ranks; r++) {
             enum tern_status one = terni_ep_open_step(comms[r], config, step, &made[r]);
-            status = terni_first(status, one);
+            terni_first_add(&first, one);
         }
     }
     for (int r = 0; r < num_ranks; r++) {
-        if (status == TERN_OK) {
+        if (first.status == TERN_OK) {
             eps[r] = made[r];
         } else {
             terni_ep_close(made[r]);
         }
     }
     free(made);
-    return terni_first(status, TERN_OK); /* after all that closes */
+    return terni_first_end(&first); /* after all that closes */
 }
 
 enum tern_status tern_ep_open(struct tern_comm *comm, const struct tern_ep_config *config,
@@ -113,14 +113,14 @@ enum tern_status tern_ep_reset_all(int num_ranks, struct tern_ep **eps)
                              eps[r]->comm->num_ranks);
         }
     }
-    enum tern_status status = TERN_OK;
-    for (int step = 0; status == TERN_OK && step < EP_RESET_STEPS; step++) {
+    struct first_failure first = {TERN_OK, ""};
+    for (int step = 0; first.status == TERN_OK && step < EP_RESET_STEPS; step++) {
         for (int r = 0; r < num_ranks; r++) {
             enum tern_status one = terni_ep_reset_step(eps[r], step);
-            status = terni_first(status, one);
+            terni_first_add(&first, one);
         }
     }
-    return status;
+    return terni_first_end(&first);
 }
 
 enum tern_status tern_ep_reset(struct tern_ep *ep) { return tern_ep_reset_all(1, &ep); }

@@ -8,20 +8,20 @@
 
 enum tern_status tern_heap_grow_all(int num_ranks, struct tern_comm **comms, uint64_t bytes)
 {
-    enum tern_status status = TERN_OK;
+    struct first_failure first = {TERN_OK, ""};
     TERN_TRY(terni_check_pointer("comms", comms));
     TERN_TRY(terni_comm_check_all(num_ranks, comms));
-    for (int step = 0; status == TERN_OK && step < HEAP_GROW_STEPS; step++) {
+    for (int step = 0; first.status == TERN_OK && step < HEAP_GROW_STEPS; step++) {
         /* Every rank takes the step, also when one has failed: its peers' exchanges must stay in step. */
         for (int r = 0; r < num_ranks; r++) {
             enum tern_status one = terni_heap_grow_step(comms[r], bytes, step);
-            status = terni_first(status, one);
+            terni_first_add(&first, one);
         }
     }
     for (int r = 0; r < num_ranks; r++) {
-        terni_heap_grow_finish(comms[r], status);
+        terni_heap_grow_finish(comms[r], first.status);
     }
-    return terni_first(status, TERN_OK); /* after all that closes */
+    return terni_first_end(&first); /* after all that closes */
 }
 
 enum tern_status tern_heap_grow(struct tern_comm *comm, uint64_t bytes)
@@ -33,7 +33,7 @@ enum tern_status tern_heap_grow(struct tern_comm *comm, uint64_t bytes)
 enum tern_status tern_window_adopt_all(int num_ranks, struct tern_comm **comms, void *const *memories,
                                        uint64_t bytes)
 {
-    enum tern_status status = TERN_OK;
+    struct first_failure first = {TERN_OK, ""};
     struct window **windows;
     TERN_TRY(terni_check_pointer("comms", comms));
     TERN_TRY(terni_check_pointer("memories", memories));
@@ -42,17 +42,17 @@ enum tern_status tern_window_adopt_all(int num_ranks, struct tern_comm **comms, 
     if (windows == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d pointers", num_ranks);
     }
-    for (int step = 0; status == TERN_OK && step < WINDOW_ADOPT_STEPS; step++) {
+    for (int step = 0; first.status == TERN_OK && step < WINDOW_ADOPT_STEPS; step++) {
         for (int r = 0; r < num_ranks; r++) {
             enum tern_status one = terni_window_adopt_step(comms[r], memories[r], bytes, step, &windows[r]);
-            status = terni_first(status, one);
+            terni_first_add(&first, one);
         }
     }
     for (int r = 0; r < num_ranks; r++) {
-        terni_window_adopt_finish(comms[r], windows[r], status);
+        terni_window_adopt_finish(comms[r], windows[r], first.status);
     }
     free(windows);
-    return terni_first(status, TERN_OK); /* after all that closes */
+    return terni_first_end(&first); /* after all that closes */
 }
 
 enum tern_status tern_window_adopt(struct tern_comm *comm, void *memory, uint64_t bytes)

@@ -12,7 +12,7 @@ enum tern_status tern_net_open_all(int num_ranks, struct tern_comm **comms,
                                    const struct tern_net_config *config, struct tern_network **networks)
 {
     static const struct tern_net_config defaults = TERN_NET_CONFIG_INIT;
-    enum tern_status status = TERN_OK;
+    struct first_failure first = {TERN_OK, ""};
     struct tern_network **made;
     config = config != NULL ? config : &defaults;
     TERN_TRY(terni_check_pointer("comms", comms));
@@ -23,22 +23,22 @@ enum tern_status tern_net_open_all(int num_ranks, struct tern_comm **comms,
     if (made == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d pointers", num_ranks);
     }
-    for (int step = 0; status == TERN_OK && step < NET_OPEN_STEPS; step++) {
+    for (int step = 0; first.status == TERN_OK && step < NET_OPEN_STEPS; step++) {
         /* Every rank takes the step, also when one has failed: its peers' exchanges must stay in step. */
         for (int r = 0; r < num_ranks; r++) {
             enum tern_status one = terni_network_open_step(comms[r], config, 0, step, &made[r]);
-            status = terni_first(status, one);
+            terni_first_add(&first, one);
         }
     }
     for (int r = 0; r < num_ranks; r++) {
-        if (status == TERN_OK) {
+        if (first.status == TERN_OK) {
             networks[r] = made[r];
         } else {
             terni_network_close(made[r]);
         }
     }
     free(made);
-    return terni_first(status, TERN_OK); /* after all that closes */
+    return terni_first_end(&first); /* after all that closes */
 }
 
 enum tern_status tern_net_open(struct tern_comm *comm, const struct tern_net_config *config,
@@ -73,28 +73,28 @@ static enum tern_status check_joining(int num, struct tern_network **networks, s
 enum tern_status tern_net_team_open_all(int num, struct tern_network **networks, struct tern_team **teams,
                                         struct tern_net_team *views)
 {
-    enum tern_status status = TERN_OK;
+    struct first_failure first = {TERN_OK, ""};
     struct pgas_joining *joining;
     TERN_TRY(check_joining(num, networks, teams, views));
     joining = (struct pgas_joining *)calloc((size_t)num, sizeof *joining);
     if (joining == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d teams", num);
     }
-    for (int step = 0; status == TERN_OK && step < NET_TEAM_STEPS; step++) {
+    for (int step = 0; first.status == TERN_OK && step < NET_TEAM_STEPS; step++) {
         for (int i = 0; i < num; i++) {
             joining[i].network = networks[i];
             joining[i].team = teams[i];
             enum tern_status one = teams[i] != NULL ? terni_net_team_step(&joining[i], step) : TERN_OK;
-            status = terni_first(status, one);
+            terni_first_add(&first, one);
         }
     }
     for (int i = 0; i < num; i++) {
         if (teams[i] != NULL) {
-            terni_net_team_finish(&joining[i], status, &views[i]);
+            terni_net_team_finish(&joining[i], first.status, &views[i]);
         }
     }
     free(joining);
-    return terni_first(status, TERN_OK); /* after all that closes */
+    return terni_first_end(&first); /* after all that closes */
 }
 
 enum tern_status tern_net_team_open(struct tern_network *network, struct tern_team *team,

@@ -10,12 +10,12 @@
 static enum tern_status open_all(int num_ranks, struct tern_comm **comms, struct tern_team **parents,
                                  const struct team_spec *spec, struct tern_team **teams)
 {
-    enum tern_status status = TERN_OK;
+    struct first_failure first = {TERN_OK, ""};
     struct tern_team **made = (struct tern_team **)calloc((size_t)num_ranks, sizeof(struct tern_team *));
     if (made == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d pointers", num_ranks);
     }
-    for (int step = 0; status == TERN_OK && step < TEAM_OPEN_STEPS; step++) {
+    for (int step = 0; first.status == TERN_OK && step < TEAM_OPEN_STEPS; step++) {
         /* Every rank takes the step, also when one has failed: its peers' exchanges must stay in step. */
         for (int r = 0; r < num_ranks; r++) {
             const struct tern_team *parent = parents != NULL ? parents[r] : NULL;
@@ -24,17 +24,17 @@ static enum tern_status open_all(int num_ranks, struct tern_comm **comms, struct
                 one = terni_team_open_step(parent != NULL ? terni_team_comm(parent) : comms[r], parent, spec,
                                            step, &made[r]);
             }
-            status = terni_first(status, one);
+            terni_first_add(&first, one);
         }
     }
     for (int r = 0; r < num_ranks; r++) {
-        terni_team_open_finish(&made[r], status);
-        if (status == TERN_OK) {
+        terni_team_open_finish(&made[r], first.status);
+        if (first.status == TERN_OK) {
             teams[r] = made[r];
         }
     }
     free(made);
-    return terni_first(status, TERN_OK); /* after all that closes */
+    return terni_first_end(&first); /* after all that closes */
 }
 
 enum tern_status tern_team_open_all(int num_ranks, struct tern_comm **comms, int kind,

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Every rank listens on an abstract unix socket, connects to each peer's and sends one packet with its name
- * and its descriptor; then it accepts the same from each. Connections and packets wait in the kernel until
- * the receiver looks, so nobody waits for anybody but a sender, and one loop under one deadline does both
- * sides. Abstract names leave no files behind. Anyone in the network namespace can connect to them: nothing
- * is read from another user, because reading a packet installs its descriptors here; a packet counts only if
- * it carries the communicator's cookie and one descriptor, and those of any other are closed. */
+ * and its descriptor; then it accepts the same from each, and answers each with a byte. One loop under one
+ * deadline does both sides. A call that ends without its answer is made again: a peer that is there takes the
+ * packet then, and one that has left refuses the call at once, so that others hear of it before the deadline.
+ * Abstract names leave no files behind. Anyone in the network namespace can connect to them: nothing is read
+ * from another user, because reading a packet installs its descriptors here; a packet counts only if it
+ * carries the communicator's cookie and one descriptor, and those of any other are closed. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* accept4, struct ucred */
 #endif
@@ -27,9 +28,12 @@ struct exchange {
     const struct part_name *self;
     const unsigned char *is_peer;
     int num_ranks, listen_fd, send_fd;
-    unsigned char *is_sent;
+    unsigned char *is_sent; /* and answered */
+    int *calls;             /* connections on which an answer is to come; -1: none */
     int *fds;
+    struct pollfd *polled; /* 1 + max_guests + num_ranks */
     int num_unsent, num_unreceived;
+    int num_ended, num_strange; /* calls without an answer; guests without a packet of ours */
     int num_guests;
     int guests[max_guests]; /* accepted, packet not read yet; oldest first */
 };
@@ -88,7 +92,7 @@ static enum tern_status send_packet(int socket_fd, const struct part_name *self,
     return sendmsg(socket_fd, &message, MSG_NOSIGNAL) == (ssize_t)sizeof name ? TERN_OK : TERN_SYSTEM_ERROR;
 }
 
-static enum tern_status send_to(struct exchange *x, int rank)
+static enum tern_status call(struct exchange *x, int rank)
 {
     struct sockaddr_un a;
     socklen_t bytes = socket_name(x->self, rank, &a);
@@ -98,11 +102,12 @@ static enum tern_status send_to(struct exchange *x, int rank)
         return TERN_FAIL(TERN_SYSTEM_ERROR, "no unix socket: %m");
     }
     if (connect(fd, (const struct sockaddr *)&a, bytes) == 0) {
-        if (send_packet(fd, x->self, x->send_fd) != TERN_OK) {
+        if (send_packet(fd, x->self, x->send_fd) == TERN_OK) {
+            x->calls[rank] = fd;
+            return TERN_OK;
+        }
+        if (errno != EPIPE && errno != ECONNRESET) { /* else it has hung up already */
             status = TERN_FAIL(TERN_SYSTEM_ERROR, "cannot send a window's descriptor to rank %d: %m", rank);
-        } else {
-            x->is_sent[rank] = 1;
-            x->num_unsent--;
         }
     } else if (errno == ECONNREFUSED) {
         status = TERN_FAIL(TERN_DISCONNECTED, "rank %d left while windows were exchanged", rank);
@@ -111,6 +116,32 @@ static enum tern_status send_to(struct exchange *x, int rank)
     }
     close(fd);
     return status;
+}
+
+/* Takes the answers that are here, and calls those that have none to come. */
+static enum tern_status send_all(struct exchange *x)
+{
+    for (int r = 0; r < x->num_ranks; r++) {
+        char answer;
+        ssize_t got;
+        if (!x->is_peer[r] || x->is_sent[r]) {
+            continue;
+        }
+        if (x->calls[r] < 0) {
+            TERN_TRY(call(x, r));
+            continue;
+        }
+        got = recv(x->calls[r], &answer, sizeof answer, 0);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+            continue;
+        }
+        close(x->calls[r]);
+        x->calls[r] = -1;
+        x->is_sent[r] = got == (ssize_t)sizeof answer;
+        x->num_unsent -= x->is_sent[r];
+        x->num_ended += !x->is_sent[r];
+    }
+    return TERN_OK;
 }
 
 static int is_same_user(int socket_fd)
@@ -194,9 +225,13 @@ static void receive(struct exchange *x)
     for (int i = x->num_guests - 1; i >= 0; i--) {
         int rank = recv_packet(x, x->guests[i], &fd);
         if (rank >= 0) {
+            char answer = 1;
+            ssize_t sent = send(x->guests[i], &answer, sizeof answer, MSG_NOSIGNAL);
             x->fds[rank] = fd;
             x->num_unreceived--;
+            (void)sent; /* a first byte fits; a peer that is gone needs none */
         }
+        x->num_strange += rank == -2;
         if (rank != -1) {
             drop_guest(x, i);
         }
@@ -206,39 +241,73 @@ static void receive(struct exchange *x)
     }
 }
 
+/* Until something comes. A call that could not be made, or has ended, is due again soon. */
+static enum tern_status wait_for_any(struct exchange *x, uint64_t deadline_ns)
+{
+    int n = 0, num_calls = 0, ms = terni_poll_ms(deadline_ns);
+    x->polled[n++].fd = x->listen_fd;
+    for (int i = 0; i < x->num_guests; i++) {
+        x->polled[n++].fd = x->guests[i];
+    }
+    for (int r = 0; r < x->num_ranks; r++) {
+        if (x->calls[r] >= 0) {
+            x->polled[n++].fd = x->calls[r];
+            num_calls++;
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        x->polled[i].events = POLLIN;
+    }
+    return terni_poll(x->polled, n, num_calls < x->num_unsent && ms > retry_ms ? retry_ms : ms);
+}
+
+static enum tern_status fail_late(struct exchange *x, uint32_t timeout_ms)
+{
+    char sentence[TERN_SENTENCE_BYTES];
+    int num_silent = 0, num_deaf = 0;
+    for (int r = 0; r < x->num_ranks; r++) { /* is_sent now says who is late */
+        int is_silent = x->is_peer[r] && x->fds[r] < 0, is_deaf = x->is_peer[r] && !x->is_sent[r];
+        num_silent += is_silent;
+        num_deaf += is_deaf;
+        x->is_sent[r] = (unsigned char)(is_silent || is_deaf);
+    }
+    terni_late_print(x->is_sent, NULL, x->num_ranks, timeout_ms, sentence);
+    return TERN_FAIL(TERN_TIMEOUT,
+                     "%s with their windows (%d sent none, %d took none; %d calls ended, %d callers were "
+                     "strangers)",
+                     sentence, num_silent, num_deaf, x->num_ended, x->num_strange);
+}
+
 static enum tern_status run(struct exchange *x, uint32_t timeout_ms)
 {
     uint64_t deadline_ns = terni_clock_ns() + (uint64_t)timeout_ms * 1000000;
-    char sentence[TERN_SENTENCE_BYTES];
     for (;;) {
-        struct pollfd polled[1 + max_guests];
-        int ms;
-        for (int r = 0; r < x->num_ranks; r++) {
-            if (x->is_peer[r] && !x->is_sent[r]) {
-                TERN_TRY(send_to(x, r));
-            }
-        }
+        TERN_TRY(send_all(x));
         receive(x);
         if (x->num_unsent == 0 && x->num_unreceived == 0) {
             return TERN_OK;
         }
         if (terni_clock_ns() >= deadline_ns) {
-            break;
+            return fail_late(x, timeout_ms);
         }
-        polled[0].fd = x->listen_fd;
-        polled[0].events = POLLIN;
-        for (int i = 0; i < x->num_guests; i++) {
-            polled[1 + i].fd = x->guests[i];
-            polled[1 + i].events = POLLIN;
+        TERN_TRY(wait_for_any(x, deadline_ns));
+    }
+}
+
+static void end(struct exchange *x, int is_failed)
+{
+    while (x->num_guests > 0) {
+        drop_guest(x, x->num_guests - 1);
+    }
+    for (int r = 0; r < x->num_ranks; r++) {
+        if (x->calls[r] >= 0) {
+            close(x->calls[r]);
         }
-        ms = terni_poll_ms(deadline_ns);
-        TERN_TRY(terni_poll(polled, 1 + x->num_guests, x->num_unsent > 0 && ms > retry_ms ? retry_ms : ms));
+        if (is_failed && x->fds[r] >= 0) {
+            close(x->fds[r]);
+            x->fds[r] = -1;
+        }
     }
-    for (int r = 0; r < x->num_ranks; r++) { /* is_sent now says who is not late */
-        x->is_sent[r] = x->is_peer[r] && (!x->is_sent[r] || x->fds[r] < 0);
-    }
-    terni_late_print(x->is_sent, NULL, x->num_ranks, timeout_ms, sentence);
-    return TERN_FAIL(TERN_TIMEOUT, "%s with their windows", sentence);
 }
 
 enum tern_status terni_fd_exchange(const struct part_name *self, int num_ranks, const unsigned char *is_peer,
@@ -251,25 +320,24 @@ enum tern_status terni_fd_exchange(const struct part_name *self, int num_ranks, 
                          .send_fd = send_fd,
                          .fds = fds};
     enum tern_status status;
-    x.is_sent = (unsigned char *)calloc((size_t)num_ranks, 1);
-    if (x.is_sent == NULL) {
-        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d bytes", num_ranks);
-    }
+    size_t n = (size_t)num_ranks;
+    x.is_sent = (unsigned char *)calloc(n, 1);
+    x.calls = (int *)calloc(n, sizeof *x.calls);
+    x.polled = (struct pollfd *)calloc(1 + max_guests + n, sizeof *x.polled);
     for (int r = 0; r < num_ranks; r++) {
         fds[r] = -1;
         x.num_unsent += is_peer[r];
         x.num_unreceived += is_peer[r];
     }
-    status = run(&x, timeout_ms);
-    while (x.num_guests > 0) {
-        drop_guest(&x, x.num_guests - 1);
+    if (x.is_sent == NULL || x.calls == NULL || x.polled == NULL) {
+        status = TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory to hand windows to %d ranks", num_ranks);
+    } else {
+        memset(x.calls, -1, n * sizeof *x.calls);
+        status = run(&x, timeout_ms);
+        end(&x, status != TERN_OK);
     }
-    for (int r = 0; r < num_ranks && status != TERN_OK; r++) {
-        if (fds[r] >= 0) {
-            close(fds[r]);
-            fds[r] = -1;
-        }
-    }
+    free(x.polled);
+    free(x.calls);
     free(x.is_sent);
     return status;
 }

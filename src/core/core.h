@@ -17,9 +17,17 @@ enum tern_status terni_fail(const char *file, int line, enum tern_status status,
     TERN_PRINTF(4, 5);
 #define TERN_FAIL(status, ...) terni_fail(__FILE__, __LINE__, (status), __VA_ARGS__)
 
-/* For a call that goes on with the other ranks after one has failed: the first failure, and its sentence
- * again, which theirs may have replaced. Of one such loop at a time in a thread. */
-enum tern_status terni_first(enum tern_status so_far, enum tern_status one);
+enum { TERN_LAST_ERROR_BYTES = 1024 };
+
+/* For what goes on after one of its steps has failed: the first failure, with its sentence, which later ones
+ * may replace. It begins as {TERN_OK, ""}, and is one thread's. */
+struct first_failure {
+    enum tern_status status;
+    char sentence[TERN_LAST_ERROR_BYTES];
+};
+void terni_first_add(struct first_failure *first, enum tern_status one);
+/* After all that may fail, also what closes: the status, and its sentence is the last error again. */
+enum tern_status terni_first_end(const struct first_failure *first);
 
 /* Returns from the calling function; only where nothing needs undoing. */
 #define TERN_TRY(call)                                                                                       \

@@ -12,9 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { sentence_bytes = 1024 };
-
-static _Thread_local char sentence[sentence_bytes], first_sentence[sentence_bytes];
+static _Thread_local char sentence[TERN_LAST_ERROR_BYTES];
 
 const char *tern_status_string(enum tern_status status)
 {
@@ -53,7 +51,7 @@ uint32_t tern_version(void)
 
 enum tern_status terni_fail(const char *file, int line, enum tern_status status, const char *format, ...)
 {
-    char text[sentence_bytes]; /* not `sentence` itself: the arguments may quote tern_last_error() */
+    char text[sizeof sentence]; /* not `sentence` itself: the arguments may quote tern_last_error() */
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
@@ -63,12 +61,18 @@ enum tern_status terni_fail(const char *file, int line, enum tern_status status,
     return status;
 }
 
-enum tern_status terni_first(enum tern_status so_far, enum tern_status one)
+void terni_first_add(struct first_failure *first, enum tern_status one)
 {
-    if (so_far != TERN_OK) {
-        memcpy(sentence, first_sentence, sizeof sentence);
-        return so_far;
+    if (first->status == TERN_OK && one != TERN_OK) {
+        first->status = one;
+        memcpy(first->sentence, sentence, sizeof sentence);
     }
-    memcpy(first_sentence, sentence, sizeof sentence);
-    return one;
+}
+
+enum tern_status terni_first_end(const struct first_failure *first)
+{
+    if (first->status != TERN_OK) {
+        memcpy(sentence, first->sentence, sizeof sentence);
+    }
+    return first->status;
 }

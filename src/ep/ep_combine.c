@@ -150,16 +150,17 @@ static enum tern_status combine_by_engine(struct tern_route *route, const struct
 {
     struct tern_ep *ep = route->ep;
     TERN_TRY(terni_engine_enter(ep, &k->f, COMBINE_COLUMNS, stream));
-    enum tern_status status = terni_engine_push(route, a, &k->engine, stream);
-    if (status == TERN_OK) {
-        status = launch_combine(ep, k, g, num_blocks, stream);
+    struct first_failure first = {TERN_OK, ""};
+    terni_first_add(&first, terni_engine_push(route, a, &k->engine, stream));
+    if (first.status == TERN_OK) {
+        terni_first_add(&first, launch_combine(ep, k, g, num_blocks, stream));
     }
-    if (status == TERN_OK) {
+    if (first.status == TERN_OK) {
         ep->num_engine_runs = k->engine.run;
     }
     /* The caller's stream waits for the engine in any case: it may still read `in`. */
-    enum tern_status joined = terni_engine_join(ep, stream);
-    status = status != TERN_OK ? status : joined;
+    terni_first_add(&first, terni_engine_join(ep, stream));
+    enum tern_status status = terni_first_end(&first);
     return status == TERN_OK ? TERN_OK : terni_ep_break(ep, TERN_OP_COMBINE, status);
 }
 

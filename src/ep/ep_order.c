@@ -110,6 +110,9 @@ enum tern_status terni_ep_end(struct tern_ep *ep, int operation, enum tern_statu
     const struct machine_ops *ops = ep->machine->ops;
     int captured = ops->stream_capturing(ep->machine, stream);
     enum tern_status recorded = TERN_OK;
+    struct first_failure first; /* not zeroed whole: every operation comes here */
+    first.status = TERN_OK;
+    terni_first_add(&first, status);
     if (!captured) {
         terni_child_used(&ep->child, stream);
         ep->is_recorded = 0;
@@ -124,7 +127,8 @@ enum tern_status terni_ep_end(struct tern_ep *ep, int operation, enum tern_statu
         /* The operation runs, and a caller who takes the failure for its own would issue it again. */
         terni_ep_break(ep, operation, recorded);
     }
-    return status != TERN_OK ? status : recorded;
+    terni_first_add(&first, recorded);
+    return terni_first_end(&first);
 }
 
 void terni_ep_issued_without(struct tern_ep *ep, struct tern_stream *stream)

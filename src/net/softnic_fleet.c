@@ -196,11 +196,11 @@ enum tern_status terni_softnic_join(struct softnic_member *m)
 enum tern_status terni_softnic_leave(struct softnic_member *m)
 {
     struct softnic_fleet *f = m->fleet;
-    enum tern_status status, others;
+    struct first_failure first = {TERN_OK, ""};
     terni_residents_lock();
-    status = end(f);
+    terni_first_add(&first, end(f));
     m->is_running = 0;
-    others = start(f);
+    terni_first_add(&first, start(f));
     terni_residents_unlock();
-    return status == TERN_OK ? others : status;
+    return terni_first_end(&first);
 }

@@ -48,18 +48,18 @@ static enum tern_status tell_by(const struct telling *t, uint32_t queue, int *nu
 {
     struct tern_network *n = t->n;
     struct net_result *told = n->host->told;
-    enum tern_status status = TERN_OK;
-    for (int r = 0; r < n->comm->num_ranks && status == TERN_OK; r++) {
+    struct first_failure first = {TERN_OK, ""};
+    for (int r = 0; r < n->comm->num_ranks && first.status == TERN_OK; r++) {
         if (by_request(n, r) && told[r].status != TERN_OK && told[r].status != TERN_TIMEOUT) {
-            status = post(t, r, queue);
+            terni_first_add(&first, post(t, r, queue));
         }
     }
-    enum tern_status ended = n->machine->ops->stream_synchronize(n->machine, t->stream);
+    terni_first_add(&first, n->machine->ops->stream_synchronize(n->machine, t->stream));
     *num_left = 0;
     for (int r = 0; r < n->comm->num_ranks; r++) {
         *num_left += by_request(n, r) && told[r].status != TERN_OK && told[r].status != TERN_TIMEOUT;
     }
-    return status == TERN_OK ? ended : status;
+    return terni_first_end(&first);
 }
 
 static enum tern_status tell_by_requests(struct tern_network *n, struct tern_stream *stream)
@@ -95,20 +95,18 @@ static enum tern_status tell_all(struct tern_network *n)
 {
     struct machine *m = n->machine;
     struct tern_stream *stream = m->ops->own_stream(m);
-    enum tern_status status = TERN_OK, one;
+    struct first_failure first = {TERN_OK, ""};
     for (int r = 0; r < n->comm->num_ranks; r++) {
         if (n->routes[r] == NET_ROUTE_P2P) { /* that one cannot be told is no reason to let others wait */
-            one = m->ops->store(m, (uint64_t *)(void *)(n->heap->bases[r] + PGAS_ABORT),
-                                1 + (uint64_t)n->comm->rank, stream);
-            status = status == TERN_OK ? one : status;
+            uint64_t *word = (uint64_t *)(void *)(n->heap->bases[r] + PGAS_ABORT);
+            terni_first_add(&first, m->ops->store(m, word, 1 + (uint64_t)n->comm->rank, stream));
         }
     }
     if (n->nics != NULL || n->courier != NULL) {
-        one = tell_by_requests(n, stream);
-        status = status == TERN_OK ? one : status;
+        terni_first_add(&first, tell_by_requests(n, stream));
     }
-    one = m->ops->stream_synchronize(m, stream);
-    return status == TERN_OK ? one : status;
+    terni_first_add(&first, m->ops->stream_synchronize(m, stream));
+    return terni_first_end(&first);
 }
 
 enum tern_status terni_pgas_abort(struct tern_network *n)
