@@ -587,6 +587,9 @@ invalid TERN_TIMEOUT_MS abc
 invalid TERN_TIMEOUT_MS 0
 invalid TERN_MACHINE gpu
 invalid TERN_TRACE_EVENTS many
+invalid TERN_PROXY carrier-pigeon
+invalid TERN_PROXY fabric:
+invalid TERN_SOFTNIC packets:x
 if run 1 env TERN_NICS=mlx5_99 "$build/bin/tern-info" && grep -qF '"mlx5_99"' "$scratch/err"; then
     ok "tern-info refuses a NIC that is not here"
 else

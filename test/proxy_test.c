@@ -265,7 +265,7 @@ static int shm_staged(struct test *t) { return run_cases(t, "fabric:shm", 2, 64,
 static int no_such_engine(struct test *t)
 {
     static const char *const engines[] = {"udp", "fabric:nonesuch"};
-    static const char *const texts[] = {"TERN_PROXY=udp is neither tcp nor fabric:PROVIDER", "nonesuch"};
+    static const char *const texts[] = {"TERN_PROXY=udp is not tcp, fabric:PROVIDER or none", "nonesuch"};
     static const enum tern_status wanted[] = {TERN_INVALID_ARGUMENT, TERN_UNSUPPORTED};
     (void)t;
     for (int i = 0; i < 2; i++) {

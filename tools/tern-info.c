@@ -2,10 +2,12 @@
  *
  * tern-info: what this build of Tern has, what this host offers it, and which settings are in force. Started
  * by tern-run it opens a communicator instead and rank 0 prints who reaches whom. */
+#include "comm/courier.h"
 #include "machine/machine.h"
 #include "net/engine.h"
 #include "net/mlx5_provider.h"
 #include "net/nic_place.h"
+#include "net/nic_provider.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,7 +92,8 @@ static enum tern_status check_environment(void)
                              (unsigned long long)numbers[i].min);
         }
     }
-    return TERN_OK;
+    TERN_TRY(terni_courier_check_environment());
+    return terni_nic_check_environment();
 }
 
 static void print_environment(void)

@@ -82,7 +82,7 @@ class EP(Closing):
         )
         self.num_experts = num_experts
         self.num_local_experts = num_experts // comm.size
-        self.max_tokens = max_tokens
+        self.max_tokens, self.max_row_bytes = max_tokens, max_row_bytes
         self.ll_tokens = ll_tokens
         self.limits_staging = staging_bytes is not None
         self._is_settled_by_streams = comm.machine != "cpu"

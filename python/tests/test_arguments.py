@@ -413,8 +413,25 @@ class Arguments(RankTest):
         ids[0, 0] = 4
         self.assertEqual(self.refused("4", self.route_and_wait, ids).fault.seen, 4)
         route = self.ep.route(self.ids)
-        error = self.refused("max_row_bytes", route.dispatch, self.x.float(), num_rows=4)
+        error = self.refused(
+            rf"x is float32 \[4, 64\] on {self.place}: a row has 256 bytes .*max_row_bytes",
+            route.dispatch,
+            self.x.float(),
+            num_rows=4,
+        )
         self.assertIsNone(error.fault)
+
+    def test_rows_of_wrong_size(self):
+        route, few = self.ep.route(self.ids), torch.ones(4, 60).bfloat16()
+        sentence = rf"x is bfloat16 \[4, 60\] on {self.place}: a row has 120 bytes, and must have a "
+        self.refused(sentence + "multiple of 16", route.dispatch, few, num_rows=4)
+        self.refused(sentence + "multiple of 32", route.dispatch, few, num_rows=4, cast="fp8")
+        self.refused(sentence + "multiple of 16", route.combine, few)
+        many = torch.ones(4, 72).bfloat16()
+        sentence = r"a row has 144 bytes with all that goes with it, .* room for 128"
+        self.refused(sentence, route.dispatch, many, num_rows=4)
+        self.refused(sentence, route.dispatch, [self.x, self.x[:, :8]], num_rows=4)
+        self.refused(sentence, route.combine, many)
 
     def test_import_needs_no_torch(self):
         code = "import sys, tern; sys.exit('torch' in sys.modules)"

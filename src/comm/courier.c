@@ -35,6 +35,26 @@ enum { ALL_RIGHTS = KEY_LOCAL_WRITE | KEY_REMOTE_WRITE | KEY_REMOTE_READ | KEY_R
 
 static const char fabric_prefix[] = "fabric:";
 
+static enum tern_status refuse(const char *name)
+{
+    return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s=%s is not tcp, fabric:PROVIDER or none",
+                     terni_env_name(TERN_ENV_PROXY), name);
+}
+
+/* What follows "fabric:"; NULL if nothing does. */
+static const char *provider_of(const char *name)
+{
+    size_t length = strlen(fabric_prefix);
+    return strncmp(name, fabric_prefix, length) == 0 && name[length] != '\0' ? name + length : NULL;
+}
+
+enum tern_status terni_courier_check_environment(void)
+{
+    const char *name = terni_env(TERN_ENV_PROXY);
+    int is_known = strcmp(name, "tcp") == 0 || strcmp(name, "none") == 0 || provider_of(name) != NULL;
+    return is_known ? TERN_OK : refuse(name);
+}
+
 static enum tern_status open_engine(struct tern_comm *comm, const struct courier_config *config,
                                     struct engine **engine)
 {
@@ -45,12 +65,8 @@ static enum tern_status open_engine(struct tern_comm *comm, const struct courier
     if (strcmp(name, "tcp") == 0) {
         return terni_tcp_engine_open(&e, engine);
     }
-    if (strncmp(name, fabric_prefix, strlen(fabric_prefix)) == 0) {
-        e.provider = name + strlen(fabric_prefix);
-        return terni_fabric_engine_open(&e, engine);
-    }
-    return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s=%s is neither tcp nor fabric:PROVIDER",
-                     terni_env_name(TERN_ENV_PROXY), name);
+    e.provider = provider_of(name);
+    return e.provider != NULL ? terni_fabric_engine_open(&e, engine) : refuse(name);
 }
 
 static enum tern_status prepare(struct courier *courier, const struct courier_config *config)

@@ -23,6 +23,9 @@ enum { COURIER_OPEN_STEPS = 4 };
 enum tern_status terni_courier_open_step(struct tern_comm *comm, const struct courier_config *config,
                                          int step, struct courier **courier);
 
+/* Whether TERN_PROXY names an engine, or none. What it needs may be missing all the same. */
+enum tern_status terni_courier_check_environment(void);
+
 /* Local, also of one that is linked; before the communicator closes, and no kernel may use a ring any more.
  * Accepts NULL. */
 void terni_courier_close(struct courier *courier);

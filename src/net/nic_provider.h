@@ -87,6 +87,8 @@ struct nic_settings {
     uint64_t seed;
 };
 extern struct nic_settings terni_nic_settings;
+/* Whether TERN_SOFTNIC is what it can be. */
+enum tern_status terni_nic_check_environment(void);
 /* What NICs in software want of a window; the same on all ranks. */
 enum tern_status terni_nic_wire_bytes(int num_ranks, uint32_t num_nics, uint64_t *bytes);
 

@@ -123,6 +123,13 @@ static enum tern_status wire_of(struct softnic_wire *wire, uint64_t *seed)
                            terni_env_name(TERN_ENV_SOFTNIC), text);
 }
 
+enum tern_status terni_nic_check_environment(void)
+{
+    struct softnic_wire wire;
+    uint64_t seed;
+    return wire_of(&wire, &seed);
+}
+
 enum tern_status terni_nic_wire_bytes(int num_ranks, uint32_t num_nics, uint64_t *bytes)
 {
     struct softnic_wire wire;
