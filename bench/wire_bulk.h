@@ -87,11 +87,16 @@ TERN_DEVICE uint64_t wire_load(const struct wire_args *p, struct wire_lane *l, u
     return 1;
 }
 
+TERN_DEVICE int wire_has_come(const struct wire_lane *l, uint64_t j)
+{
+    return mbar_test(&l->stages[j % WIRE_STAGES].bar, (uint32_t)(j / WIRE_STAGES & 1));
+}
+
 /* Nonzero once the j-th row has come; 0 if the deadline passed first. */
 TERN_DEVICE int wire_await(const struct wire_args *p, const struct wire_lane *l, uint64_t j,
                            uint64_t begin_ns)
 {
-    while (!mbar_test(&l->stages[j % WIRE_STAGES].bar, (uint32_t)(j / WIRE_STAGES & 1))) {
+    while (!wire_has_come(l, j)) {
         spin();
         if (wire_late(p, begin_ns)) {
             return 0;
@@ -105,7 +110,7 @@ TERN_DEVICE int wire_await(const struct wire_args *p, const struct wire_lane *l,
 TERN_DEVICE void wire_abandon(const struct wire_lane *l, uint64_t j, uint64_t loaded)
 {
     for (; j < loaded; j++) {
-        while (!mbar_test(&l->stages[j % WIRE_STAGES].bar, (uint32_t)(j / WIRE_STAGES & 1))) {
+        while (!wire_has_come(l, j)) {
             spin();
         }
     }

@@ -291,11 +291,15 @@ class Route:
             outputs.insert(1, _scales(cast, hidden))
         num_rows_out = len(outputs)
         rows_out = [torch.empty((1,) + columns, dtype=dtype) for columns, dtype in outputs]
-        row_bytes = [row.numel() * row.element_size() for row in rows_out]
-        given = payloads[0].shape[1] * payloads[0].element_size()
-        most = self.ep.max_row_bytes
-        tensors.check_row("x", payloads[0], given, max(given, most), 32 if cast else 16)
-        tensors.check_row("x", payloads[0], sum(row_bytes), most, 1)
+        x = payloads[0]
+        tensors.check_row(
+            "x",
+            x,
+            x.shape[1] * x.element_size(),
+            32 if cast else 16,
+            sum(row.numel() * row.element_size() for row in rows_out),
+            self.ep.max_row_bytes,
+        )
         has_idx, has_weights = topk_idx and not by_expert, topk_weights is not None
         if has_idx:
             outputs.append(((self.topk,), self._ids_type))
@@ -350,8 +354,7 @@ class Route:
         comm = self.ep.comm
         rows = tensors.check(comm, "x", x, BF16, ("rows", "hidden"))
         num_rows, hidden = rows.shape
-        if hidden % 8 != 0 or 2 * hidden > self.ep.max_row_bytes:
-            tensors.check_row("x", rows, 2 * hidden, self.ep.max_row_bytes, 16)
+        tensors.check_row("x", rows, 2 * hidden, 16, 2 * hidden, self.ep.max_row_bytes)
         sums_shape = (self.num_tokens, hidden)
         if len(biases) > 2:
             tensors.refuse(f"{len(biases)} biases: combine adds one or two")

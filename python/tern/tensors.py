@@ -128,17 +128,19 @@ def check(
     refuse(f"{name} is {describe(tensor)}: it must be {wanted}{', dense' if dense else ''}")
 
 
-def check_row(name: str, tensor: "torch.Tensor", row_bytes: int, most: int, step: int) -> None:
-    """What a matrix's rows have, or what a row has in all, against the EP object's room; step: what
-    it must be a multiple of, in bytes."""
+def check_row(
+    name: str, tensor: "torch.Tensor", row_bytes: int, step: int, total: int, most: int
+) -> None:
+    """A matrix's rows have row_bytes, a multiple of step, and total with all that travels with
+    them, for which the EP object has room up to most."""
     if row_bytes % step != 0:
         refuse(
             f"{name} is {describe(tensor)}: a row has {row_bytes} bytes, and must have a multiple "
             f"of {step}"
         )
-    if row_bytes > most:
+    if total > most:
         refuse(
-            f"{name} is {describe(tensor)}: a row has {row_bytes} bytes with all that goes with it, "
+            f"{name} is {describe(tensor)}: a row has {total} bytes with all that goes with it, "
             f"and the EP object has room for {most} (2 * hidden, or max_row_bytes)"
         )
 
