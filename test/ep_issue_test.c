@@ -123,6 +123,25 @@ static int copy_fails(struct scene *s)
     return scene_round(s, 0);
 }
 
+/* The rows are in staging, and the kernel that brings them to tensors in no window is not launched: as with an
+ * event that cannot be recorded. */
+static int staged_copy_fails(struct scene *s)
+{
+    PASS(scene_open(s));
+    PASS(scene_round(s, 0));
+    fuse_insert(s->world.members[0].comm->machine);
+    fuse.launch = 1;
+    OK(issue(s, TERN_OP_DISPATCH, 1, NULL));
+    REFUSES(issue(s, TERN_OP_DISPATCH, 0, NULL), TERN_SYSTEM_ERROR, "no launch today");
+    OK(tern_ep_synchronize(s->eps[1]));
+    EXPECT(issue(s, TERN_OP_DISPATCH, 0, NULL), TERN_SYSTEM_ERROR);
+    EXPECT(tern_ep_synchronize(s->eps[0]), TERN_SYSTEM_ERROR);
+    fuse_remove(s->world.members[0].comm->machine);
+    batch_close(&s->batches[0]);
+    OK(tern_ep_reset_all(RANKS, s->eps));
+    return scene_round(s, 0);
+}
+
 static int failures(struct scene *s)
 {
     static const int operations[] = {TERN_OP_ROUTE, TERN_OP_DISPATCH, TERN_OP_COMBINE};
@@ -139,7 +158,7 @@ static int failures(struct scene *s)
     return 0;
 }
 
-static int high_throughput(struct test *t)
+static int run_scene(struct test *t, int arena, int (*body)(struct scene *s))
 {
     struct batch_shape shape = scene_shape(RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
     struct scene s;
@@ -150,12 +169,17 @@ static int high_throughput(struct test *t)
     scene_init(&s, RANKS, 60 + (uint64_t)t->number);
     s.config.timeout_ms = DEADLINE_MS;
     s.config.copy_engine = 1;
+    s.arena = arena;
     s.config.staging_bytes = (uint64_t)RANKS * MAX_TOKENS * 1024;
     scene_add(&s, &shape, (uint64_t)RANKS * MAX_TOKENS);
-    result = failures(&s);
+    result = body(&s);
     scene_fini(&s);
     return result;
 }
+
+static int high_throughput(struct test *t) { return run_scene(t, ARENA_WINDOW, failures); }
+
+static int out_of_staging(struct test *t) { return run_scene(t, ARENA_DEVICE, staged_copy_fails); }
 
 /* ---- Low latency ---- */
 
@@ -207,6 +231,7 @@ int main(int argc, char **argv)
 
     test_begin(&t, argc, argv);
     test_run(&t, "route, dispatch and combine while the machine fails", high_throughput);
+    test_run(&t, "dispatch into tensors while the machine fails", out_of_staging);
     test_run(&t, "low latency while the machine fails", low_latency);
     return test_end(&t);
 }

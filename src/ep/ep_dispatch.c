@@ -291,6 +291,15 @@ static enum tern_status launch_dispatch(struct tern_route *route, uint32_t num_s
     return terni_ep_launch(ep, &l, k->f.ticket, stream);
 }
 
+/* Out of staging. The kernel runs by now, so that a caller who made the call again would run ahead of the peers:
+ * a failure ends the object's operations, but for one in a graph, which has not run yet. */
+static enum tern_status copy_outputs(struct tern_ep *ep, const struct staging *staging, uint64_t ticket,
+                                     struct tern_stream *stream)
+{
+    enum tern_status status = terni_staging_copy(staging, stream);
+    return status == TERN_OK || ticket == 0 ? status : terni_ep_break(ep, TERN_OP_DISPATCH, status);
+}
+
 enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_dispatch_args *a,
                                    struct tern_stream *stream)
 {
@@ -323,7 +332,7 @@ enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_d
                                   ? terni_inter_dispatch(route, a->num_sms, k.stage_bytes, &k, stream)
                                   : launch_dispatch(route, a->num_sms, &k, stream);
     if (status == TERN_OK) {
-        status = terni_staging_copy(&staging, stream);
+        status = copy_outputs(ep, &staging, k.f.ticket, stream);
     }
     return terni_ep_end(ep, TERN_OP_DISPATCH, status, staging.copies.num_columns > 0, stream, a->record);
 }
