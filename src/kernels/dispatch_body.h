@@ -170,18 +170,29 @@ TERN_DEVICE void send_odd(const struct sender *s, const char *stage, struct targ
     }
 }
 
-/* Sends a finished stage to all targets of token t. In rank layout lanes start at a rank that differs from
- * token to token, so that peers are interleaved and no link sees every warp at once. */
-TERN_DEVICE void send_token(const struct sender *s, uint32_t t, uint32_t stage, const int bulk)
+/* This lane's target of token t, from target i0 on; num_targets: none. In rank layout lanes start at a rank
+ * that differs from token to token, so that peers are interleaved and no link sees every warp at once. */
+TERN_DEVICE uint32_t turned(const struct sender *s, uint32_t t, uint32_t i0)
+{
+    uint32_t n = s->map.num_targets, i = i0 + (uint32_t)lane();
+    uint32_t rotation = s->p->layout == 0 ? (t + (uint32_t)s->p->f.rank) % n : 0;
+    return i >= n ? n : i + rotation < n ? i + rotation : i + rotation - n;
+}
+
+/* Slot of this lane's first target of token t, if there is such a token. */
+TERN_DEVICE int32_t first_slot(const struct sender *s, uint32_t t)
+{
+    return t < s->p->num_tokens ? target_slot(&s->map, t, turned(s, t, 0)) : -1;
+}
+
+/* Sends a finished stage to all targets of token t; slot: first_slot. */
+TERN_DEVICE void send_token(const struct sender *s, uint32_t t, int32_t slot, uint32_t stage, const int bulk)
 {
     const struct dispatch_args *p = s->p;
     const char *at = s->stages + stage * p->stage_bytes;
-    uint32_t n = s->map.num_targets;
-    uint32_t rotation = p->layout == 0 ? (t + (uint32_t)p->f.rank) % n : 0;
-    for (uint32_t i0 = 0; i0 < n; i0 += 32) {
-        uint32_t i = i0 + (uint32_t)lane();
-        uint32_t turned = i + rotation < n ? i + rotation : i + rotation - n;
-        struct target g = target_of(&s->map, t, i < n ? turned : n);
+    for (uint32_t i0 = 0; i0 < s->map.num_targets; i0 += 32) {
+        uint32_t i = turned(s, t, i0);
+        struct target g = target_in(&s->map, t, i, i0 == 0 ? slot : target_slot(&s->map, t, i));
         if (bulk && g.rank >= 0) {
             send_whole(s, at, g);
         }
@@ -195,9 +206,16 @@ TERN_DEVICE void send_token(const struct sender *s, uint32_t t, uint32_t stage, 
     }
 }
 
+/* What a warp has begun before its peers are in. */
+struct beginning {
+    struct taker taker;
+    int32_t slot; /* first_slot of the next token */
+};
+
 /* Starts the first loads. */
-TERN_DEVICE void begin_bulk(const struct sender *s)
+TERN_DEVICE struct beginning begin_bulk(const struct sender *s)
 {
+    struct beginning b;
     uint32_t ahead = s->p->num_stages - 1;
     if (lane() == 0) {
         for (uint32_t i = 0; i < s->p->num_stages; i++) {
@@ -210,6 +228,9 @@ TERN_DEVICE void begin_bulk(const struct sender *s)
         load_token(s, s->first + j * s->step, j, 1);
         expect_token(s, s->first + j * s->step);
     }
+    b.taker = taker_of(&s->p->f, s->step, ahead, s->p->num_tokens);
+    b.slot = first_slot(s, s->first);
+    return b;
 }
 
 /* After begin_bulk, if nothing is to be sent: loads must not outlive the block. */
@@ -223,22 +244,22 @@ TERN_DEVICE void abandon_bulk(const struct sender *s)
     }
 }
 
-/* After begin_bulk. */
-TERN_DEVICE void send_tokens_bulk(const struct sender *s)
+/* Behind it, copies may still be under way: bulk_wait. */
+TERN_DEVICE void send_tokens_bulk(const struct sender *s, struct beginning *b)
 {
     const struct dispatch_args *p = s->p;
     uint32_t ahead = p->num_stages - 1;
     uint32_t stage = 0, parity = 0;
     /* Lane i knows the token in stage i; there are DISPATCH_MAX_STAGES at most. */
     uint32_t token = (uint32_t)lane() < ahead ? s->first + (uint32_t)lane() * s->step : UINT32_MAX;
-    struct taker taker = taker_of(&p->f, s->step, ahead, p->num_tokens);
-    for (uint32_t t = s->first; t < p->num_tokens; t = shfl_u32(token, (int)stage)) {
-        uint32_t next = take_next(&taker), into = stage == 0 ? ahead : stage - 1;
+    uint32_t t = s->first;
+    while (t < p->num_tokens) {
+        uint32_t next = take_next(&b->taker), into = stage == 0 ? ahead : stage - 1;
         if (next < p->num_tokens) {
             expect_token(s, next);
         }
         finish_stage(s, t, stage, parity, 1);
-        send_token(s, t, stage, 1);
+        send_token(s, t, b->slot, stage, 1);
         bulk_commit();
         if (next < p->num_tokens) {
             bulk_wait_read(1);
@@ -251,8 +272,9 @@ TERN_DEVICE void send_tokens_bulk(const struct sender *s)
         token = (uint32_t)lane() == into ? next : token;
         stage = stage == ahead ? 0 : stage + 1;
         parity ^= stage == 0;
+        t = shfl_u32(token, (int)stage);
+        b->slot = first_slot(s, t);
     }
-    bulk_wait(0);
 }
 
 TERN_DEVICE void send_tokens_plain(const struct sender *s)
@@ -261,7 +283,7 @@ TERN_DEVICE void send_tokens_plain(const struct sender *s)
     for (uint32_t t = s->first; t < p->num_tokens; t += s->step) {
         load_token(s, t, 0, 0);
         finish_stage(s, t, 0, 0, 0);
-        send_token(s, t, 0, 0);
+        send_token(s, t, first_slot(s, t), 0, 0);
         sync_warp();
     }
 }
@@ -345,8 +367,9 @@ TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
         op_announce(&p->f, epoch, MESSAGE_COLUMNS + 2 * num_columns);
         sync_block(); /* its fences take the longer the more loads are on their way */
     }
+    struct beginning begun = {0};
     if (bulk && sends) {
-        begin_bulk(&s);
+        begun = begin_bulk(&s);
     }
     int ok = op_await(&p->f, epoch, &table) && !weights_missing(p, &table, epoch);
     op_take_own(&p->f, &table, p->own);
@@ -362,12 +385,15 @@ TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
         struct courier c = courier_of(p, &table);
         send_meta(&c);
     } else if (ok && bulk) {
-        send_tokens_bulk(&s);
+        send_tokens_bulk(&s, &begun);
     } else if (ok) {
         send_tokens_plain(&s);
     }
     if (ok) {
-        fill_padding(&s);
+        fill_padding(&s); /* while the last copies are under way */
+    }
+    if (ok && bulk && sends) {
+        bulk_wait(0);
     }
     op_leave(&p->f, epoch, &table, ok, begin);
 }

@@ -374,8 +374,8 @@ TERN_DEVICE int inter_far(struct inter_sender *w, const struct rail *r, int send
     return ok;
 }
 
-TERN_DEVICE void inter_own(const struct inter_sender *w, const struct op_table *table, int sends,
-                           const int bulk)
+TERN_DEVICE void inter_own(const struct inter_sender *w, struct beginning *begun,
+                           const struct op_table *table, int sends, const int bulk)
 {
     if (!sends) {
         struct courier c = courier_of(&w->p->d, table);
@@ -384,7 +384,7 @@ TERN_DEVICE void inter_own(const struct inter_sender *w, const struct op_table *
         c.step = w->blocks;
         send_meta(&c);
     } else if (bulk) {
-        send_tokens_bulk(&w->s);
+        send_tokens_bulk(&w->s, begun);
     } else {
         send_tokens_plain(&w->s);
     }
@@ -403,8 +403,9 @@ TERN_DEVICE void dispatch_inter_body(const struct dispatch_inter_args *p, const 
     if (bid() == 0) {
         op_announce(f, epoch, MESSAGE_COLUMNS + 2 * num_columns);
     }
+    struct beginning begun = {0};
     if (begins) {
-        begin_bulk(&w.s);
+        begun = begin_bulk(&w.s);
     }
     int ok = op_await(f, epoch, &table) && !weights_missing(&p->d, &table, epoch);
     if (!ok && begins) {
@@ -416,12 +417,15 @@ TERN_DEVICE void dispatch_inter_body(const struct dispatch_inter_args *p, const 
         fence_proxy_async_global();
     }
     if (ok && (uint32_t)bid() < p->roles.own) {
-        inter_own(&w, &table, sends, bulk);
+        inter_own(&w, &begun, &table, sends, bulk);
     } else if (ok) {
         ok = inter_far(&w, &rail, sends, (uint32_t)bid() >= p->roles.own + p->roles.rails, bulk);
     }
     if (ok) {
         fill_padding(&w.s);
+    }
+    if (ok && begins) {
+        bulk_wait(0);
     }
     inter_leave(&rail, &table, p->far.num_out, p->far.num_in, ok, begin);
 }

@@ -55,22 +55,36 @@ TERN_DEVICE struct target_map target_map_in_domain(const struct op_frame *f, con
     return m;
 }
 
-/* Target i of token t; none if i is past the last one, the token has no such row, or the rank no room. */
-TERN_DEVICE struct target target_of(const struct target_map *m, uint32_t t, uint32_t i)
+/* Slot of target i of token t among the rows of its rank, or its expert; -1 if i is past the last one, or the
+ * token has no such row. Peers need not be in. */
+TERN_DEVICE int32_t target_slot(const struct target_map *m, uint32_t t, uint32_t i)
+{
+    if (i < m->num_targets) {
+        return m->token_rows[(uint64_t)t * m->columns + (m->layout == 0 ? m->first_rank + i : i)];
+    }
+    return -1;
+}
+
+/* The target in that slot; none if there is none, or the rank has no room. */
+TERN_DEVICE struct target target_in(const struct target_map *m, uint32_t t, uint32_t i, int32_t slot)
 {
     struct target g = {-1, 0};
-    if (i < m->num_targets) {
-        int64_t slot = m->token_rows[(uint64_t)t * m->columns + (m->layout == 0 ? m->first_rank + i : i)];
-        if (slot >= 0) {
-            uint32_t key = m->layout == 0 ? m->first_rank + i : (uint32_t)m->ids[(uint64_t)t * m->topk + i];
-            uint32_t rank = m->layout == 0 ? i : key / m->experts_a_rank - m->first_rank;
-            if (rank <= m->last_rank) {
-                g.row = slot + m->bases[key];
-                g.rank = (uint64_t)g.row < m->capacities[rank] ? (int)rank : -1;
-            }
+    if (slot >= 0) {
+        uint32_t key = m->layout == 0 ? m->first_rank + i : (uint32_t)m->ids[(uint64_t)t * m->topk + i];
+        uint32_t rank = m->layout == 0 ? i : key / m->experts_a_rank - m->first_rank;
+        if (rank <= m->last_rank) {
+            g.row = (int64_t)slot + m->bases[key];
+            g.rank = (uint64_t)g.row < m->capacities[rank] ? (int)rank : -1;
         }
     }
     return g;
+}
+
+/* Target i of token t. */
+TERN_DEVICE struct target target_of(const struct target_map *m, uint32_t t, uint32_t i)
+{
+    struct target none = {-1, 0};
+    return i < m->num_targets ? target_in(m, t, i, target_slot(m, t, i)) : none;
 }
 
 #endif
