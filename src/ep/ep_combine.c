@@ -10,7 +10,9 @@
 #include "ep/tuning.h"
 #include "kernels/kernels.h"
 
-enum { BATCH_ROWS = 8 };
+/* Of a warp's stage, bytes and rows. What a step costs beside its bytes is shared by them, and warps that have
+ * more on their way get less through a link (docs/performance.md). */
+enum { BATCH_BYTES = 4096, BATCH_ROWS = 8 };
 
 static int64_t stride_of(const struct tern_rows *r) { return r->row_stride ? r->row_stride : r->row_bytes; }
 
@@ -120,8 +122,10 @@ static void fill_args(const struct tern_route *route, const struct tern_combine_
     k->num_experts = route->ep->shape.num_experts;
     k->layout = route->layout;
     k->row_bytes = a->in.row_bytes;
-    k->chunk_bytes = a->in.row_bytes < COMBINE_CHUNK ? a->in.row_bytes : COMBINE_CHUNK;
-    k->batch_rows = targets < BATCH_ROWS ? targets : BATCH_ROWS;
+    uint32_t chunk = a->copy_engine ? COMBINE_MIX_CHUNK : COMBINE_CHUNK;
+    k->chunk_bytes = a->in.row_bytes < chunk ? a->in.row_bytes : chunk;
+    uint32_t rows = BATCH_BYTES / k->chunk_bytes < BATCH_ROWS ? BATCH_BYTES / k->chunk_bytes : BATCH_ROWS;
+    k->batch_rows = targets < rows ? targets : rows;
     k->f.message.num_rows = a->in_rows;
     k->f.message.signature =
         terni_ep_sign(terni_ep_sign(terni_ep_sign(TERN_OP_COMBINE, route->number), a->in.row_bytes),

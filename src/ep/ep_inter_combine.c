@@ -6,7 +6,7 @@
 #include "ep/ep_inter.h"
 #include "kernels/kernels.h"
 
-enum { FEWEST_BLOCKS = 2 };
+enum { FEWEST_BLOCKS = 2, MIX_BATCH_ROWS = 8 };
 
 /* A block is some lines of warps. A line's loader looks after 32 streams at most: *fits is whether these do.
  */
@@ -33,12 +33,15 @@ static enum tern_status prepare_line(const struct tern_ep *ep, struct inter_comb
 }
 
 /* Every warp is one by itself; with few tokens each takes parts of them. */
-static enum tern_status prepare_warps(const struct tern_ep *ep, struct inter_combine *x, int bulk,
-                                      uint32_t chunks)
+static enum tern_status prepare_warps(const struct tern_ep *ep, struct inter_combine *x, int bulk)
 {
     struct combine_inter_args *k = &x->k;
     struct geometry *g = &x->geometry;
+    uint32_t targets = k->c.layout == TERN_LAYOUT_RANK ? ep->shape.domain_ranks : k->c.topk;
     uint32_t most_threads = bulk ? TERN_THREADS_combine_inter_wide_bulk : TERN_THREADS_combine_inter_plain;
+    k->c.chunk_bytes = k->c.row_bytes < COMBINE_MIX_CHUNK ? k->c.row_bytes : COMBINE_MIX_CHUNK;
+    k->c.batch_rows = targets < MIX_BATCH_ROWS ? targets : MIX_BATCH_ROWS;
+    uint32_t chunks = (k->c.row_bytes + k->c.chunk_bytes - 1) / k->c.chunk_bytes;
     x->kernel = bulk ? TERN_KERNEL_combine_inter_wide_bulk : TERN_KERNEL_combine_inter_plain;
     TERN_TRY(terni_tuning_combine_inter(&ep->machine->info, bulk, most_threads / 32,
                                         k->c.batch_rows * k->c.chunk_bytes,
@@ -62,7 +65,6 @@ enum tern_status terni_inter_combine_prepare(struct tern_route *route, uint32_t 
     struct inter_message message = terni_inter_message(c->row_bytes, c->topk);
     struct combine_inter_args *k = &x->k;
     int narrow = c->topk <= 32 && ep->shape.domain_ranks <= 32 && ep->shape.num_domains <= 32;
-    uint32_t chunks = (c->row_bytes + c->chunk_bytes - 1) / c->chunk_bytes;
     int fits = 0;
     memset(x, 0, sizeof(*x));
     k->c = *c;
@@ -71,13 +73,12 @@ enum tern_status terni_inter_combine_prepare(struct tern_route *route, uint32_t 
     terni_inter_rail(ep, message.stride, &k->rail);
     x->num_blocks = terni_inter_blocks(ep, num_sms, FEWEST_BLOCKS);
     k->c.parts = 1;
-    k->c.part_chunks = chunks;
+    k->c.part_chunks = (c->row_bytes + c->chunk_bytes - 1) / c->chunk_bytes;
     if (bulk && narrow) {
         TERN_TRY(prepare_line(ep, x, &fits));
     }
     if (!fits) {
-        k->c.chunk_bytes = c->chunk_bytes;
-        TERN_TRY(prepare_warps(ep, x, bulk, chunks));
+        TERN_TRY(prepare_warps(ep, x, bulk));
     }
     k->c.f.message.num_blocks = x->num_blocks;
     terni_route_far(route, &k->far);

@@ -22,8 +22,7 @@ enum {
     LINE_FEWEST_SLOTS = 8, /* of a line, or there are fewer lines */
     MOST_STREAMS = 96,     /* unless there are more queues */
     DISPATCH_LIST = 128,   /* bytes a block: tokens of the warp that sends ids, weights and sources */
-    USUAL_ROW = 14336,     /* bytes; what a device that is not in the table is computed for */
-    USUAL_BATCH = 4096
+    USUAL_ROW = 14336      /* bytes; what a device that is not in the table is computed for */
 };
 
 _Static_assert((int)INTER_WARPS <= (int)POSTER_MAX_PRODUCERS && (int)LINES <= (int)POSTER_MAX_PRODUCERS,
@@ -58,12 +57,14 @@ struct tuned {
  * (docs/performance.md has the conditions):
  *   dispatch_stages  2: 498   3: 502   4: 497   6: 496
  *   cast_stages      2 with 7 warps: 322   4 with 3 warps: 767   (stages held BF16 rows then)
- *   combine          4 stages, 12 warps: 523   3, 16: 509   2, 16: 513   5, 10: 525   6, 8 of 4 KiB: 689
+ *   combine          of all ranks' KiB: 4 stages, 12 warps: 523   3, 16: 509   2, 16: 513   5, 10: 525
+ *                    on two H100 3, 16: 195, 8 SMs 372; of two rows' 2 KiB 2, 16: 195, 8 SMs 299   3, 16: 211,
+ *                    8 SMs 306   2, 12: 199, 8 SMs 327   3, 10: 198, 8 SMs 329
  *   mix              as many warps as registers allow, stages for the shared memory that they leave
  *   route            16 warps, 8 workers: 20   1 block of 32 warps: 50 */
 static const struct tuned tuned_devices[] = {
-    {TERN_MACHINE_CPU, 0, 2, 4, 2, 3, 4, 2, 3, CPU_LINES, CPU_ADDERS, 5, 1024, 1, 2, 4, 3},
-    {TERN_MACHINE_CUDA, 90, 16, 4, 2, 3, 2, MIX_WARPS, 13, LINES, LINE_ADDERS, LINE_SLOTS, LINE_PIECE, 16, 16,
+    {TERN_MACHINE_CPU, 0, 2, 4, 2, 2, 4, 2, 3, CPU_LINES, CPU_ADDERS, 5, 1024, 1, 2, 4, 3},
+    {TERN_MACHINE_CUDA, 90, 16, 4, 2, 2, 2, MIX_WARPS, 13, LINES, LINE_ADDERS, LINE_SLOTS, LINE_PIECE, 16, 16,
      32, ROUTE_MAX_WORKERS},
 };
 
@@ -72,14 +73,13 @@ static uint32_t clamp(uint32_t value, uint32_t low, uint32_t high)
     return value < low ? low : value > high ? high : value;
 }
 
-/* A device that nobody measured: as deep as three warps of dispatch, or 16 of combine, can be. */
+/* A device that nobody measured: as deep as three warps of dispatch can be. */
 static struct tuned computed(const struct machine_info *info)
 {
     struct tuned t = tuned_devices[1]; /* but for what shared memory decides */
     t.kind = info->kind;
     t.capability = info->compute_capability;
     t.dispatch_stages = clamp(info->max_shared_bytes / (3 * USUAL_ROW), 2, 4);
-    t.combine_stages = clamp(info->max_shared_bytes / (16 * USUAL_BATCH), 2, 4);
     return t;
 }
 

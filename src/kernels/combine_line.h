@@ -220,7 +220,7 @@ TERN_DEVICE int line_has_failed(const struct line *l)
 TERN_DEVICE void line_add_row(const struct line *l, struct accumulator *a, uint32_t bytes)
 {
     const char *from = l->slots + l->slot * l->slots_bytes + l->worker * l->m.p->c.chunk_bytes;
-    add_row(a, from + lane() * 16, bytes);
+    add_row(a, from + lane() * 16, bytes, 0);
 }
 
 /* What an adder has at hand. The rows of this domain are added before any letter, so that one sum in FP32 is

@@ -12,6 +12,9 @@
 
 #define COMBINE_HAS_ENGINE 0
 #define COMBINE_RUN(s)     ((s)->run)
+#ifndef COMBINE_PIECE
+#define COMBINE_PIECE COMBINE_MIX_CHUNK
+#endif
 
 #include "kernels/combine_weights.h"
 

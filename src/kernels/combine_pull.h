@@ -294,15 +294,15 @@ TERN_DEVICE uint32_t load_step(const struct puller *s, struct loader *l, uint32_
 }
 
 /* A row's chunk of so many bytes in shared memory, from this lane's on. All of it is on its way before the
- * first is added; what is behind it are zeros, which are written nowhere. */
-TERN_DEVICE void add_row(struct accumulator *a, const char *from, uint32_t bytes)
+ * first is added; what is behind it are zeros, which are written nowhere. whole: COMBINE_PIECE bytes. */
+TERN_DEVICE void add_row(struct accumulator *a, const char *from, uint32_t bytes, const int whole)
 {
     const struct vec16 none = {{0, 0, 0, 0}};
     struct vec16 row[COMBINE_VECS];
     TERN_UNROLL
     for (int q = 0; q < COMBINE_VECS; q++) {
         row[q] = none;
-        if ((uint32_t)(q * 512 + lane() * 16) < bytes) {
+        if (whole || (uint32_t)(q * 512 + lane() * 16) < bytes) {
             row[q] = ld_vec16(from + q * 512);
         }
     }
@@ -317,8 +317,14 @@ TERN_DEVICE void add_rows(const struct puller *s, struct accumulator *a, uint32_
 {
     const struct combine_args *p = s->p;
     const char *from = s->stages + stage * p->batch_rows * p->chunk_bytes + lane() * 16;
-    for (uint32_t r = 0; r < rows; r++) {
-        add_row(a, from, bytes);
+    TERN_ROLLED
+    for (uint32_t r = 0; r < rows && bytes == COMBINE_PIECE; r++) {
+        add_row(a, from, bytes, 1);
+        from += COMBINE_PIECE;
+    }
+    TERN_ROLLED
+    for (uint32_t r = 0; r < rows && bytes != COMBINE_PIECE; r++) {
+        add_row(a, from, bytes, 0);
         from += p->chunk_bytes;
     }
 }
