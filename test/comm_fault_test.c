@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -159,14 +158,9 @@ static int few_descriptors_body(int rank, struct procs_page *page, void *user)
 {
     struct tern_comm_config config = config_of(2000);
     struct tern_comm *comm = NULL;
-    struct rlimit limit;
     (void)user;
     if (rank == 1) {
-        int next = dup(0);
-        close(next);
-        CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0, "getrlimit");
-        limit.rlim_cur = (rlim_t)next + 4;
-        CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit to %d", next + 4);
+        PASS(leave_fds(4));
     }
     REFUSES(tern_comm_open(&page->id, rank, 3, &config, &comm), TERN_SYSTEM_ERROR, "rank 1: no unix socket");
     CHECK(comm == NULL, "the output of a failure is untouched");
@@ -177,6 +171,34 @@ static int few_descriptors(struct test *t)
 {
     (void)t;
     return procs_run(3, -1, 30, few_descriptors_body, NULL);
+}
+
+/* Rank 1 cannot even call: it says so at once and does not blame rank 0, which is not there either. */
+static int no_socket_body(int rank, struct procs_page *page, void *user)
+{
+    struct tern_comm_config config = config_of(20000);
+    struct tern_comm *comm = NULL;
+    struct tern_id agreed;
+    double begin = test_seconds();
+    (void)user;
+    if (rank == 0) {
+        return 0;
+    }
+    OK(terni_id_from_address("127.0.0.1:9/no socket", &agreed));
+    PASS(leave_fds(0));
+    REFUSES(tern_comm_open(&page->id, 1, 2, &config, &comm), TERN_SYSTEM_ERROR,
+            "rank 1 has no socket to call rank 0: Too many open files");
+    REFUSES(tern_comm_open(&agreed, 1, 2, &config, &comm), TERN_SYSTEM_ERROR,
+            "rank 1 has no socket to call rank 0: Too many open files");
+    CHECK(comm == NULL, "the output of a failure is untouched");
+    CHECK(test_seconds() - begin < 10, "it took %.1f s", test_seconds() - begin);
+    return 0;
+}
+
+static int no_socket(struct test *t)
+{
+    (void)t;
+    return procs_run(2, -1, 30, no_socket_body, NULL);
 }
 
 static int judgement(struct test *t)
@@ -413,6 +435,7 @@ int main(int argc, char **argv)
     test_run(&t, "killed_rank", killed_rank);
     test_run(&t, "killed_root", killed_root);
     test_run(&t, "few_descriptors", few_descriptors);
+    test_run(&t, "no_socket", no_socket);
     test_run(&t, "judgement", judgement);
     test_run(&t, "first_sentence", first_sentence);
     test_run(&t, "late_at_open", late_at_open);

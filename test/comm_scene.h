@@ -46,6 +46,8 @@ int check_all(struct tern_comm *comm);
 /* A body: opens with the scene's id, checks all, closes. */
 int open_and_check(struct actor *a);
 
+/* Leaves this process, best a child, no more than `num` descriptors to open. */
+int leave_fds(int num);
 /* Descriptors and mapped windows that this process has. */
 int num_fds(void);
 int num_windows(void);

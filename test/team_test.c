@@ -467,8 +467,9 @@ static int poor_body(int rank, struct procs_page *page, void *user)
         limit.rlim_cur = (rlim_t)next;
         comm->timeout_ms = 1000; /* rank 2 waits for rank 3 in vain */
         CHECK(rank != poor || setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
-        REFUSES(tern_team_open(comm, TERN_TEAM_DOMAIN, &team), poor == 2 ? TERN_SYSTEM_ERROR : TERN_TIMEOUT,
-                poor == 2 ? "rank 2 opens no team: no socket to listen on" : "rank 3");
+        REFUSES(tern_team_open(comm, TERN_TEAM_DOMAIN, &team), TERN_SYSTEM_ERROR,
+                poor == 2 ? "rank 2 opens no team: no socket to listen on"
+                          : "rank 3 has no socket to call rank 2");
         CHECK(rank != poor || setrlimit(RLIMIT_NOFILE, &saved) == 0, "setrlimit");
         comm->timeout_ms = 20000;
         CHECK(num_fds() == fds && team == NULL, "%d descriptors after a failure, %d before", num_fds(), fds);

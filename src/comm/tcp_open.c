@@ -234,39 +234,47 @@ static enum tern_status open_root(struct tcp *t, const struct tern_id *id, const
     return status;
 }
 
-/* Connects before the deadline, or returns -1 with the reason in errno. */
-static int connect_before(const struct address *a, uint64_t deadline_ns)
+/* Waits for a connection that has begun; *error is what became of it, 0 if it stands. */
+static enum tern_status wait_connected(int fd, uint64_t deadline_ns, int *error)
 {
-    int error = 0;
-    socklen_t error_bytes = sizeof error;
-    int fd = socket(a->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) {
-        return -1;
+    struct pollfd wait_fd = {.fd = fd, .events = POLLOUT};
+    socklen_t error_bytes = sizeof *error;
+    do {
+        TERN_TRY(terni_poll(&wait_fd, 1, terni_poll_ms(deadline_ns)));
+    } while (wait_fd.revents == 0 && terni_clock_ns() < deadline_ns);
+    *error = ETIMEDOUT;
+    if (wait_fd.revents != 0) {
+        getsockopt(fd, SOL_SOCKET, SO_ERROR, error, &error_bytes);
     }
-    if (connect(fd, (const struct sockaddr *)&a->storage, a->bytes) != 0) {
-        struct pollfd wait_fd = {.fd = fd, .events = POLLOUT};
-        error = errno;
-        if (error == EINPROGRESS || error == EINTR) {
-            error = 0;
-            do {
-                if (terni_poll(&wait_fd, 1, terni_poll_ms(deadline_ns)) != TERN_OK) {
-                    error = EIO;
-                }
-            } while (error == 0 && wait_fd.revents == 0 && terni_clock_ns() < deadline_ns);
-            if (error == 0 && wait_fd.revents == 0) {
-                error = ETIMEDOUT;
-            } else if (error == 0) {
-                getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes);
-            }
-        }
+    return TERN_OK;
+}
+
+/* Connects to rank 0 before the deadline: *fd, or -1 with the reason, an errno, in *error. It fails where
+ * this rank is to blame. */
+static enum tern_status connect_before(const struct boot *boot, const struct address *a, uint64_t deadline_ns,
+                                       int *fd, int *error)
+{
+    int rank = terni_boot_name(boot, boot->rank), root = terni_boot_name(boot, 0);
+    *fd = socket(a->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    *error = 0;
+    if (*fd < 0) {
+        return TERN_FAIL(TERN_SYSTEM_ERROR, "rank %d has no socket to call rank %d: %m", rank, root);
     }
-    if (error != 0) {
-        close(fd);
-        errno = error;
-        return -1;
+    if (connect(*fd, (const struct sockaddr *)&a->storage, a->bytes) != 0) {
+        *error = errno;
     }
-    terni_socket_tune(fd);
-    return fd;
+    if ((*error == EINPROGRESS || *error == EINTR) && wait_connected(*fd, deadline_ns, error) != TERN_OK) {
+        close(*fd);
+        return TERN_FAIL(TERN_SYSTEM_ERROR, "rank %d cannot wait for rank %d: %s", rank, root,
+                         tern_last_error());
+    }
+    if (*error != 0) {
+        close(*fd);
+        *fd = -1;
+        return TERN_OK;
+    }
+    terni_socket_tune(*fd);
+    return TERN_OK;
 }
 
 static void pause_ms(uint64_t deadline_ns, int ms)
@@ -287,9 +295,10 @@ static enum tern_status open_peer(struct tcp *t, const struct id_fields *fields,
     memcpy(hello.cookie, fields->cookie, sizeof hello.cookie);
     for (int ms = first_pause_ms;; ms = ms < last_pause_ms ? ms * 2 : ms) {
         const char *reason;
-        int fd = connect_before(a, deadline_ns);
+        int fd, error;
+        TERN_TRY(connect_before(&t->boot, a, deadline_ns, &fd, &error));
         if (fd < 0) {
-            reason = strerror(errno);
+            reason = strerror(error);
         } else {
             terni_link_init(&t->links[0], fd);
             terni_link_put(&t->links[0], TERN_FRAME_HELLO, (uint32_t)t->boot.rank, 0, &hello, sizeof hello);
