@@ -316,6 +316,48 @@ static int strangers(struct test *t)
     return run_threads(&scene, actors, 3, strangers_actor);
 }
 
+/* Rank 1 says its hello in two parts, between which a stranger who called before it leaves. */
+static int halved_hello_actor(struct actor *a)
+{
+    struct tern_comm_config config = config_of(20000);
+    struct tern_comm *comm = NULL;
+    struct id_fields f;
+    struct address where;
+    struct frame frame = {.type = TERN_FRAME_HELLO, .value = 1, .bytes = sizeof(struct hello)};
+    struct hello hello = {.version = tern_version(), .num_ranks = 2};
+    int stranger, fd;
+    ssize_t sent, got;
+    if (a->rank == 0) {
+        REFUSES(tern_comm_open(&a->scene->id, 0, 2, &config, &comm), TERN_DISCONNECTED, "rank 1 closed");
+        return 0;
+    }
+    OK(terni_id_read(&a->scene->id, &f, &where));
+    memcpy(hello.cookie, f.cookie, sizeof hello.cookie);
+    stranger = call_port(&where);
+    nap_ms(100);
+    fd = call_port(&where);
+    sent = send(fd, &frame, sizeof frame, MSG_NOSIGNAL);
+    nap_ms(100);
+    close(stranger);
+    nap_ms(100);
+    sent += send(fd, &hello, sizeof hello, MSG_NOSIGNAL);
+    got = recv(fd, &frame, sizeof frame, MSG_WAITALL);
+    close(fd);
+    CHECK(stranger >= 0 && sent == (ssize_t)(sizeof frame + sizeof hello), "%zd bytes were sent", sent);
+    CHECK(got == (ssize_t)sizeof frame && frame.type == TERN_FRAME_RESULT, "rank 1 was not welcomed");
+    return 0;
+}
+
+static int halved_hello(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    return run_threads(&scene, actors, 2, halved_hello_actor);
+}
+
 static int wrong_cookie_actor(struct actor *a)
 {
     struct tern_comm_config config = config_of(20000);
@@ -443,6 +485,7 @@ int main(int argc, char **argv)
     test_run(&t, "late_root_at_barrier", late_root_at_barrier);
     test_run(&t, "late_on_board", late_on_board);
     test_run(&t, "strangers", strangers);
+    test_run(&t, "halved_hello", halved_hello);
     test_run(&t, "wrong_cookie", wrong_cookie);
     test_run(&t, "disagreement", disagreement);
     test_run(&t, "leaks_of_threads", leaks_of_threads);

@@ -3,6 +3,7 @@
  * Communicators that go on with the ranks that are left: some have closed, died or been stopped, rank 0
  * among them. Whoever is left agrees on the same list at once, or when the time for silent ranks is over,
  * and the new communicator does all that one can. */
+#include "comm/id.h"
 #include "comm_scene.h"
 #include "procs.h"
 
@@ -110,6 +111,81 @@ static int one_by_one(struct test *t)
     memset(&scene, 0, sizeof scene);
     OK(tern_id_create("127.0.0.1", &scene.id));
     return run_threads(&scene, actors, RANKS, one_by_one_actor);
+}
+
+/* ---- A call in two parts ---- */
+
+static int call_door(struct tern_comm *comm, int rank)
+{
+    struct id_fields fields;
+    struct address a;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (terni_id_read(&comm->cards[rank].door, &fields, &a) != TERN_OK ||
+        connect(fd, (const struct sockaddr *)&a.storage, a.bytes) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* Rank 1 calls rank 0 in two parts, between which a stranger who knocked before it leaves: it hears that
+ * rank 0 is there and where both go on. */
+static int call_in_parts(struct tern_comm *comm, struct tern_id *id)
+{
+    struct {
+        unsigned char cookie[sizeof comm->cookie];
+        struct tern_id id;
+    } call = {.id = {{0}}}; /* the id is for the lowest rank alone */
+    struct frame frame = {.type = 0x4c4c4143 /* CALL */, .value = 1, .bytes = sizeof call};
+    int stranger = call_door(comm, 0), fd;
+    ssize_t sent, got;
+    nap_ms(100);
+    fd = call_door(comm, 0);
+    memcpy(call.cookie, comm->cookie, sizeof call.cookie);
+    sent = send(fd, &frame, sizeof frame, MSG_NOSIGNAL);
+    nap_ms(200);
+    close(stranger);
+    nap_ms(200);
+    sent += send(fd, &call, sizeof call, MSG_NOSIGNAL);
+    got = recv(fd, &frame, sizeof frame, MSG_WAITALL);  /* HERE */
+    got += recv(fd, &frame, sizeof frame, MSG_WAITALL); /* ROLL: the id, then marks */
+    got += recv(fd, id, sizeof *id, MSG_WAITALL);
+    close(fd);
+    CHECK(stranger >= 0 && sent == (ssize_t)(sizeof frame + sizeof call), "%zd bytes were sent", sent);
+    CHECK(got == (ssize_t)(2 * sizeof frame + sizeof *id), "rank 0 told %zd bytes", got);
+    return 0;
+}
+
+static int halved_call_actor(struct actor *a)
+{
+    static const int both[] = {0, 1, -1};
+    struct tern_comm_config config = config_of(PATIENCE_MS);
+    struct tern_shrink_args args = patient(PATIENCE_MS);
+    struct tern_comm *comm, *shrunk;
+    int32_t old_ranks[2] = {0, 1};
+    struct tern_id id;
+    OK(tern_comm_open(&a->scene->id, a->rank, 2, &config, &comm));
+    OK(tern_comm_barrier(comm));
+    if (a->rank == 0) {
+        OK(tern_comm_shrink(comm, &args, old_ranks, &shrunk));
+    } else {
+        PASS(call_in_parts(comm, &id));
+        OK(tern_comm_open(&id, 1, 2, &config, &shrunk));
+    }
+    PASS(check_shrunk(shrunk, old_ranks, 2, both, a->rank));
+    tern_comm_close(shrunk);
+    tern_comm_close(comm);
+    return 0;
+}
+
+static int halved_call(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    return run_threads(&scene, actors, 2, halved_call_actor);
 }
 
 /* Fewer are left than must be: all hear the same, and may go on with less. */
@@ -367,6 +443,7 @@ int main(int argc, char **argv)
     test_run(&t, "a domain that lost a rank is left out", whole_domains);
     test_run(&t, "ranks that close, twice", leavers);
     test_run(&t, "ranks come one after the other, the lowest last", one_by_one);
+    test_run(&t, "a call comes in two parts", halved_call);
     test_run(&t, "fewer are left than must be", too_few);
     test_run(&t, "refusals, and one rank", refusals);
     test_run(&t, "nothing is left behind", nothing_left);

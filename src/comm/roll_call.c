@@ -234,6 +234,7 @@ static void seat(struct roll_call *c, int i)
 static void hear(struct roll_call *c, int i)
 {
     struct guest *g = &c->guests[i];
+    g->link.in_data = (char *)&g->call; /* it may have moved since its header was read */
     for (;;) {
         switch (terni_link_recv(&g->link)) {
         case LINK_AGAIN:
@@ -246,7 +247,6 @@ static void hear(struct roll_call *c, int i)
                 drop_guest(c, i, 0);
                 return;
             }
-            g->link.in_data = (char *)&g->call;
             break;
         case LINK_FRAME:
             seat(c, i);

@@ -113,6 +113,7 @@ static enum tern_status seat(struct door *d, int i)
 static enum tern_status hear(struct door *d, int i)
 {
     struct guest *g = &d->guests[i];
+    g->link.in_data = (char *)&g->hello; /* it may have moved since its header was read */
     for (;;) {
         switch (terni_link_recv(&g->link)) {
         case LINK_AGAIN:
@@ -123,7 +124,6 @@ static enum tern_status hear(struct door *d, int i)
                 drop_guest(d, i, 0);
                 return TERN_OK;
             }
-            g->link.in_data = (char *)&g->hello;
             break;
         case LINK_FRAME:
             if (memcmp(g->hello.cookie, d->cookie, TERN_COOKIE_BYTES) != 0) {
