@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 enum { RANKS = 4, PATIENCE_MS = 20000, SHORT_MS = 700 };
@@ -357,6 +358,116 @@ static int stopped(struct test *t)
     return procs_run(RANKS, -1, 30, stopped_body, NULL);
 }
 
+/* ---- Ranks that cannot call, or be called, though they live ---- */
+
+/* Of two ranks, the one that has so few descriptors left, and what it says. */
+struct poor {
+    int rank, num_fds;
+    const char *sentence;
+};
+
+/* The poor one fails, and the other goes on as soon as it has gone. */
+static int poor_body(int rank, struct procs_page *page, void *user)
+{
+    const struct poor *poor = (const struct poor *)user;
+    const int other[] = {1 - poor->rank, -1};
+    struct tern_comm_config config = config_of(PATIENCE_MS);
+    struct tern_shrink_args args = patient(PATIENCE_MS);
+    struct tern_comm *comm, *shrunk = NULL;
+    int32_t old_ranks[2];
+    double begin;
+    OK(tern_comm_open(&page->id, rank, 2, &config, &comm));
+    OK(tern_comm_barrier(comm));
+    begin = test_seconds();
+    if (rank == poor->rank) {
+        PASS(leave_fds(poor->num_fds));
+        REFUSES(tern_comm_shrink(comm, &args, old_ranks, &shrunk), TERN_SYSTEM_ERROR, poor->sentence);
+        CHECK(shrunk == NULL, "outputs of a failure are untouched");
+    } else {
+        OK(tern_comm_shrink(comm, &args, old_ranks, &shrunk));
+        PASS(check_shrunk(shrunk, old_ranks, 2, other, rank));
+        tern_comm_close(shrunk);
+    }
+    CHECK(test_seconds() - begin < PATIENCE_MS * 1e-3 / 2, "it took %.1f s", test_seconds() - begin);
+    tern_comm_close(comm);
+    return 0;
+}
+
+static int few_descriptors(struct test *t)
+{
+    /* One is for the id at which a rank would welcome a communicator, the next for a call. */
+    struct poor callers[] = {{1, 1, "rank 1 has no socket to call rank 0: Too many open files"},
+                             {0, 1, "rank 0 has no socket to call rank 1: Too many open files"},
+                             {0, 2, "rank 0 cannot accept a connection: Too many open files"}};
+    (void)t;
+    for (int i = 0; i < 3; i++) {
+        PASS(procs_run(2, -1, 30, poor_body, &callers[i]));
+    }
+    return 0;
+}
+
+static struct tern_id *door_out_of_reach, true_door;
+
+static void bring_back(int signal)
+{
+    (void)signal;
+    *door_out_of_reach = true_door;
+}
+
+/* Rank 1 has no way to rank 0's door for so long; 0: as long as it is not brought back. */
+static int move_away(struct tern_comm *comm, int for_ms)
+{
+    struct itimerval timer = {.it_value = {for_ms / 1000, (suseconds_t)(for_ms % 1000) * 1000}};
+    struct id_fields fields;
+    struct address a;
+    door_out_of_reach = &comm->cards[0].door;
+    true_door = *door_out_of_reach;
+    OK(terni_id_read(&true_door, &fields, &a));
+    memcpy(fields.address, (const unsigned char[]){224, 0, 0, 1}, 4); /* no stream goes to a group of hosts */
+    memcpy(door_out_of_reach, &fields, sizeof fields);
+    signal(SIGALRM, bring_back);
+    CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0, "setitimer: %m");
+    return 0;
+}
+
+/* Rank 0 is lost to rank 1 when the time is over, not before; and not at all if a way opens in time. */
+static int out_of_reach_body(int rank, struct procs_page *page, void *user)
+{
+    static const int both[] = {0, 1, -1};
+    struct tern_comm_config config = config_of(PATIENCE_MS);
+    struct tern_shrink_args args = patient(PATIENCE_MS);
+    struct tern_comm *comm, *shrunk = NULL;
+    int32_t old_ranks[2];
+    double begin;
+    (void)user;
+    OK(tern_comm_open(&page->id, rank, 2, &config, &comm));
+    OK(tern_comm_barrier(comm));
+    begin = test_seconds();
+    if (rank == 1) {
+        args.timeout_ms = SHORT_MS;
+        args.min_ranks = 2;
+        PASS(move_away(comm, 0));
+        REFUSES(tern_comm_shrink(comm, &args, old_ranks, &shrunk), TERN_TIMEOUT,
+                "rank 0 did not arrive within 700 ms; 1 of 2 ranks could go on, and 2 must");
+        CHECK(test_seconds() - begin > SHORT_MS * 1e-3 * 0.9, "it took %.1f s", test_seconds() - begin);
+        bring_back(0);
+        args = patient(PATIENCE_MS);
+        PASS(move_away(comm, SHORT_MS));
+    }
+    OK(tern_comm_shrink(comm, &args, old_ranks, &shrunk));
+    PASS(check_shrunk(shrunk, old_ranks, 2, both, rank));
+    CHECK(test_seconds() - begin < PATIENCE_MS * 1e-3 / 2, "it took %.1f s", test_seconds() - begin);
+    tern_comm_close(shrunk);
+    tern_comm_close(comm);
+    return 0;
+}
+
+static int out_of_reach(struct test *t)
+{
+    (void)t;
+    return procs_run(2, -1, 30, out_of_reach_body, NULL);
+}
+
 /* ---- Refusals, and one rank ---- */
 
 static int refusals(struct test *t)
@@ -441,6 +552,8 @@ int main(int argc, char **argv)
     test_run(&t, "killed rank 0, to which all were connected", killed_root);
     test_run(&t, "a stopped rank 0 costs the time for silent ranks, and does not go on alone", stopped);
     test_run(&t, "a domain that lost a rank is left out", whole_domains);
+    test_run(&t, "a rank that has no descriptor left fails, and does not go on alone", few_descriptors);
+    test_run(&t, "a rank out of reach is waited for, and found again", out_of_reach);
     test_run(&t, "ranks that close, twice", leavers);
     test_run(&t, "ranks come one after the other, the lowest last", one_by_one);
     test_run(&t, "a call comes in two parts", halved_call);

@@ -7,13 +7,14 @@
  *     c -> r            HERE                 c is in the call, too: r waits for it
  *     c -> r            ROLL, or VERDICT     what was decided, by c or by whom c called
  *
- * A rank below that refuses or closes its connection has gone. One that is silent (stopped, or its host is
- * off) may still come: after a short while the next is called besides, and when the terms' time is over it
- * counts as lost. Who has no rank below it left leads. It knocks at all doors above it that have not
- * called, to learn at once which are closed, and decides when every rank has called or gone, or the time is
- * over; a rank below that comes late takes the lead back. Ranks pass on what they hear to those who called
- * them, so that nobody who was in the call goes on with a list of its own: a rank that is not in the list
- * it hears has been left out, and fails.
+ * A rank below that refuses or closes its connection has gone. One that is silent or out of reach (stopped,
+ * its host off, no route to it) may still come: after a short while the next is called besides, and when the
+ * terms' time is over it counts as lost. A rank that has no socket itself takes nobody for lost, but fails.
+ * Who has no rank below it left leads. It knocks at all doors above it that have not called, to learn at once
+ * which are closed, and decides when every rank has called or gone, or the time is over; a rank below that
+ * comes late takes the lead back. Ranks pass on what they hear to those who called them, so that nobody who
+ * was in the call goes on with a list of its own: a rank that is not in the list it hears has been left out,
+ * and fails.
  *
  * What it cannot do is tell a lost rank from a lost cable: each side of a network that is cut decides for
  * itself. The terms' min_ranks lets a caller forbid that.
@@ -45,12 +46,20 @@ struct call {
 };
 
 /* How far this rank's connection to another has come. */
-enum reach { REACH_UNTRIED, REACH_KNOCKING, REACH_OPEN, REACH_HERE, REACH_GONE };
+enum reach {
+    REACH_UNTRIED,
+    REACH_AGAIN, /* there was no way; tried again each tick */
+    REACH_KNOCKING,
+    REACH_OPEN,
+    REACH_HERE,
+    REACH_GONE
+};
 
 struct seat {
     struct link out, in; /* to the rank; from it, once it has called */
     enum reach reach;
-    uint64_t since_ns; /* of the latest news by `out` */
+    uint64_t tried_ns; /* when its door was last knocked at, or a connection lost */
+    uint64_t since_ns; /* of the latest news by `out`; before any, of the first knock */
     struct tern_id id; /* of its call */
 };
 
@@ -79,29 +88,46 @@ static int num_ranks_of(const struct roll_call *c) { return c->comm->num_ranks; 
 
 /* ---- Towards other ranks ---- */
 
+/* Only a refusal says that rank r has gone. A shortage is this rank's own, and what else is in the way may
+ * pass. */
+static enum tern_status not_reached(struct roll_call *c, int r, int error)
+{
+    struct seat *s = &c->seats[r];
+    int is_gone = error == ECONNREFUSED || error == ECONNRESET, is_first = s->tried_ns == s->since_ns;
+    if (terni_is_shortage(error)) {
+        return TERN_FAIL(TERN_SYSTEM_ERROR, "rank %d has no socket to call rank %d: %s", c->comm->rank, r,
+                         strerror(error));
+    }
+    if (is_gone || is_first) {
+        TERN_LOG(TERN_LOG_INFO, "roll call: rank %d cannot reach rank %d: %s", c->comm->rank, r,
+                 strerror(error));
+    }
+    terni_link_close(&s->out);
+    s->reach = is_gone ? REACH_GONE : REACH_AGAIN;
+    return TERN_OK;
+}
+
 /* Begins to connect, and says so by the state. */
-static void knock(struct roll_call *c, int r)
+static enum tern_status knock(struct roll_call *c, int r)
 {
     struct seat *s = &c->seats[r];
     struct id_fields fields;
     struct address a;
     int fd;
-    s->reach = REACH_GONE;
-    s->since_ns = terni_clock_ns();
-    if (terni_id_read(&c->comm->cards[r].door, &fields, &a) != TERN_OK) {
-        return;
-    }
+    s->tried_ns = terni_clock_ns();
+    s->since_ns = s->reach == REACH_AGAIN ? s->since_ns : s->tried_ns;
+    s->reach = REACH_KNOCKING;
+    TERN_TRY(terni_id_read(&c->comm->cards[r].door, &fields, &a));
     fd = socket(a.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
-        return;
+        return not_reached(c, r, errno);
     }
     terni_socket_tune(fd);
     terni_link_init(&s->out, fd);
-    if (connect(fd, (const struct sockaddr *)&a.storage, a.bytes) == 0 || errno == EINPROGRESS) {
-        s->reach = REACH_KNOCKING;
-    } else {
-        terni_link_close(&s->out);
+    if (connect(fd, (const struct sockaddr *)&a.storage, a.bytes) != 0 && errno != EINPROGRESS) {
+        return not_reached(c, r, errno);
     }
+    return TERN_OK;
 }
 
 static void lose(struct seat *s)
@@ -117,27 +143,28 @@ static void lose_open(struct roll_call *c, int r)
     lose(&c->seats[r]);
     if (r > c->comm->rank) {
         c->seats[r].reach = REACH_UNTRIED;
-        c->seats[r].since_ns = terni_clock_ns();
+        c->seats[r].tried_ns = terni_clock_ns();
     }
 }
 
 /* The connection stands, or failed. Ranks below hear this rank's call; those above need only be there. */
-static void knocked(struct roll_call *c, int r)
+static enum tern_status knocked(struct roll_call *c, int r)
 {
     struct seat *s = &c->seats[r];
     int error = 0;
     socklen_t bytes = sizeof error;
-    if (getsockopt(s->out.fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0 || error != 0) {
-        TERN_LOG(TERN_LOG_INFO, "roll call: rank %d cannot reach rank %d: %s", c->comm->rank, r,
-                 strerror(error));
-        lose(s);
-        return;
+    if (getsockopt(s->out.fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) {
+        error = errno;
+    }
+    if (error != 0) {
+        return not_reached(c, r, error);
     }
     s->reach = REACH_OPEN;
     if (r < c->comm->rank) {
         terni_link_put(&s->out, FRAME_CALL, (uint32_t)c->comm->rank, 0, &c->call, sizeof c->call);
         terni_link_send(&s->out);
     }
+    return TERN_OK;
 }
 
 /* Where the data of a frame from a rank below go; NULL if there is no such frame. */
@@ -196,12 +223,18 @@ static void drop_guest(struct roll_call *c, int i, int keeps_socket)
 }
 
 /* With the house full the oldest who has not called makes room. */
-static void accept_guests(struct roll_call *c)
+static enum tern_status accept_guests(struct roll_call *c)
 {
     for (;;) {
         int fd = accept4(c->comm->door_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0 && terni_is_shortage(errno)) {
+            return TERN_FAIL(TERN_SYSTEM_ERROR, "rank %d cannot accept a connection: %m", c->comm->rank);
+        }
+        if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) {
+            continue;
+        }
         if (fd < 0) {
-            return; /* nobody waits, or the caller's trouble; the deadline ends what will not pass */
+            return TERN_OK; /* nobody waits, or the network reported a caller's trouble */
         }
         if (c->num_guests == MOST_GUESTS) {
             drop_guest(c, 0, 0);
@@ -286,21 +319,27 @@ static int is_lost(const struct roll_call *c, const struct seat *s, uint64_t now
     }
 }
 
-/* Calls the next rank below once all before it have gone or been quiet; whether all below are lost. */
-static int call_below(struct roll_call *c, uint64_t now)
+static int is_due(const struct seat *s, uint64_t now)
 {
-    int are_lost = 1;
+    return (s->reach == REACH_UNTRIED || s->reach == REACH_AGAIN) && since(s->tried_ns, now) >= tick_ns;
+}
+
+/* Calls the next rank below once all before it have gone or been quiet; *are_lost: all below are lost. */
+static enum tern_status call_below(struct roll_call *c, uint64_t now, int *are_lost)
+{
+    *are_lost = 1;
     for (int r = 0; r < c->comm->rank; r++) {
         struct seat *s = &c->seats[r];
-        if (s->reach == REACH_UNTRIED) {
-            knock(c, r);
+        if (is_due(s, now)) {
+            TERN_TRY(knock(c, r));
         }
-        are_lost = are_lost && is_lost(c, s, now);
+        *are_lost = *are_lost && is_lost(c, s, now);
         if (!is_lost(c, s, now) && (s->reach == REACH_HERE || since(s->since_ns, now) < quiet_ns)) {
-            return 0;
+            *are_lost = 0;
+            break;
         }
     }
-    return are_lost;
+    return TERN_OK;
 }
 
 static enum tern_status judge(struct roll_call *c, enum tern_status status, const char *sentence)
@@ -356,7 +395,7 @@ static void decide(struct roll_call *c)
 }
 
 /* As long as no rank below is there. */
-static void lead(struct roll_call *c, uint64_t now)
+static enum tern_status lead(struct roll_call *c, uint64_t now)
 {
     int is_complete = 1;
     c->lead_ns = c->lead_ns != 0 ? c->lead_ns : now;
@@ -365,14 +404,15 @@ static void lead(struct roll_call *c, uint64_t now)
         if (has_called(s)) { /* a call may be an old one, of a rank that has given up since */
             read_above(s);
         }
-        if (!has_called(s) && s->reach == REACH_UNTRIED && since(s->since_ns, now) >= tick_ns) {
-            knock(c, r);
+        if (!has_called(s) && is_due(s, now)) {
+            TERN_TRY(knock(c, r));
         }
         is_complete = is_complete && (has_called(s) || s->reach == REACH_GONE);
     }
     if (is_complete || since(c->lead_ns, now) > c->patience_ns) {
         decide(c);
     }
+    return TERN_OK;
 }
 
 /* ---- The loop ---- */
@@ -401,7 +441,7 @@ static enum tern_status wait_for_news(struct roll_call *c)
     for (int r = 0; r < n && !c->is_over; r++) {
         struct seat *s = &c->seats[r];
         if (out_fds[r].revents != 0 && s->reach == REACH_KNOCKING) {
-            knocked(c, r);
+            TERN_TRY(knocked(c, r));
         } else if (out_fds[r].revents != 0) {
             terni_link_send(&s->out);
             read_below(c, r);
@@ -418,7 +458,8 @@ static enum tern_status wait_for_news(struct roll_call *c)
         }
     }
     if (c->fds[0].revents != 0) {
-        accept_guests(c);
+        enum tern_status status = accept_guests(c);
+        return c->is_over ? TERN_OK : status;
     }
     return TERN_OK;
 }
@@ -459,8 +500,10 @@ static enum tern_status run(struct roll_call *c, struct roll *roll)
     const unsigned char *marks = (const unsigned char *)c->news + sizeof roll->id, *first;
     while (!c->is_over) {
         uint64_t now = terni_clock_ns();
-        if (call_below(c, now)) {
-            lead(c, now);
+        int leads;
+        TERN_TRY(call_below(c, now, &leads));
+        if (leads) {
+            TERN_TRY(lead(c, now));
         } else {
             c->lead_ns = 0;
         }

@@ -91,6 +91,12 @@ void terni_socket_tune(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
+int terni_is_shortage(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM ||
+           error == EADDRNOTAVAIL;
+}
+
 int terni_poll_ms(uint64_t deadline_ns)
 {
     uint64_t now = terni_clock_ns();

@@ -26,6 +26,9 @@ void terni_address_clear_port(struct address *a);
 enum tern_status terni_listen(const struct address *a, struct address *bound, int *fd);
 void terni_socket_tune(int fd); /* small messages leave at once */
 
+/* Whether such an errno of socket, connect or accept is for want of descriptors, memory or ports here. */
+int terni_is_shortage(int error);
+
 /* Milliseconds until `deadline_ns`, rounded up, for poll; 0 once it has passed. */
 int terni_poll_ms(uint64_t deadline_ns);
 /* poll that counts an interrupting signal as nothing ready. */

@@ -50,7 +50,7 @@ static enum tern_status accept_guests(struct door *d)
 {
     while (!is_full(d)) {
         int fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+        if (fd < 0 && terni_is_shortage(errno)) {
             return terni_tcp_judge(d->tcp, TERN_SYSTEM_ERROR, "rank %d cannot accept a connection: %m",
                                    terni_boot_name(&d->tcp->boot, 0));
         }
