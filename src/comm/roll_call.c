@@ -21,9 +21,6 @@
  *
  * One long file, because connections both ways and who leads are one state, and one loop waits for all of
  * it. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* accept4 */
-#endif
 #include "comm/roll_call.h"
 #include "comm/id.h"
 
@@ -226,15 +223,10 @@ static void drop_guest(struct roll_call *c, int i, int keeps_socket)
 static enum tern_status accept_guests(struct roll_call *c)
 {
     for (;;) {
-        int fd = accept4(c->comm->door_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0 && terni_is_shortage(errno)) {
-            return TERN_FAIL(TERN_SYSTEM_ERROR, "rank %d cannot accept a connection: %m", c->comm->rank);
-        }
-        if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) {
-            continue;
-        }
+        int fd;
+        TERN_TRY(terni_accept(c->comm->door_fd, c->comm->rank, &fd));
         if (fd < 0) {
-            return TERN_OK; /* nobody waits, or the network reported a caller's trouble */
+            return TERN_OK;
         }
         if (c->num_guests == MOST_GUESTS) {
             drop_guest(c, 0, 0);

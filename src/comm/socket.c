@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Addresses, listening, and poll with deadlines. */
+ * Addresses, listening, accepting, and poll with deadlines. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* accept4 */
+#endif
 #include "comm/socket.h"
 
 #include <arpa/inet.h>
@@ -95,6 +98,21 @@ int terni_is_shortage(int error)
 {
     return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM ||
            error == EADDRNOTAVAIL;
+}
+
+enum tern_status terni_accept(int listen_fd, int rank, int *fd)
+{
+    struct pollfd callers = {.fd = listen_fd, .events = POLLIN};
+    int error;
+    do {
+        *fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    } while (*fd < 0 && (errno == EINTR || errno == ECONNABORTED));
+    error = errno;
+    /* It wants a descriptor before it looks whether anybody waits. */
+    if (*fd < 0 && terni_is_shortage(error) && poll(&callers, 1, 0) > 0) {
+        return TERN_FAIL(TERN_SYSTEM_ERROR, "rank %d cannot accept a connection: %s", rank, strerror(error));
+    }
+    return TERN_OK;
 }
 
 int terni_poll_ms(uint64_t deadline_ns)

@@ -28,6 +28,8 @@ void terni_socket_tune(int fd); /* small messages leave at once */
 
 /* Whether such an errno of socket, connect or accept is for want of descriptors, memory or ports here. */
 int terni_is_shortage(int error);
+/* *fd: the connection of one who waits; -1: nobody does. Fails for a shortage, of this rank's. */
+enum tern_status terni_accept(int listen_fd, int rank, int *fd);
 
 /* Milliseconds until `deadline_ns`, rounded up, for poll; 0 once it has passed. */
 int terni_poll_ms(uint64_t deadline_ns);

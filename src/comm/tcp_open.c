@@ -6,9 +6,6 @@
  * port has listened since before the id existed: a refusal means that rank 0 has gone. With an agreed address
  * it may mean that rank 0 is not there yet, or that an earlier job still holds the port: they try again until
  * the deadline. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* accept4 */
-#endif
 #include "comm/tcp.h"
 
 #include <errno.h>
@@ -49,16 +46,12 @@ static int is_full(const struct door *d) { return d->num_guests == max_guests; }
 static enum tern_status accept_guests(struct door *d)
 {
     while (!is_full(d)) {
-        int fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0 && terni_is_shortage(errno)) {
-            return terni_tcp_judge(d->tcp, TERN_SYSTEM_ERROR, "rank %d cannot accept a connection: %m",
-                                   terni_boot_name(&d->tcp->boot, 0));
-        }
-        if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) {
-            continue;
+        int fd;
+        if (terni_accept(d->listen_fd, terni_boot_name(&d->tcp->boot, 0), &fd) != TERN_OK) {
+            return terni_tcp_judge(d->tcp, TERN_SYSTEM_ERROR, "%s", tern_last_error());
         }
         if (fd < 0) {
-            return TERN_OK; /* nobody waits, or the network reported a caller's trouble */
+            return TERN_OK;
         }
         terni_socket_tune(fd);
         d->guests[d->num_guests].patience_end_ns = terni_clock_ns() + patience_ms * 1000000ull;
