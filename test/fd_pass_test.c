@@ -7,6 +7,7 @@
 #endif
 #include "comm/fd_pass.h"
 #include "comm_scene.h"
+#include "procs.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -250,6 +251,37 @@ static int peers_that_do_not_come(struct test *t)
     return 0;
 }
 
+/* Rank 0 has none, one or two descriptors left: to call, to accept a call, to take what comes. It blames
+ * nobody else. */
+static int poor_body(int rank, struct procs_page *page, void *user)
+{
+    static const char *const sentences[] = {"no unix socket: Too many open files",
+                                            "rank 0 cannot accept a connection: Too many open files",
+                                            "rank 0 has no descriptor left for rank 1's window"};
+    int num_left = *(const int *)user, fds[2];
+    struct stage s;
+    (void)rank, (void)page;
+    PASS(stage_open(&s));
+    PASS(call_with(&s.names[0], &s.names[1], sizeof s.names[1], s.wanted_fd, 1));
+    PASS(leave_fds(num_left));
+    REFUSES(terni_fd_exchange(&s.names[0], 2, others[0], s.listen_fd, s.own_fd, 5000, fds), TERN_SYSTEM_ERROR,
+            sentences[num_left]);
+    CHECK(fds[1] == -1, "descriptor %d", fds[1]);
+    for (int i = 0; i < num_left; i++) {
+        CHECK(dup(0) >= 0, "only %d of %d descriptors were closed", i, num_left);
+    }
+    return 0;
+}
+
+static int few_descriptors(struct test *t)
+{
+    (void)t;
+    for (int num_left = 0; num_left < 3; num_left++) {
+        PASS(procs_run(1, -1, 30, poor_body, &num_left));
+    }
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -259,5 +291,6 @@ int main(int argc, char **argv)
     test_run(&t, "other_user", other_user);
     test_run(&t, "calls_that_end", calls_that_end);
     test_run(&t, "peers_that_do_not_come", peers_that_do_not_come);
+    test_run(&t, "few_descriptors", few_descriptors);
     return test_end(&t);
 }

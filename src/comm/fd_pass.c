@@ -8,7 +8,7 @@
  * from another user, because reading a packet installs its descriptors here; a packet counts only if it
  * carries the communicator's cookie and one descriptor, and those of any other are closed. */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* accept4, struct ucred */
+#define _GNU_SOURCE /* struct ucred */
 #endif
 #include "comm/fd_pass.h"
 #include "comm/comm.h"
@@ -175,9 +175,16 @@ static int take_descriptor(struct msghdr *message)
     return num_taken == 1 ? taken : -1;
 }
 
-/* The rank whose packet waits on socket_fd; *fd is its descriptor. -1: nothing there yet, -2: no packet of
+/* Whether a peer whose packet is still to come is called so. */
+static int is_awaited(const struct exchange *x, const struct part_name *name)
+{
+    return name->rank >= 0 && name->rank < x->num_ranks && x->is_peer[name->rank] && x->fds[name->rank] < 0 &&
+           name->heap == x->self->heap && memcmp(name->cookie, x->self->cookie, sizeof name->cookie) == 0;
+}
+
+/* *rank: whose packet waits on socket_fd, and *fd its descriptor. -1: nothing there yet, -2: no packet of
  * ours will come. */
-static int recv_packet(const struct exchange *x, int socket_fd, int *fd)
+static enum tern_status recv_packet(const struct exchange *x, int socket_fd, int *rank, int *fd)
 {
     struct part_name name;
     struct iovec data = {.iov_base = &name, .iov_len = sizeof name};
@@ -188,20 +195,27 @@ static int recv_packet(const struct exchange *x, int socket_fd, int *fd)
     message.msg_control = control.bytes;
     message.msg_controllen = sizeof control.bytes;
     got = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC);
+    *rank = -1;
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
-        return -1;
+        return TERN_OK;
     }
     received = got >= 0 ? take_descriptor(&message) : -1;
-    if (got != (ssize_t)sizeof name || received < 0 || name.rank < 0 || name.rank >= x->num_ranks ||
-        !x->is_peer[name.rank] || x->fds[name.rank] >= 0 || name.heap != x->self->heap ||
-        memcmp(name.cookie, x->self->cookie, sizeof name.cookie) != 0) {
-        if (received >= 0) {
-            close(received);
+    if (got == (ssize_t)sizeof name && is_awaited(x, &name)) {
+        if (CMSG_FIRSTHDR(&message) == NULL && (message.msg_flags & MSG_CTRUNC) != 0) { /* it had one */
+            return TERN_FAIL(TERN_SYSTEM_ERROR, "rank %d has no descriptor left for rank %d's window",
+                             x->self->rank, name.rank);
         }
-        return -2;
+        if (received >= 0) {
+            *rank = name.rank;
+            *fd = received;
+            return TERN_OK;
+        }
     }
-    *fd = received;
-    return name.rank;
+    if (received >= 0) {
+        close(received);
+    }
+    *rank = -2;
+    return TERN_OK;
 }
 
 static void drop_guest(struct exchange *x, int i)
@@ -211,19 +225,29 @@ static void drop_guest(struct exchange *x, int i)
     memmove(&x->guests[i], &x->guests[i + 1], (size_t)(x->num_guests - i) * sizeof x->guests[0]);
 }
 
-static void receive(struct exchange *x)
+static enum tern_status accept_guests(struct exchange *x)
 {
-    int fd;
-    while (x->num_guests < max_guests &&
-           (fd = accept4(x->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+    while (x->num_guests < max_guests) {
+        int fd;
+        TERN_TRY(terni_accept(x->listen_fd, x->self->rank, &fd));
+        if (fd < 0) {
+            return TERN_OK;
+        }
         if (is_same_user(fd)) {
             x->guests[x->num_guests++] = fd;
         } else {
             close(fd);
         }
     }
+    return TERN_OK;
+}
+
+static enum tern_status receive(struct exchange *x)
+{
+    TERN_TRY(accept_guests(x));
     for (int i = x->num_guests - 1; i >= 0; i--) {
-        int rank = recv_packet(x, x->guests[i], &fd);
+        int rank, fd;
+        TERN_TRY(recv_packet(x, x->guests[i], &rank, &fd));
         if (rank >= 0) {
             char answer = 1;
             ssize_t sent = send(x->guests[i], &answer, sizeof answer, MSG_NOSIGNAL);
@@ -239,6 +263,7 @@ static void receive(struct exchange *x)
     if (x->num_guests == max_guests) {
         drop_guest(x, 0); /* silent for longest; a peer says its packet right after it connects */
     }
+    return TERN_OK;
 }
 
 /* Until something comes. A call that could not be made, or has ended, is due again soon. */
@@ -283,7 +308,7 @@ static enum tern_status run(struct exchange *x, uint32_t timeout_ms)
     uint64_t deadline_ns = terni_clock_ns() + (uint64_t)timeout_ms * 1000000;
     for (;;) {
         TERN_TRY(send_all(x));
-        receive(x);
+        TERN_TRY(receive(x));
         if (x->num_unsent == 0 && x->num_unreceived == 0) {
             return TERN_OK;
         }
