@@ -396,11 +396,12 @@ static int poor_body(int rank, struct procs_page *page, void *user)
 static int few_descriptors(struct test *t)
 {
     /* One is for the id at which a rank would welcome a communicator, the next for a call. */
-    struct poor callers[] = {{1, 1, "rank 1 has no socket to call rank 0: Too many open files"},
+    struct poor callers[] = {{1, 0, "no socket to listen on 127.0.0.1:0: Too many open files"},
+                             {1, 1, "rank 1 has no socket to call rank 0: Too many open files"},
                              {0, 1, "rank 0 has no socket to call rank 1: Too many open files"},
                              {0, 2, "rank 0 cannot accept a connection: Too many open files"}};
     (void)t;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         PASS(procs_run(2, -1, 30, poor_body, &callers[i]));
     }
     return 0;

@@ -9,15 +9,20 @@
 #include <string.h>
 #include <unistd.h>
 
-enum tern_status terni_door_open(struct boot *boot, struct tern_id *id, int *fd)
+static int is_none(const struct tern_id *id)
 {
     const struct tern_id none = {{0}};
+    return memcmp(id, &none, sizeof none) == 0;
+}
+
+enum tern_status terni_door_open(struct boot *boot, struct tern_id *id, int *fd)
+{
     *fd = -1;
-    *id = none;
+    memset(id, 0, sizeof *id);
     if (boot->num_ranks > 1) {
         TERN_TRY(boot->ops->invite(boot, id));
     }
-    return memcmp(id, &none, sizeof none) == 0 ? TERN_OK : terni_id_take_listener(id, fd);
+    return is_none(id) ? TERN_OK : terni_id_take_listener(id, fd);
 }
 
 /* Shut down, not only closed: a child of this process may hold the same socket. */
@@ -34,7 +39,11 @@ void terni_roll_withdraw(const struct tern_id *own)
 {
     struct id_fields fields;
     struct address address;
-    int fd = terni_id_read(own, &fields, &address) == TERN_OK ? terni_listener_take(fields.cookie) : -1;
+    int fd = -1;
+    /* Reading none would fail, and put its sentence in the place of why there is none. */
+    if (!is_none(own) && terni_id_read(own, &fields, &address) == TERN_OK) {
+        fd = terni_listener_take(fields.cookie);
+    }
     if (fd >= 0) {
         close(fd);
     }
