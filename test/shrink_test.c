@@ -502,6 +502,27 @@ static int refusals(struct test *t)
     return 0;
 }
 
+/* Without a configuration of its own the new communicator is opened as the old one was. */
+static int same_config(struct test *t)
+{
+    struct tern_comm_config config = config_of(12345);
+    struct tern_comm *comm, *shrunk;
+    (void)t;
+    config.heap_max_bytes = 2 * config.heap_bytes;
+    config.cpu_seed = 77;
+    OK(tern_comm_open_all(1, &config, &comm));
+    OK(tern_comm_shrink(comm, NULL, NULL, &shrunk));
+    CHECK(shrunk->cpu_seed == 77, "cpu_seed is %llu", (unsigned long long)shrunk->cpu_seed);
+    CHECK(shrunk->timeout_ms == 12345, "timeout_ms is %u", shrunk->timeout_ms);
+    CHECK(shrunk->machine->info.kind == TERN_MACHINE_CPU, "another machine");
+    CHECK(shrunk->heap->bytes == comm->heap->bytes && shrunk->heap->max_bytes == comm->heap->max_bytes,
+          "a window of %llu bytes, to grow to %llu", (unsigned long long)shrunk->heap->bytes,
+          (unsigned long long)shrunk->heap->max_bytes);
+    tern_comm_close(shrunk);
+    tern_comm_close(comm);
+    return 0;
+}
+
 /* ---- One rank of somebody's job ---- */
 
 /* Six ranks on three hosts, of which the first is cut off by whoever runs this: the others go on, it may not
@@ -560,6 +581,7 @@ int main(int argc, char **argv)
     test_run(&t, "a call comes in two parts", halved_call);
     test_run(&t, "fewer are left than must be", too_few);
     test_run(&t, "refusals, and one rank", refusals);
+    test_run(&t, "the new one is opened as the old one was", same_config);
     test_run(&t, "nothing is left behind", nothing_left);
     return test_end(&t);
 }

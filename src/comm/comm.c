@@ -105,6 +105,7 @@ static enum tern_status opening_init(struct opening *o, const struct tern_comm_c
     }
     pthread_mutex_init(&o->comm->children_lock, NULL);
     o->comm->timeout_ms = (uint32_t)timeout_ms;
+    o->comm->cpu_seed = o->seed;
     o->comm->door_fd = -1;
     return TERN_OK;
 }

@@ -114,6 +114,7 @@ struct tern_comm {
     unsigned char *lacks_atomics;
     int ranks_on_device; /* ranks that share this rank's device, itself included */
     uint32_t timeout_ms;
+    uint64_t cpu_seed;           /* in force; 0: none */
     int door_fd;                 /* that listens at this rank's card's door; -1: there is none */
     unsigned char cookie[16];    /* names its sockets and windows; no other has it, see agree_cookie */
     uint32_t num_trades;         /* of windows, begun so far: the running number of the next */

@@ -18,6 +18,7 @@ static struct tern_comm_config config_of(const struct tern_comm *comm)
     config.heap_bytes = card->heap_bytes;
     config.heap_max_bytes = card->heap_max_bytes;
     config.timeout_ms = comm->timeout_ms;
+    config.cpu_seed = comm->cpu_seed;
     return config;
 }
 
