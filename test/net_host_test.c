@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The host's operations, blocking, on a stream and in a graph; what a kernel's view knows of windows that
- * came later; several domains; and places for teams. One file, because every case is one kind of call on the
- * same scene. */
+ * came later; windows that come and go while another thread operates; several domains; and places for teams.
+ * One file, because every case is one kind of call on the same scene. */
 #include "net_scene.h"
 
 #include <dirent.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -387,6 +388,102 @@ static int windows(struct test *t)
     return result;
 }
 
+/* ---- Windows that come and go while another thread operates ---- */
+
+struct traffic {
+    struct tern_comm *comms[RANKS];
+    struct tern_network *networks[RANKS];
+    void *kept[RANKS], *passing[RANKS]; /* adopted: all the time; now and then */
+    int turns, result, is_over;
+};
+
+static int come_and_go(struct traffic *t)
+{
+    for (int i = 0; i < t->turns; i++) {
+        OK(tern_window_adopt_all(RANKS, t->comms, t->passing, 4096));
+        for (int r = 0; r < RANKS; r++) {
+            tern_window_release(t->comms[r], t->passing[r]);
+        }
+    }
+    return 0;
+}
+
+static void *come_and_go_main(void *argument)
+{
+    struct traffic *t = (struct traffic *)argument;
+    t->result = come_and_go(t);
+    __atomic_store_n(&t->is_over, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* From rank 0 to rank 1, in the window that stays. */
+static int operate(const struct traffic *t, uint64_t turn)
+{
+    struct tern_network *n = t->networks[0];
+    char *here = (char *)t->kept[0], *there = (char *)t->kept[1];
+    uint64_t old = 0;
+    int is_met = 0;
+    OK(tern_net_put_signal(n, 1, 0, here + 1024, here, 512, here + 8, TERN_SIGNAL_SET, 8, turn));
+    OK(tern_net_wait(t->networks[1], there + 8, 8, TERN_COMPARE_EQ, turn, 0));
+    OK(tern_net_test(t->networks[1], there + 8, 8, TERN_COMPARE_GT, turn, &is_met));
+    CHECK(is_met == 0, "turn %llu was passed", (unsigned long long)turn);
+    OK(tern_net_get(n, 1, 0, here + 2048, here + 1024, 512));
+    OK(tern_net_atomic(n, 1, 0, here + 16, TERN_AMO_ADD, 8, 1, 0, &old));
+    CHECK(old == turn - 1, "%llu was added before turn %llu", (unsigned long long)old,
+          (unsigned long long)turn);
+    REFUSES(tern_net_wait(t->networks[1], there + 8, 8, TERN_COMPARE_EQ, 0, 1), TERN_TIMEOUT,
+            "offset 8 of its adopted window");
+    return 0;
+}
+
+static int operate_beside(struct traffic *t)
+{
+    pthread_t thread;
+    int result = 0;
+    CHECK(pthread_create(&thread, NULL, come_and_go_main, t) == 0, "a thread");
+    for (uint64_t turn = 1; result == 0 && (turn < 4 || !__atomic_load_n(&t->is_over, __ATOMIC_ACQUIRE));
+         turn++) {
+        result = operate(t, turn);
+    }
+    pthread_join(thread, NULL);
+    return result ? result : t->result;
+}
+
+static int open_traffic(struct traffic *t)
+{
+    struct tern_net_config config = TERN_NET_CONFIG_INIT;
+    for (int r = 0; r < RANKS; r++) {
+        OK(tern_alloc(t->comms[r], TERN_MEMORY_DEVICE, 4096, &t->kept[r]));
+        OK(tern_alloc(t->comms[r], TERN_MEMORY_DEVICE, 4096, &t->passing[r]));
+        memset(t->kept[r], 0, 4096);
+    }
+    config.transport = net_rig_transport();
+    OK(tern_net_open_all(RANKS, t->comms, &config, t->networks));
+    OK(tern_window_adopt_all(RANKS, t->comms, t->kept, 4096));
+    return 0;
+}
+
+static int beside(struct test *test)
+{
+    struct tern_comm_config config = TERN_COMM_CONFIG_INIT;
+    struct traffic t;
+    int result;
+    memset(&t, 0, sizeof t);
+    /* Fewer than old lists of keys are kept for: that nobody reads what is freed then is ordered by the one
+     * thread that runs all kernels (net/key_lists.h), which ThreadSanitizer does not see. */
+    t.turns = net_rig_scaled(test, 800);
+    config.heap_bytes = 1 << 20;
+    config.machine = TERN_MACHINE_CPU;
+    OK(tern_comm_open_all(RANKS, &config, t.comms));
+    result = open_traffic(&t);
+    result = result ? result : operate_beside(&t);
+    for (int r = 0; r < RANKS; r++) {
+        tern_net_close(t.networks[r]);
+    }
+    close_comms(t.comms);
+    return result;
+}
+
 /* ---- Domains and teams ---- */
 
 static int domain_body(struct host_scene *s)
@@ -563,6 +660,7 @@ int main(int argc, char **argv)
     net_rig_cases(&t, "operations on streams and in graphs", on_streams);
     test_run(&t, "comparisons", comparisons);
     net_rig_cases(&t, "windows that come later", windows);
+    net_rig_cases(&t, "windows that come and go beside operations", beside);
     test_run(&t, "domains without a proxy", domains);
     test_run(&t, "places for teams", places);
     test_run(&t, "a late signal of another team", stale);

@@ -32,8 +32,10 @@
  * Threads. An object may be used by one thread at a time; different objects may be used by different threads
  * at once, also EP objects of one communicator. Opening, resetting and closing EP objects, teams and
  * networks, tern_net_view, tern_alloc, tern_free, the calls on windows and the host collectives are uses of
- * the communicator. Calls marked COLLECTIVE must be made by every rank, in the same order on one object. No
- * call keeps a lock while it waits for a peer. On cuda a call leaves the thread's current device as it was.
+ * the communicator. Operations of EP objects and networks are none: while they run another thread may grow
+ * the window, and adopt and release windows that they do not name. Calls marked COLLECTIVE must be made by
+ * every rank, in the same order on one object. No call keeps a lock while it waits for a peer. On cuda a call
+ * leaves the thread's current device as it was.
  *
  * Errors. Every call that can fail returns an enum tern_status: 0 is success. On failure outputs are
  * untouched unless the call says otherwise, and tern_last_error() gives one sentence with the offending

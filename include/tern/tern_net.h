@@ -174,8 +174,9 @@ TERN_API void tern_net_close(struct tern_network *network);
 /* Local. What a kernel needs, good until the network closes. tern_heap_grow changes nothing in it: memory
  * that comes later is reached by an older view as well. A window adopted later is known only to views that
  * are taken after tern_window_adopt, and one that is released must not be used by any view. Calls of the
- * host below know the windows as they are; the first one after a change, or this, prepares a table in device
- * memory, which cannot be done while the calling thread captures a stream. */
+ * host below know the windows as they are, also where another thread adopts and releases them; the first one
+ * after a change, or this, prepares a table in device memory, which cannot be done while the calling thread
+ * captures a stream. */
 TERN_API enum tern_status tern_net_view(struct tern_network *network, struct tern_net *view);
 
 /* COLLECTIVE over `team`, blocking: what kernels need for barriers of the team. Judged together.

@@ -104,6 +104,7 @@ static enum tern_status opening_init(struct opening *o, const struct tern_comm_c
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a communicator");
     }
     pthread_mutex_init(&o->comm->children_lock, NULL);
+    pthread_mutex_init(&o->comm->windows_lock, NULL);
     o->comm->timeout_ms = (uint32_t)timeout_ms;
     o->comm->cpu_seed = o->seed;
     o->comm->door_fd = -1;
@@ -406,6 +407,7 @@ void terni_comm_close(struct tern_comm *comm)
     free(comm->lacks_atomics);
     free(comm->domain_of);
     free(comm->cards);
+    pthread_mutex_destroy(&comm->windows_lock);
     pthread_mutex_destroy(&comm->children_lock);
     free(comm);
 }

@@ -120,11 +120,14 @@ struct tern_comm {
     uint32_t num_trades;         /* of windows, begun so far: the running number of the next */
     struct heap *heap;           /* the users' windows */
     struct block_list *blocks;   /* what tern_alloc handed out, by kind */
-    struct window *windows;      /* adopted from the user */
+    struct window *windows;      /* adopted from the user; windows_lock, likewise the next two */
     uint64_t num_window_changes; /* of that list, ever */
     uint32_t num_adopted;        /* windows, ever: the latest one's number */
-    struct carrier *carriers;    /* open ones (carrier.c); children_lock */
-    uint32_t num_carriers;       /* ever: the latest one's number; equal on all ranks */
+    /* Calls on networks look at the list while another thread changes it. Whoever holds it takes no other
+     * lock, waits for nobody and tells nobody. */
+    pthread_mutex_t windows_lock;
+    struct carrier *carriers; /* open ones (carrier.c); children_lock */
+    uint32_t num_carriers;    /* ever: the latest one's number; equal on all ranks */
     pthread_mutex_t children_lock;
     struct comm_child *children; /* objects open on it */
 };
@@ -258,8 +261,14 @@ struct window_place {
     const uint64_t *owners; /* likewise */
     uint32_t number;        /* from 1 on, in the order of adopting; equal on all ranks */
 };
-/* The first `max` of them; returns how many there are. */
+/* Between them adopted windows neither come nor go, and what places name stays. */
+void terni_windows_lock(const struct tern_comm *comm);
+void terni_windows_unlock(const struct tern_comm *comm);
+/* The first `max` of them; returns how many there are. By who has the lock, or in a use of the communicator,
+ * which nothing changes the list beside. */
 int terni_windows_list(const struct tern_comm *comm, struct window_place *places, int max);
+/* How often the list has changed: at least as often as the calling thread can know. */
+uint64_t terni_windows_changes(const struct tern_comm *comm);
 /* Bytes from `memory` to the end of the window that has it; 0: none has. */
 uint64_t terni_window_left(const struct tern_comm *comm, const void *memory);
 enum tern_status terni_peer_pointer(const struct tern_comm *comm, const void *memory, int peer,

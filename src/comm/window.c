@@ -6,7 +6,10 @@
  * went; 1 find or map the peers' memory, post how that went; 2 all have; 3 to 5 carriers register it
  * (carrier.h), for ranks that reach it by them. Peers of this process are reached at
  * the address that their card says, peers of another through a mapping of their memory. The memory stays the
- * user's: nothing here keeps it alive for a peer of this process. */
+ * user's: nothing here keeps it alive for a peer of this process.
+ *
+ * One thread at a time adopts and releases, and reads the list as it is its own; it changes it under the lock
+ * that all other readers take. */
 #include "comm/carrier.h"
 #include "comm/trade.h"
 
@@ -161,6 +164,27 @@ enum tern_status terni_window_adopt_step(struct tern_comm *comm, void *memory, u
     }
 }
 
+/* Readers have a communicator that they do not change. */
+static pthread_mutex_t *lock_of(const struct tern_comm *comm)
+{
+    return &((struct tern_comm *)(uintptr_t)comm)->windows_lock;
+}
+
+void terni_windows_lock(const struct tern_comm *comm) { pthread_mutex_lock(lock_of(comm)); }
+void terni_windows_unlock(const struct tern_comm *comm) { pthread_mutex_unlock(lock_of(comm)); }
+
+/* Relaxed: who learns of a change by it alone takes the lock before it looks at the list, and whoever has a
+ * pointer into a new window has it from a call that came after the change, as of terni_heap_bytes. */
+uint64_t terni_windows_changes(const struct tern_comm *comm)
+{
+    return __atomic_load_n(&comm->num_window_changes, __ATOMIC_RELAXED);
+}
+
+static void count_change(struct tern_comm *comm)
+{
+    __atomic_store_n(&comm->num_window_changes, comm->num_window_changes + 1, __ATOMIC_RELAXED);
+}
+
 void terni_window_adopt_finish(struct tern_comm *comm, struct window *w, enum tern_status status)
 {
     if (w == NULL) {
@@ -172,10 +196,12 @@ void terni_window_adopt_finish(struct tern_comm *comm, struct window *w, enum te
         return;
     }
     terni_trade_close(&w->trade);
+    terni_windows_lock(comm);
     w->number = ++comm->num_adopted;
     w->next = comm->windows;
     comm->windows = w;
-    comm->num_window_changes++;
+    count_change(comm);
+    terni_windows_unlock(comm);
 }
 
 int terni_windows_list(const struct tern_comm *comm, struct window_place *places, int max)
@@ -193,21 +219,34 @@ int terni_windows_list(const struct tern_comm *comm, struct window_place *places
     return n;
 }
 
+/* NULL: there is none. */
+static struct window *take_out(struct tern_comm *comm, const void *memory)
+{
+    struct window **at = &comm->windows, *w;
+    terni_windows_lock(comm);
+    while (*at != NULL && (*at)->memory != (const char *)memory) {
+        at = &(*at)->next;
+    }
+    w = *at;
+    if (w != NULL) {
+        *at = w->next;
+        count_change(comm);
+    }
+    terni_windows_unlock(comm);
+    return w;
+}
+
 void terni_window_release(struct tern_comm *comm, const void *memory)
 {
-    for (struct window **at = &comm->windows; *at != NULL; at = &(*at)->next) {
-        struct window *w = *at;
-        if (w->memory == (const char *)memory) {
-            *at = w->next;
-            comm->num_window_changes++;
-            struct carrier_piece piece = {w->memory, w->bytes, w->bases, w->owners};
-            terni_carriers_release(comm, &piece);
-            window_close(comm, w);
-            return;
-        }
+    struct window *w = take_out(comm, memory);
+    if (w == NULL) {
+        TERN_LOG(TERN_LOG_ERROR, "tern_window_release of %p, which rank %d has not adopted or has released",
+                 memory, comm->rank);
+        return;
     }
-    TERN_LOG(TERN_LOG_ERROR, "tern_window_release of %p, which rank %d has not adopted or has released",
-             memory, comm->rank);
+    struct carrier_piece piece = {w->memory, w->bytes, w->bases, w->owners};
+    terni_carriers_release(comm, &piece);
+    window_close(comm, w);
 }
 
 void terni_windows_close(struct tern_comm *comm)
@@ -219,19 +258,32 @@ void terni_windows_close(struct tern_comm *comm)
     }
 }
 
+/* That has it; by who has the lock. NULL: none does. */
+static const struct window *find(const struct tern_comm *comm, const void *memory, uint64_t *inner)
+{
+    const struct window *w = comm->windows;
+    for (; w != NULL; w = w->next) {
+        *inner = (uint64_t)((uintptr_t)memory - (uintptr_t)w->memory); /* wraps below it */
+        if (*inner < w->bytes) {
+            break;
+        }
+    }
+    return w;
+}
+
 uint64_t terni_window_left(const struct tern_comm *comm, const void *memory)
 {
     int64_t offset = terni_heap_offset(comm->heap, memory, 1);
+    const struct window *w;
+    uint64_t inner = 0, left;
     if (offset >= 0) {
         return terni_heap_bytes(comm->heap) - (uint64_t)offset;
     }
-    for (const struct window *w = comm->windows; w != NULL; w = w->next) {
-        uintptr_t from_begin = (uintptr_t)memory - (uintptr_t)w->memory; /* wraps below it */
-        if (from_begin < w->bytes) {
-            return w->bytes - from_begin;
-        }
-    }
-    return 0;
+    terni_windows_lock(comm);
+    w = find(comm, memory, &inner);
+    left = w != NULL ? w->bytes - inner : 0;
+    terni_windows_unlock(comm);
+    return left;
 }
 
 enum tern_status terni_peer_pointer(const struct tern_comm *comm, const void *memory, int peer,
@@ -245,13 +297,16 @@ enum tern_status terni_peer_pointer(const struct tern_comm *comm, const void *me
     }
     if (offset >= 0) {
         base = h->bases[peer];
-    }
-    for (const struct window *w = comm->windows; w != NULL && offset < 0; w = w->next) {
-        uintptr_t from_begin = (uintptr_t)memory - (uintptr_t)w->memory; /* wraps below it */
-        if (from_begin < w->bytes) {
-            offset = (int64_t)from_begin;
+    } else {
+        const struct window *w;
+        uint64_t inner = 0;
+        terni_windows_lock(comm);
+        w = find(comm, memory, &inner);
+        if (w != NULL) {
+            offset = (int64_t)inner;
             base = w->bases[peer];
         }
+        terni_windows_unlock(comm);
     }
     if (offset < 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,

@@ -13,13 +13,16 @@
 static void place_print(const struct tern_network *n, uint64_t word, char *text, size_t bytes)
 {
     struct window_place places[8];
-    int num = terni_windows_list(n->comm, places, 8);
+    int num;
     uint64_t offset = word - (uint64_t)(uintptr_t)n->view.heap.own;
     if (offset < n->view.heap.bytes) {
         snprintf(text, bytes, "offset %llu of its window", (unsigned long long)offset);
         return;
     }
     snprintf(text, bytes, "address %#llx", (unsigned long long)word);
+    terni_windows_lock(n->comm);
+    num = terni_windows_list(n->comm, places, 8);
+    terni_windows_unlock(n->comm);
     for (int i = 0; i < num && i < 8; i++) {
         offset = word - (uint64_t)(uintptr_t)places[i].memory;
         if (offset < places[i].bytes) {

@@ -25,54 +25,19 @@ static void fill_bases(const struct tern_network *n, char *const *bases, const u
     }
 }
 
-/* Sorted windows; behind the table a row of bases for the window of tern_alloc and for each of these. */
-static void fill_table(const struct tern_network *n, const struct window_place *places, int num, char *image,
-                       char *device)
-{
-    size_t row = (size_t)n->comm->num_ranks * sizeof(char *);
-    struct tern_net_window *windows = (struct tern_net_window *)(void *)image;
-    size_t at = rows_at(num);
-    fill_bases(n, n->comm->heap->bases, n->comm->heap->owners, image + at);
-    for (int i = 0; i < num; i++) {
-        at += row;
-        windows[i].own = places[i].memory;
-        windows[i].bytes = places[i].bytes;
-        windows[i].bases = (char *const *)(void *)(device + at);
-        fill_bases(n, places[i].bases, places[i].owners, image + at);
-    }
-}
+/* A table as it will be in device memory: sorted windows; behind them a row of bases for the window of
+ * tern_alloc and for each of these. */
+struct image {
+    char *bytes;
+    int num;          /* windows */
+    uint64_t changes; /* of the list of windows that it shows */
+};
 
-static enum tern_status make_table(struct tern_network *n, const struct window_place *places, int num)
+static size_t row_bytes(const struct tern_network *n) { return (size_t)n->comm->num_ranks * sizeof(char *); }
+
+static size_t image_bytes(const struct tern_network *n, int num)
 {
-    const struct machine_ops *ops = n->machine->ops;
-    size_t bytes = rows_at(num) + (size_t)(num + 1) * (size_t)n->comm->num_ranks * sizeof(char *);
-    enum tern_status status;
-    struct pgas_table *table = (struct pgas_table *)calloc(1, sizeof *table);
-    char *image = (char *)calloc(1, bytes);
-    if (table == NULL || image == NULL) {
-        status = TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for a table of %d windows", num);
-        goto out;
-    }
-    status = ops->alloc(n->machine, bytes, &table->memory);
-    if (status != TERN_OK) {
-        goto out;
-    }
-    fill_table(n, places, num, image, (char *)table->memory);
-    status = terni_pgas_move(n, table->memory, image, bytes);
-    if (status != TERN_OK) {
-        ops->free(n->machine, table->memory);
-        goto out;
-    }
-    table->next = n->tables;
-    n->tables = table;
-    n->view.heap.bases = (char *const *)(void *)((char *)table->memory + rows_at(num));
-    n->view.windows = (const struct tern_net_window *)table->memory;
-    n->view.num_windows = (uint32_t)num;
-    table = NULL;
-out:
-    free(image);
-    free(table);
-    return status;
+    return rows_at(num) + (size_t)(num + 1) * row_bytes(n);
 }
 
 static int compare_places(const void *a, const void *b)
@@ -94,20 +59,89 @@ static void sort_places(const struct tern_network *n, struct window_place *place
     qsort(places, (size_t)num + 1, sizeof *places, compare_places);
 }
 
+/* Where the rows of bases are is told by point_rows: device memory cannot be allocated under the lock. */
+static void fill_image(const struct tern_network *n, const struct window_place *places, struct image *image)
+{
+    struct tern_net_window *windows = (struct tern_net_window *)(void *)image->bytes;
+    char *at = image->bytes + rows_at(image->num);
+    fill_bases(n, n->comm->heap->bases, n->comm->heap->owners, at);
+    for (int i = 0; i < image->num; i++) {
+        at += row_bytes(n);
+        windows[i].own = places[i].memory;
+        windows[i].bytes = places[i].bytes;
+        fill_bases(n, places[i].bases, places[i].owners, at);
+    }
+}
+
+static void point_rows(const struct tern_network *n, const struct image *image, char *device)
+{
+    struct tern_net_window *windows = (struct tern_net_window *)(void *)image->bytes;
+    char *rows = device + rows_at(image->num);
+    for (int i = 0; i < image->num; i++) {
+        windows[i].bases = (char *const *)(void *)(rows + (size_t)(i + 1) * row_bytes(n));
+    }
+}
+
+/* All under the lock: a window that is released meanwhile takes its addresses with it. */
+static enum tern_status draw(const struct tern_network *n, struct image *image)
+{
+    struct window_place *places;
+    int num, is_drawn;
+    terni_windows_lock(n->comm);
+    num = terni_windows_list(n->comm, NULL, 0);
+    image->num = num + 1;
+    image->changes = terni_windows_changes(n->comm);
+    image->bytes = (char *)calloc(1, image_bytes(n, image->num));
+    places = (struct window_place *)calloc((size_t)num + 1, sizeof *places);
+    is_drawn = image->bytes != NULL && places != NULL;
+    if (is_drawn) {
+        sort_places(n, places, num);
+        fill_image(n, places, image);
+    }
+    terni_windows_unlock(n->comm);
+    free(places);
+    return is_drawn ? TERN_OK
+                    : TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for a table of %d windows", num + 1);
+}
+
+static enum tern_status make_table(struct tern_network *n, const struct image *image)
+{
+    const struct machine_ops *ops = n->machine->ops;
+    size_t bytes = image_bytes(n, image->num);
+    enum tern_status status;
+    struct pgas_table *table = (struct pgas_table *)calloc(1, sizeof *table);
+    if (table == NULL) {
+        return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for a table of %d windows", image->num);
+    }
+    status = ops->alloc(n->machine, bytes, &table->memory);
+    if (status != TERN_OK) {
+        free(table);
+        return status;
+    }
+    point_rows(n, image, (char *)table->memory);
+    status = terni_pgas_move(n, table->memory, image->bytes, bytes);
+    if (status != TERN_OK) {
+        ops->free(n->machine, table->memory);
+        free(table);
+        return status;
+    }
+    table->next = n->tables;
+    n->tables = table;
+    n->view.heap.bases = (char *const *)(void *)((char *)table->memory + rows_at(image->num));
+    n->view.windows = (const struct tern_net_window *)table->memory;
+    n->view.num_windows = (uint32_t)image->num;
+    n->windows_seen = image->changes;
+    return TERN_OK;
+}
+
 enum tern_status terni_network_view(struct tern_network *n, struct tern_net *view)
 {
-    if (n->tables == NULL || n->windows_seen != n->comm->num_window_changes) {
-        int num = terni_windows_list(n->comm, NULL, 0);
-        enum tern_status status;
-        struct window_place *places = (struct window_place *)calloc((size_t)num + 1, sizeof *places);
-        if (places == NULL) {
-            return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for %d windows", num);
-        }
-        sort_places(n, places, num);
-        status = make_table(n, places, num + 1);
-        free(places);
+    if (n->tables == NULL || n->windows_seen != terni_windows_changes(n->comm)) {
+        struct image image = {NULL, 0, 0};
+        enum tern_status status = draw(n, &image);
+        status = status == TERN_OK ? make_table(n, &image) : status;
+        free(image.bytes);
         TERN_TRY(status);
-        n->windows_seen = n->comm->num_window_changes;
     }
     *view = n->view;
     return TERN_OK;
