@@ -225,7 +225,7 @@ def dispatch(route: Route, x: Any, weights: Any, given: Dict[str, Any], has_grad
     if has_grad and x.dtype != torch.bfloat16:
         raise Unsupported(f"a dispatch of {x.dtype} has no gradient: one BF16 tensor has")
     by_expert = route.layout == "expert"
-    if weights is not None and weights.requires_grad and not (by_expert or given["topk_idx"]):
+    if has_grad and weights is not None and not (by_expert or given["topk_idx"]):
         raise Unsupported("topk_idx is False: the gradient of topk_weights needs it")
     num_rows = given["num_rows"]
     if num_rows is None:

@@ -122,6 +122,8 @@ def dispatch(
         ep.keep_plan(key, plan)
     if tokens.requires_grad:
         _no_gradient("x", tokens)
+    if topk_weights is not None and topk_weights.requires_grad:
+        _no_gradient("topk_weights", topk_weights)
     if lane != 0:
         lane = tensors.number("lane", lane, 0, 2**32 - 1)
     if sum_counts is not None:
@@ -303,6 +305,8 @@ def combine(
         topk_weights = tensors.check(
             comm, "topk_weights", topk_weights, FP32, (batch.num_tokens, batch.topk)
         )
+        if topk_weights.requires_grad:
+            _no_gradient("topk_weights", topk_weights)
     elif batch.weights == "combine":
         tensors.refuse("topk_weights is None: a batch with weights='combine' is weighted here")
     if wait_ns is not None:

@@ -166,7 +166,8 @@ class Route:
         Differentiable in x and topk_weights if x is one BF16 matrix without a cast; the backward
         pass is a combine, and as COLLECTIVE.
         """
-        compiling, wanted = tensors.is_compiling(), _wants_gradient(x, topk_weights)
+        parts = x if isinstance(x, (tuple, list)) else (x,)
+        compiling, wanted = tensors.is_compiling(), _wants_gradient(topk_weights, *parts)
         if not compiling and not wanted:
             return self.plain_dispatch(
                 x, topk_weights, cast, num_rows, topk_idx, source, zero_padding, num_sms

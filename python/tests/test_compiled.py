@@ -6,7 +6,7 @@ not show."""
 
 import inspect
 import typing
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from unittest import mock
 
 import torch
@@ -191,6 +191,23 @@ class Compiled(RankTest):
             for given in ((x.clone().requires_grad_(),), (x, weights)):
                 with self.assertRaisesRegex(tern.Unsupported, "float16 has no gradient"):
                     route.dispatch(*given)
+
+    def test_weights_without_ids(self):
+        """Refused in the forward pass wherever a gradient is asked for, as by what is not compiled."""
+        route = self.ep.route(self.ids)
+        x, weights = self.x.clone().requires_grad_(), self.weights.clone().requires_grad_()
+        given = ((x, self.weights), (self.x, weights), (x, weights))
+        for compiling in (nullcontext, self.compiling):
+            with compiling():
+                for case in given:
+                    with self.assertRaisesRegex(tern.Unsupported, "topk_idx is False"):
+                        route.dispatch(*case, topk_idx=False)
+                route.dispatch(x, topk_idx=False).x.sum().backward()
+                with torch.no_grad():
+                    self.assertIsNone(route.dispatch(x, weights, topk_idx=False).topk_idx)
+        by_expert = self.ep.route(self.ids, layout="expert")
+        with self.compiling():
+            by_expert.dispatch(x, self.weights, topk_idx=False).x.sum().backward()
 
     def test_no_cuda_graph_of_what_is_compiled(self):
         route = self.ep.route(self.ids)

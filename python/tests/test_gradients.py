@@ -197,6 +197,9 @@ class Gradients(RankTest):
         asks = x.clone().requires_grad_()
         with self.assertRaisesRegex(tern.Unsupported, "cast 'fp8'"):
             route.dispatch(asks, cast="fp8")
+        for several in ((asks, x), [x, asks]):
+            with self.assertRaisesRegex(tern.Unsupported, f"a {type(several).__name__} has no gradient"):
+                route.dispatch(several, weights)
         with self.assertRaisesRegex(tern.Unsupported, "topk_idx is False"):
             route.dispatch(asks, weights, topk_idx=False)
         with self.assertRaisesRegex(tern.Unsupported, "out must be None"):
@@ -210,3 +213,26 @@ class Gradients(RankTest):
             route.combine(route.dispatch(x), out=out)
         with torch.no_grad():
             self.assertFalse(route.dispatch(asks).x.requires_grad)
+
+    def test_low_latency_has_no_gradient(self):
+        """Also where a call of the same shape went before."""
+        x, ids, weights = self.batches[self.rank]
+        asks = weights.clone().requires_grad_()
+        by_rank = {"layout": "rank", "weights": "dispatch"}
+        sentence = "topk_weights requires a gradient"
+        with tern.EP(
+            self.comm, num_experts=EXPERTS, max_topk=TOPK, ll_tokens=TOKENS, ll_hidden=HIDDEN
+        ) as ep:
+            for _ in range(2):
+                with self.assertRaisesRegex(tern.Unsupported, sentence):
+                    ep.ll_dispatch(x, ids, asks, **by_rank)
+                with torch.no_grad():
+                    ep.ll_dispatch(x, ids, asks, **by_rank)
+            for hook in (False, True):
+                got = ep.ll_dispatch(x, ids)
+                with self.assertRaisesRegex(tern.Unsupported, sentence):
+                    ep.ll_combine(got, got.x, asks, hook=hook)
+                with torch.no_grad():
+                    sums, _ = ep.ll_combine(got, got.x, asks)
+                self.assertFalse(sums.requires_grad)
+            self.comm.barrier()
