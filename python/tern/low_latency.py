@@ -178,14 +178,16 @@ def dispatch(
         None if got_idx is None else got_idx.data_ptr(),
         None if got_weights is None else got_weights.data_ptr(),
     )
-    call(comm.stream(), plan.prepared, lane, _SEND if hook else 0, *values)
+    stream = comm.stream()
+    call(stream, plan.prepared, lane, _SEND if hook else 0, *values)
     latest = ep.lanes[lane] = weakref.ref(batch)
     ep.settle()
     if hook:
         written = (got, scales, got_idx, got_weights, sum_counts, wait_ns)
         written += (block,) if block is not None else (counts, ranges, source)
         kept = ((tokens, ids, topk_weights), written)
-        batch.hook = _hook(ep, call, (plan.prepared, lane, _RECEIVE) + values, lane, latest, kept)
+        given = (plan.prepared, lane, _RECEIVE) + values
+        batch.hook = _hook(ep, call, given, lane, latest, kept, stream)
     elif sum_counts is not None or wait_ns is not None:
         tensors.wrote(sum_counts, wait_ns)
     return batch
@@ -325,12 +327,13 @@ def combine(
         0 if compression is None else tensors.choice("compression", compression, _COMPRESSIONS),
         pointer(wait_ns),
     )
-    call(comm.stream(), batch.lane, _SEND if hook else 0, *values)
+    stream = comm.stream()
+    call(stream, batch.lane, _SEND if hook else 0, *values)
     ep.settle()
     if hook:
         kept = ((rows, topk_weights), (sums, wait_ns))
         given = (batch.lane, _RECEIVE) + values
-        return sums, _hook(ep, call, given, batch.lane, latest, kept)
+        return sums, _hook(ep, call, given, batch.lane, latest, kept, stream)
     if out is not None or wait_ns is not None:
         tensors.wrote(None if out is None else sums, wait_ns)
     return sums, None
@@ -342,19 +345,28 @@ def _hook(
     given: Tuple[Any, ...],
     lane: int,
     batch: "weakref.ref[Batch]",
-    kept: Tuple[Any, Any],
+    kept: Tuple[Tuple[Any, ...], Tuple[Any, ...]],
+    sent: int,
 ) -> Callable[[], None]:
     """A function that issues the receive phase of an operation that was sent, on the stream that is
     current then. It keeps the tensors that the operation reads and writes, `kept`, until it has
-    received, once."""
-    box = [kept]
+    received, once; if it receives on another stream than it was sent on, torch's allocator is
+    told."""
+    comm, box = ep.comm, [kept]
 
     def receive() -> None:
         if not box or ep.lanes.get(lane) is not batch:
             raise BadState(f"there is nothing to receive on lane {lane}: this hook is over")
-        call(ep.comm.stream(), *given)
+        stream = comm.stream()
+        call(stream, *given)
         ep.settle()
-        tensors.wrote(*box.pop()[1])
+        read, written = box.pop()
+        if stream != sent and comm.machine == "cuda":
+            current = comm.torch.cuda.current_stream(comm.device)
+            for tensor in read + written:
+                if tensor is not None:
+                    tensor.record_stream(current)
+        tensors.wrote(*written)
 
     return receive
 

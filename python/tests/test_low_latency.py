@@ -3,12 +3,14 @@
 
 import gc
 import weakref
+from unittest import mock
 
 import numpy as np
 import torch
 
 import reference as ref
 import tern
+from tern import low_latency
 from world import RankTest, batch, values
 
 EXPERTS, TOPK, TOKENS, HIDDEN = 8, 3, 16, 256
@@ -179,6 +181,23 @@ class LowLatency(RankTest):
         self.assertEqual([output() for output in outputs], [None] * len(outputs))
         with self.assertRaisesRegex(tern.BadState, "this hook is over"):
             hook()
+
+    def test_hook_on_another_stream(self):
+        """As if there were a GPU: torch's allocator hears of the stream that receives, if it is
+        another."""
+        for receiving in (1, 2):
+            made = mock.Mock()
+            comm = mock.Mock(machine="cuda", torch=made.torch)
+            batch = made.batch
+            ep = mock.Mock(comm=comm, lanes={0: batch})
+            comm.stream.return_value = receiving
+            kept = ((made.x, made.ids, None), (made.out, None))
+            low_latency._hook(ep, made.call, (7,), 0, batch, kept, 1)()
+            made.call.assert_called_once_with(receiving, 7)
+            current = made.torch.cuda.current_stream.return_value
+            wanted = [] if receiving == 1 else [mock.call(current)]
+            for tensor in (made.x, made.ids, made.out):
+                self.assertEqual(tensor.record_stream.mock_calls, wanted)
 
     def test_fp8_rows(self):
         got = self.ep.ll_dispatch(self.x, self.ids, cast="fp8")
