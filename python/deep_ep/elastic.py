@@ -91,13 +91,16 @@ class ElasticBuffer:
     def _destroy(self) -> None:
         comm, self.runtime = self.runtime, None
         if comm is not None:
+            bad_ids: List[tern.InvalidArgument] = []
             try:
                 if self._exchange.close():  # else there was no dispatch
-                    self._routes.synchronize()
+                    bad_ids = self._routes.wait()
                     comm.barrier()
             finally:
                 self._routes.close()
                 comm.close()
+            if bad_ids:
+                raise bad_ids[0]
 
     def __del__(self) -> None:
         if getattr(self, "runtime", None) is None or sys.is_finalizing():
@@ -244,7 +247,7 @@ class ElasticBuffer:
             if handle is None:
                 num_recv = self.num_ranks * most
                 if do_cpu_sync is not False:
-                    known = route.counts
+                    known = route.learn()
                     plan.num_rows, num_recv = known.num_rows, known.num_tokens
                     counts = list(known.expert_counts)
                 if do_expand:

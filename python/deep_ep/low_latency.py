@@ -61,7 +61,8 @@ class LowLatency:
                     "a graph is being captured, and the low-latency buffers are too small: "
                     "run the same shapes once before"
                 )
-            self.close(for_good=False)
+            bad_ids = self._ep.bad_ids if self._ep is not None else ()
+            self._end(for_good=False)
             if experts != num_experts:
                 tokens = most_hidden = most_topk = 0
             tokens, most_hidden = max(tokens, num_max_tokens), max(most_hidden, hidden)
@@ -75,6 +76,7 @@ class LowLatency:
                 ll_lanes=LANES,
                 ll_mask=self.enable_shrink,
             )
+            self._ep.bad_ids.extend(bad_ids)
             self._sizes = tokens, most_hidden, num_experts, most_topk
         assert self._ep is not None
         return self._ep
@@ -220,20 +222,23 @@ class LowLatency:
             )
         return self._ep
 
-    def synchronize(self) -> None:
-        if self._ep is not None:
-            self._ep.synchronize()
+    def close(self) -> None:
+        """COLLECTIVE. An id out of range that nobody was told of is raised behind it."""
+        bad_ids = self._ep.bad_ids if self._ep is not None else ()
+        self._end(for_good=True)
+        if bad_ids:
+            raise bad_ids[0]
 
-    def close(self, for_good: bool = True) -> None:
-        """COLLECTIVE. Ranks that are masked need not come. For good, with enable_shrink, nobody has to:
-        a rank that stops is here while the others go on, and they mask it."""
+    def _end(self, for_good: bool) -> None:
+        """COLLECTIVE. Ranks that are masked need not come. For good, with enable_shrink, nobody has
+        to: a rank that stops is here while the others go on, and they mask it."""
         ep, self._ep = self._ep, None
         self._combine_inputs.clear()
         if ep is None:
             return
         may_miss = (tern.Timeout, tern.Disconnected) if for_good and self.enable_shrink else ()
         try:
-            ep.synchronize()
+            ep.wait()
             if not self.enable_shrink or not bool(ep.ll_mask().any()):
                 with contextlib.suppress(*may_miss):
                     self.comm.barrier()

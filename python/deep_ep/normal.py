@@ -139,17 +139,17 @@ class Normal:
             sums = sums._replace(weights=sums.weights[:, :columns].contiguous())
         return sums
 
-    def synchronize(self) -> None:
-        self.routes.synchronize()
-
     def close(self) -> None:
         """COLLECTIVE."""
+        bad_ids: List[tern.InvalidArgument] = []
         try:
             if self.exchange.close():  # else there was no dispatch
-                self.routes.synchronize()
+                bad_ids = self.routes.wait()
                 self.comm.barrier()
         finally:
             self.routes.close()
+        if bad_ids:
+            raise bad_ids[0]
 
 
 def _ranks_as_ids(is_token_in_rank: torch.Tensor, num_experts: int) -> torch.Tensor:

@@ -59,6 +59,7 @@ class Routes:
         self.comm, self.staging_bytes = comm, staging_bytes
         self._shapes: Dict[int, _Shape] = {}
         self._left: List[_Shape] = []  # with routes in graphs, replaced by larger ones
+        self._bad_ids: List[tern.InvalidArgument] = []  # of what was replaced
 
     def reserve(self, plan: Plan, row_bytes: int) -> None:
         """COLLECTIVE: room for the rows of a plan, of so many bytes without ids and weights."""
@@ -80,7 +81,8 @@ class Routes:
             name: max(size, least[name], _up(asked[name])) for name, size in shape.sizes.items()
         }
         if shape.ep is not None:
-            shape.ep.synchronize()
+            shape.ep.wait()
+            self._bad_ids += shape.ep.bad_ids
             self.comm.barrier()
             shape.routes.clear()
             if shape.captured:
@@ -124,10 +126,15 @@ class Routes:
             shape.routes.popitem(last=False)[1].close()
         return shape.ep.route(plan.ids, layout=plan.layout, expert_alignment=plan.alignment)
 
-    def synchronize(self) -> None:
+    def wait(self) -> List[tern.InvalidArgument]:
+        """Until all is done. What it brings are ids out of range that nobody was told of, to be
+        raised when nothing collective is left to do."""
+        bad_ids = list(self._bad_ids)
         for shape in self._shapes.values():
             if shape.ep is not None:
-                shape.ep.synchronize()
+                shape.ep.wait()
+                bad_ids += shape.ep.bad_ids
+        return bad_ids
 
     def close(self) -> None:
         """Local, behind a barrier."""

@@ -48,8 +48,9 @@ PyObject *terni_py_fault(const struct tern_fault *fault)
         (unsigned int)fault->num_experts, "text", text);
 }
 
-/* The exception that tern.errors.make(status, sentence, fault) gives; takes the references. */
-static void raise_error(enum tern_status status, PyObject *sentence, PyObject *fault)
+/* The exception that tern.errors.make(status, sentence, fault) gives, or NULL and another one; takes the
+ * references. */
+static PyObject *make_error(enum tern_status status, PyObject *sentence, PyObject *fault)
 {
     PyObject *errors = NULL, *error = NULL;
     if (sentence != NULL && fault != NULL) {
@@ -58,13 +59,20 @@ static void raise_error(enum tern_status status, PyObject *sentence, PyObject *f
     if (errors != NULL) {
         error = PyObject_CallMethod(errors, "make", "iOO", (int)status, sentence, fault);
     }
+    Py_XDECREF(errors);
+    Py_XDECREF(fault);
+    Py_XDECREF(sentence);
+    return error;
+}
+
+/* Takes the reference; returns NULL. */
+static PyObject *raise_error(PyObject *error)
+{
     if (error != NULL) {
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
     }
     Py_XDECREF(error);
-    Py_XDECREF(errors);
-    Py_XDECREF(fault);
-    Py_XDECREF(sentence);
+    return NULL;
 }
 
 /* Whether `record` is what the sentence speaks of. An id out of range stays on record when another
@@ -79,7 +87,7 @@ static int is_of(const struct tern_fault *record, enum tern_status status, const
     return strstr(sentence, text) != NULL;
 }
 
-PyObject *terni_py_fail(enum tern_status status, struct tern_ep *ep)
+PyObject *terni_py_error(enum tern_status status, struct tern_ep *ep)
 {
     struct tern_fault record = TERN_FAULT_INIT;
     char last[1024]; /* of the call that failed: tern_fault_get fails itself where there is no record */
@@ -90,8 +98,12 @@ PyObject *terni_py_fail(enum tern_status status, struct tern_ep *ep)
     } else {
         Py_INCREF(fault);
     }
-    raise_error(status, PyUnicode_DecodeUTF8(last, (Py_ssize_t)strlen(last), "replace"), fault);
-    return NULL;
+    return make_error(status, PyUnicode_DecodeUTF8(last, (Py_ssize_t)strlen(last), "replace"), fault);
+}
+
+PyObject *terni_py_fail(enum tern_status status, struct tern_ep *ep)
+{
+    return raise_error(terni_py_error(status, ep));
 }
 
 PyObject *terni_py_refuse(enum tern_status status, const char *format, ...)
@@ -102,8 +114,7 @@ PyObject *terni_py_refuse(enum tern_status status, const char *format, ...)
     sentence = PyUnicode_FromFormatV(format, args);
     va_end(args);
     Py_INCREF(Py_None);
-    raise_error(status, sentence, Py_None);
-    return NULL;
+    return raise_error(make_error(status, sentence, Py_None));
 }
 
 /* Which process this is: getpid() asks the kernel, at every call of every operation. */

@@ -168,11 +168,13 @@ static PyObject *list(const int32_t *numbers, Py_ssize_t num)
     return made;
 }
 
-/* (local experts) -> (rows, tokens, counts by rank, counts by expert, offsets of experts or None) */
+/* (local experts) -> (rows, tokens, counts by rank, counts by expert, offsets of experts or None, the exception
+ * of an id out of range, with which the counts hold, too, or None) */
 static PyObject *wait_counts(PyObject *object, PyObject *args)
 {
     struct py_route *self = (struct py_route *)object;
     struct tern_route_counts counts = TERN_ROUTE_COUNTS_INIT;
+    PyObject *bad_id = NULL;
     enum tern_status status;
     int share;
     if (!PyArg_ParseTuple(args, "i", &share) || !enter(self)) {
@@ -182,12 +184,20 @@ static PyObject *wait_counts(PyObject *object, PyObject *args)
     status = tern_route_wait(self->route, &counts);
     terni_py_spend(begin);
     Py_END_ALLOW_THREADS self->ep->busy = 0;
-    if (status != TERN_OK) {
+    if (status == TERN_INVALID_ARGUMENT && counts.rank_counts != NULL) { /* it counted as -1 */
+        bad_id = terni_py_error(status, self->ep->ep);
+        if (bad_id == NULL) {
+            return NULL;
+        }
+    } else if (status != TERN_OK) {
         return terni_py_fail(status, self->ep->ep);
+    } else {
+        bad_id = Py_None;
+        Py_INCREF(bad_id);
     }
-    return Py_BuildValue("KKNNN", (unsigned long long)counts.num_rows, (unsigned long long)counts.num_tokens,
+    return Py_BuildValue("KKNNNN", (unsigned long long)counts.num_rows, (unsigned long long)counts.num_tokens,
                          list(counts.rank_counts, tern_comm_size(self->ep->comm->comm)),
-                         list(counts.expert_counts, share), list(counts.expert_offsets, share + 1));
+                         list(counts.expert_counts, share), list(counts.expert_offsets, share + 1), bad_id);
 }
 
 /* A tuple of tuples as rows; their number, or -1 and an exception. */

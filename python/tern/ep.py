@@ -2,18 +2,20 @@
 """EP objects: expert-parallel state for one shape."""
 
 import weakref
-from typing import Any, Callable, Dict, Optional, Tuple
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
 from . import _tern, low_latency, tensors
 from .closing import Closing
 from .communicator import Communicator
-from .errors import BadState, Fault
+from .errors import BadState, Fault, InvalidArgument
 from .low_latency import Batch
 from .route import Route
 from .tensors import Tensor
 
 _TRANSFERS = ("auto", "bulk", "plain")
 _MOST_PLANS = 256  # of an EP object; then it begins anew
+_MOST_BAD_IDS = 64  # likewise; the oldest goes
 
 
 class EP(Closing):
@@ -87,6 +89,8 @@ class EP(Closing):
         self.limits_staging = staging_bytes is not None
         self._is_settled_by_streams = comm.machine != "cpu"
         self.plans: Dict[Any, Any] = {}  # of dispatches, by what their calls have in common
+        # Ids out of range that were met while something else was waited for.
+        self.bad_ids: Deque[InvalidArgument] = deque(maxlen=_MOST_BAD_IDS)
         # The batch that each lane dispatched last. The library sizes a combine by it.
         self.lanes: Dict[int, "weakref.ref[Batch]"] = {}
 
@@ -105,7 +109,22 @@ class EP(Closing):
         """On the cpu machine, whose operations torch's know nothing of: waits for what was issued,
         and raises its fault. On cuda the stream orders it."""
         if not self._is_settled_by_streams:
+            self.wait()
+
+    def wait(self) -> None:
+        """synchronize, but an id out of range, which ends nothing, is kept for it: a call that was
+        issued gives what it brought."""
+        try:
             self.raw.synchronize()
+        except InvalidArgument as error:
+            self.bad_ids.append(error.with_traceback(None))
+
+    def was_told(self, bad_id: Exception) -> None:
+        """synchronize need not tell of it."""
+        for kept in self.bad_ids:
+            if str(kept) == str(bad_id):
+                self.bad_ids.remove(kept)
+                return
 
     def route(self, topk_idx: Tensor, *, layout: str = "rank", expert_alignment: int = 1) -> Route:
         """COLLECTIVE: the route of a batch. topk_idx: int64 or int32 [tokens, topk], -1 for no
@@ -194,14 +213,18 @@ class EP(Closing):
         return mask
 
     def synchronize(self) -> None:
-        """Waits for all that was issued on this object; raises its fault, if any, every time."""
-        self.raw.synchronize()
+        """Waits for all that was issued on this object; raises its fault, if any, every time, and
+        an id out of range (it counts as -1) once, unless Route.counts has."""
+        self.wait()
+        if self.bad_ids:
+            raise self.bad_ids.popleft()
 
     def reset(self) -> None:
         """COLLECTIVE: after a fault, makes the object as new. Its routes and batches are of no use
         any more."""
         self.lanes.clear()
         self.raw.reset()
+        self.bad_ids.clear()
 
     @property
     def fault(self) -> Optional[Fault]:

@@ -61,7 +61,8 @@ class Error(RuntimeError):
 
 
 class InvalidArgument(Error, ValueError):
-    """An argument is wrong; its value is in the sentence. Every object is as before."""
+    """An argument is wrong; its value is in the sentence. Every object is as before; but an expert
+    id out of range has counted as -1 when Route.counts or EP.synchronize says so."""
 
     status = Status.INVALID_ARGUMENT
 

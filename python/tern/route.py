@@ -18,7 +18,7 @@ from typing import (
 )
 
 from . import _tern, tensors
-from .errors import NoSpace
+from .errors import InvalidArgument, NoSpace
 from .tensors import Tensor
 
 if TYPE_CHECKING:
@@ -131,9 +131,11 @@ class Route:
 
     @property
     def counts(self) -> RouteCounts:
-        """What this rank receives. Waits for it, the first time."""
+        """What this rank receives. Waits for it, the first time, which raises if an id of this rank
+        was out of range; that counts as -1, and the next time the counts are here."""
         if self._counts is None:
-            rows, pairs, ranks, experts, offsets = self._raw.wait(self.ep.num_local_experts)
+            got = self._raw.wait(self.ep.num_local_experts)
+            rows, pairs, ranks, experts, offsets, bad_id = got
             self._counts = RouteCounts(
                 rows,
                 pairs,
@@ -141,7 +143,18 @@ class Route:
                 tuple(experts),
                 None if offsets is None else tuple(offsets),
             )
+            if bad_id is not None:
+                self.ep.was_told(bad_id)
+                raise bad_id
         return self._counts
+
+    def learn(self) -> RouteCounts:
+        """counts; an id out of range is left to EP.synchronize."""
+        try:
+            return self.counts
+        except InvalidArgument as error:
+            self.ep.bad_ids.append(error.with_traceback(None))
+            return self.counts
 
     def dispatch(
         self,
@@ -159,9 +172,9 @@ class Route:
         token, to the ranks of their experts. All ranks give the same types and columns.
 
         num_rows: rows of the outputs; default: what the route's counts say, for which the call
-        waits. With a number it waits for nobody, and rows that have no room are left out. topk_idx,
-        source: whether to return them. zero_padding: rows that nobody wrote are zeros. cast: x is
-        BF16 and travels as FP8 with scales.
+        waits, and which may raise, before anything is sent. With a number it waits for nobody, and
+        rows that have no room are left out. topk_idx, source: whether to return them. zero_padding:
+        rows that nobody wrote are zeros. cast: x is BF16 and travels as FP8 with scales.
 
         Differentiable in x and topk_weights if x is one BF16 matrix without a cast; the backward
         pass is a combine, and as COLLECTIVE.

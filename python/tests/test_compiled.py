@@ -193,7 +193,8 @@ class Compiled(RankTest):
                     route.dispatch(*given)
 
     def test_weights_without_ids(self):
-        """Refused in the forward pass wherever a gradient is asked for, as by what is not compiled."""
+        """Refused in the forward pass wherever a gradient is asked for, as by what is not
+        compiled."""
         route = self.ep.route(self.ids)
         x, weights = self.x.clone().requires_grad_(), self.weights.clone().requires_grad_()
         given = ((x, self.weights), (self.x, weights), (x, weights))

@@ -56,6 +56,24 @@ class Elastic(unittest.TestCase):
         experts = range(self.rank * self.share, (self.rank + 1) * self.share)
         return [sum(int((ids == e).sum()) for ids in self.all_ids) for e in experts]
 
+    def test_ids_out_of_range(self):
+        """They count as -1; who has some is told in the end, when the others are through, too."""
+        clean, bad = self.ids, self.ids.masked_fill(self.ids < 0, EXPERTS)
+        for options in ({}, {"do_expand": True}):
+            self.ids = clean
+            want = self.dispatch(**options)
+            self.ids = bad
+            got = self.dispatch(**options)
+            self.equal(got[0], want[0])
+            sums = [self.buffer.combine(rows[0], rows[3])[0] for rows in (got, want)]
+            self.equal(*sums)
+        if bool((clean < 0).any()):
+            with self.assertRaisesRegex(tern.InvalidArgument, f"{EXPERTS}"):
+                self.buffer.destroy()
+        else:
+            self.buffer.destroy()
+        self.assertIsNone(self.buffer.runtime)
+
     def check_sums(self, handle, recv, weights, rows_of):
         """With two biases. rows_of: of a token and its ids, what is added."""
         biases = torch.ones_like(self.x), self.x * 0.5

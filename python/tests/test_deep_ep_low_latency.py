@@ -257,6 +257,23 @@ class LowLatency(unittest.TestCase):
             sums, _, _ = self.buffer.combine(rows[0], rows[4])
             self.assertTrue(torch.equal(sums, x * mask.sum(1, keepdim=True)))
 
+    def test_ids_out_of_range(self):
+        """They count as -1, and are told of in the end, whatever buffers came after."""
+        ids = self.ids.masked_fill(self.ids < 0, EXPERTS)
+        for with_hook in (False, True):
+            recv, counts, handle, _, hook = self.buffer.low_latency_dispatch(
+                self.x, ids, TOKENS, EXPERTS, use_fp8=False, return_recv_hook=with_hook
+            )
+            if with_hook:
+                hook()
+            self.check(recv, counts, handle)
+            sums, _, _ = self.buffer.low_latency_combine(recv, ids, self.weights, handle)
+            self.check_sums(sums, 1e-5)
+        self.buffer.clean_low_latency_buffer(2 * TOKENS, HIDDEN, EXPERTS)
+        with self.assertRaisesRegex(tern.InvalidArgument, f"{EXPERTS}"):
+            self.buffer.destroy()
+        self.assertIsNone(self.buffer.runtime)
+
     def test_time_waited_for_sources(self):
         waited, back = torch.zeros((2, self.size), dtype=torch.int64)
         for _ in range(3):

@@ -350,6 +350,24 @@ class Normal(unittest.TestCase):
         sums = self.buffer.combine(kept[-1], handle)[0]
         self.assertLess(calc_diff(sums, wide * 16 * mask.sum(1, keepdim=True)), 1e-5)
 
+    def test_ids_out_of_range(self):
+        """They count as -1; who has some is told in the end, when the others are through, too."""
+        want = self.dispatch(self.x)
+        if len(self.ids) > 0:
+            self.ids = self.ids.masked_fill(self.ids < 0, EXPERTS)
+        for x in (self.x, torch.cat([self.x] * 64, 1)):  # which needs a larger buffer
+            got = self.dispatch(x)
+            for have, rows in zip(got[:3], want[:3]):
+                self.equal(have[:, :HIDDEN], rows)
+            sums = self.buffer.combine(got[0], got[4])[0]
+            self.equal(sums[:, :HIDDEN], self.buffer.combine(want[0], want[4])[0])
+        if bool((self.ids == EXPERTS).any()):
+            with self.assertRaisesRegex(tern.InvalidArgument, f"{EXPERTS}"):
+                self.buffer.destroy()
+        else:
+            self.buffer.destroy()
+        self.buffer = deep_ep.Buffer(dist.group.WORLD, **self.options)
+
     def test_routes_of_graphs_stay(self):
         """As if graphs were captured, which the CPU machine has none of here: their routes are
         nobody else's, until there are none."""

@@ -198,7 +198,8 @@ class Gradients(RankTest):
         with self.assertRaisesRegex(tern.Unsupported, "cast 'fp8'"):
             route.dispatch(asks, cast="fp8")
         for several in ((asks, x), [x, asks]):
-            with self.assertRaisesRegex(tern.Unsupported, f"a {type(several).__name__} has no gradient"):
+            sentence = f"a {type(several).__name__} has no gradient"
+            with self.assertRaisesRegex(tern.Unsupported, sentence):
                 route.dispatch(several, weights)
         with self.assertRaisesRegex(tern.Unsupported, "topk_idx is False"):
             route.dispatch(asks, weights, topk_idx=False)

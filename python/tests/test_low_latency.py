@@ -182,6 +182,27 @@ class LowLatency(RankTest):
         with self.assertRaisesRegex(tern.BadState, "this hook is over"):
             hook()
 
+    def test_ids_out_of_range(self):
+        """They count as -1, and synchronize tells of them, once in each lane."""
+        ids = self.ids.clone()
+        ids[ids < 0] = EXPERTS + self.rank
+        for lane, hook in enumerate((True, False)):
+            with self.subTest(hook=hook):
+                got = self.ep.ll_dispatch(self.x, ids, hook=hook, lane=lane)
+                if hook:
+                    got.hook()
+                self.check_slabs(got)
+                sums, receive = self.ep.ll_combine(
+                    got, self.experts(got.x), self.weights, hook=hook
+                )
+                if hook:
+                    receive()
+                self.same(sums, self.sums())
+                if bool((self.ids < 0).any()):
+                    with self.assertRaisesRegex(tern.InvalidArgument, f"{EXPERTS + self.rank}"):
+                        self.ep.synchronize()
+                self.ep.synchronize()
+
     def test_hook_on_another_stream(self):
         """As if there were a GPU: torch's allocator hears of the stream that receives, if it is
         another."""

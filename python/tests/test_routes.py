@@ -425,15 +425,57 @@ class Routes(RankTest):
                 hidden=HIDDEN,
             )
 
-    def test_ids_out_of_range(self):
-        ids = self.ids.clone()
+    def one_is_out_of_range(self):
+        """Ids of which rank 0 has one that is no expert's, and what they count as."""
+        ids, clean = self.ids.clone(), self.ids.clone()
         if self.rank == 0:
-            ids[0, 1] = EXPERTS
+            ids[0, 1], clean[0, 1] = EXPERTS, -1
+        return ids, clean
+
+    def told_here(self, call):
+        """Rank 0 is told, once: the second call is as any other rank's."""
+        if self.rank == 0:
             with self.assertRaisesRegex(tern.InvalidArgument, f"{EXPERTS}") as caught:
-                self.ep.route(ids)
-                self.ep.synchronize()  # on a GPU the call has returned before
-            self.assertEqual(
-                (caught.exception.fault.peer, caught.exception.fault.seen), (0, EXPERTS)
-            )
-        else:
-            self.ep.route(ids)
+                call()
+            self.told = caught.exception
+        return call()
+
+    def test_ids_out_of_range(self):
+        """They count as -1 and end nothing, whoever tells of them, and whenever."""
+        ids, clean = self.one_is_out_of_range()
+        for layout in ("rank", "expert"):
+            plain = self.ep.route(clean, layout=layout)
+            want = plain.dispatch(self.x, self.weights)
+            for call in (
+                lambda route: route.counts,
+                lambda route: route.dispatch(self.x, self.weights),
+                lambda route: self.ep.synchronize(),
+            ):
+                for updated in (False, True):
+                    with self.subTest(layout=layout, updated=updated):
+                        route = self.ep.route(clean if updated else ids, layout=layout)
+                        if updated:
+                            route.update(ids)
+                        self.told_here(lambda: call(route))
+                        if self.rank == 0:
+                            fault = self.told.fault
+                            self.assertEqual((fault.peer, fault.seen), (0, EXPERTS))
+                        self.ep.synchronize()
+                        num = plain.counts.num_rows
+                        got = route.dispatch(self.x, self.weights, num_rows=num)
+                        self.assertTrue(torch.equal(got.x, want.x))
+                        self.ep.synchronize()
+                        route.close()
+            plain.close()
+
+    def test_ids_out_of_range_of_two_routes(self):
+        ids, _ = self.one_is_out_of_range()
+        routes = [self.ep.route(ids) for _ in range(2)]
+        if self.rank == 0:
+            with self.assertRaisesRegex(tern.InvalidArgument, f"{EXPERTS}"):
+                self.ep.synchronize()
+        self.told_here(self.ep.synchronize)
+        for route in routes:
+            route.update(ids)
+        self.told_here(lambda: routes[1].counts)
+        self.told_here(self.ep.synchronize)  # of the other one
