@@ -7,7 +7,7 @@ good.
 """
 
 import contextlib
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
 
 import torch
 
@@ -40,6 +40,12 @@ class LowLatency:
         self._sizes = (0, 0, 0, 0)  # tokens, hidden, experts, topk
         self._lane = 0
         self._combine_inputs: Dict[int, torch.Tensor] = {}
+        # Graphs hold addresses: whether one has operations of this EP object, and what is in one
+        # and was replaced by larger ones.
+        self._is_captured = False
+        self._left: List[tern.EP] = []
+        self._left_inputs: List[torch.Tensor] = []
+        self._bad_ids: List[tern.InvalidArgument] = []  # of EP objects that are gone
 
     def open_for(self, num_bytes: int) -> None:
         """COLLECTIVE: at once, if it is known what a buffer of this size is for."""
@@ -61,8 +67,7 @@ class LowLatency:
                     "a graph is being captured, and the low-latency buffers are too small: "
                     "run the same shapes once before"
                 )
-            bad_ids = self._ep.bad_ids if self._ep is not None else ()
-            self._end(for_good=False)
+            self._replace()
             if experts != num_experts:
                 tokens = most_hidden = most_topk = 0
             tokens, most_hidden = max(tokens, num_max_tokens), max(most_hidden, hidden)
@@ -76,9 +81,14 @@ class LowLatency:
                 ll_lanes=LANES,
                 ll_mask=self.enable_shrink,
             )
-            self._ep.bad_ids.extend(bad_ids)
             self._sizes = tokens, most_hidden, num_experts, most_topk
+        return self._used()
+
+    def _used(self) -> tern.EP:
+        """The EP object, for an operation that is issued now: a graph will need it open."""
         assert self._ep is not None
+        if not self._is_captured and capturing(self.comm):
+            self._is_captured = True
         return self._ep
 
     def dispatch(
@@ -164,9 +174,9 @@ class LowLatency:
             assert x is not None and x.shape == batch.x.shape, (
                 "zero_copy, and get_next_low_latency_combine_buffer was not called for this handle"
             )
-        ep = self._ep
-        if ep is None:
+        if self._ep is None:
             raise tern.BadState("there was no low-latency dispatch before this combine")
+        ep = self._used()
 
         def send() -> Tuple[torch.Tensor, Optional[Callable[[], None]]]:
             with torch.no_grad():
@@ -194,6 +204,8 @@ class LowLatency:
         batch = _batch_of(handle)
         shape, have = tuple(batch.x.shape), self._combine_inputs.get(batch.lane)
         if have is None or have.shape != shape:
+            if have is not None and self._is_captured:
+                self._left_inputs.append(have)
             have = torch.empty(shape, dtype=torch.bfloat16, device=self.comm.device)
             self._combine_inputs[batch.lane] = have
         return have
@@ -220,30 +232,53 @@ class LowLatency:
                 "there are no low-latency buffers yet: call get_low_latency_rdma_size_hint before "
                 "the Buffer is made, or clean_low_latency_buffer"
             )
-        return self._ep
+        return self._used()
 
     def close(self) -> None:
-        """COLLECTIVE. An id out of range that nobody was told of is raised behind it."""
-        bad_ids = self._ep.bad_ids if self._ep is not None else ()
-        self._end(for_good=True)
-        if bad_ids:
-            raise bad_ids[0]
+        """COLLECTIVE. With enable_shrink nobody has to come: a rank that stops is here while the
+        others go on, and they mask it. An id out of range that nobody was told of is raised behind
+        it."""
+        eps = [*self._left, self._ep] if self._ep is not None else self._left
+        self._ep, self._left = None, []
+        self._combine_inputs.clear()
+        self._left_inputs.clear()
+        if not eps:
+            return
+        try:
+            self._meet(eps, (tern.Timeout, tern.Disconnected) if self.enable_shrink else ())
+        finally:
+            for ep in eps:
+                ep.close()
+        if self._bad_ids:
+            raise self._bad_ids[0]
 
-    def _end(self, for_good: bool) -> None:
-        """COLLECTIVE. Ranks that are masked need not come. For good, with enable_shrink, nobody has
-        to: a rank that stops is here while the others go on, and they mask it."""
+    def _replace(self) -> None:
+        """COLLECTIVE: no EP object, until a larger one is opened. What a graph has stays."""
         ep, self._ep = self._ep, None
+        inputs = list(self._combine_inputs.values())
         self._combine_inputs.clear()
         if ep is None:
             return
-        may_miss = (tern.Timeout, tern.Disconnected) if for_good and self.enable_shrink else ()
         try:
-            ep.wait()
-            if not self.enable_shrink or not bool(ep.ll_mask().any()):
-                with contextlib.suppress(*may_miss):
-                    self.comm.barrier()
+            self._meet([ep], ())
         finally:
-            ep.close()
+            if self._is_captured:
+                self._left.append(ep)
+                self._left_inputs += inputs
+                self._is_captured = False
+            else:
+                ep.close()
+
+    def _meet(self, eps: Sequence[tern.EP], may_miss: Tuple[Type[Exception], ...]) -> None:
+        """COLLECTIVE: until nothing of theirs is under way, the latest one's last. Ranks that are
+        masked need not come."""
+        for ep in eps:
+            ep.wait()
+            self._bad_ids += ep.bad_ids
+            ep.bad_ids.clear()
+        if not self.enable_shrink or not bool(eps[-1].ll_mask().any()):
+            with contextlib.suppress(*may_miss):
+                self.comm.barrier()
 
 
 def _and_count(

@@ -2,6 +2,8 @@
 """deep_ep in low-latency mode: what DeepEP's own tests check, and bits against the reference."""
 
 import unittest
+import weakref
+from unittest import mock
 
 import numpy as np
 import torch
@@ -273,6 +275,33 @@ class LowLatency(unittest.TestCase):
         with self.assertRaisesRegex(tern.InvalidArgument, f"{EXPERTS}"):
             self.buffer.destroy()
         self.assertIsNone(self.buffer.runtime)
+
+    def test_buffers_of_graphs_stay(self):
+        """As if graphs were captured, which the CPU machine has none of here: what they hold is
+        open when larger buffers are made, and until the Buffer is destroyed."""
+        mode = self.buffer._low_latency
+        recv, counts, handle, _, _ = self.buffer.low_latency_dispatch(
+            self.x, self.ids, TOKENS, EXPERTS, use_fp8=False
+        )
+        given = weakref.ref(self.buffer.get_next_low_latency_combine_buffer(handle))
+        with mock.patch.object(deep_ep.low_latency, "capturing", return_value=True):
+            sums, _, _ = self.buffer.low_latency_combine(recv, self.ids, self.weights, handle)
+            with self.assertRaisesRegex(tern.BadState, "a graph is being captured"):
+                self.buffer.low_latency_dispatch(self.x, self.ids, 2 * TOKENS, EXPERTS)
+        held = mode._ep
+        self.buffer.clean_low_latency_buffer(2 * TOKENS, HIDDEN, EXPERTS)
+        free = mode._ep
+        self.buffer.clean_low_latency_buffer(4 * TOKENS, HIDDEN, EXPERTS)
+        with self.assertRaisesRegex(tern.BadState, "closed"):
+            free.synchronize()  # no graph has it
+        self.assertIsNotNone(given())
+        got = held.ll_dispatch(self.x, self.ids, max_tokens=TOKENS)  # as a replay does
+        self.check(got.x, got.counts, (got.source, got.ranges, TOKENS, HIDDEN, EXPERTS))
+        self.assertTrue(torch.equal(held.ll_combine(got, got.x, self.weights)[0], sums))
+        self.buffer.destroy()
+        self.assertIsNone(given())
+        with self.assertRaisesRegex(tern.BadState, "closed"):
+            held.synchronize()
 
     def test_time_waited_for_sources(self):
         waited, back = torch.zeros((2, self.size), dtype=torch.int64)

@@ -4,6 +4,7 @@
 import gc
 import unittest
 import weakref
+from unittest import mock
 
 import numpy as np
 import torch
@@ -390,6 +391,30 @@ class Normal(unittest.TestCase):
         del handle
         gc.collect()
         self.assertIsNotNone(route())  # a replay needs it
+
+    def test_exchanges_of_graphs_stay(self):
+        """Likewise what ranks tell each other counts by."""
+        exchange = self.buffer._normal.exchange
+        row = [torch.full((200,), self.rank, dtype=torch.int32)]
+        wanted = torch.arange(self.size, dtype=torch.int32).view(-1, 1).expand(-1, 200)
+        with mock.patch.object(deep_ep.exchange, "capturing", return_value=True):
+            with self.assertRaisesRegex(tern.BadState, "a graph is being captured"):
+                exchange.run(row)
+        self.equal(exchange.run(row), wanted)
+        with mock.patch.object(deep_ep.exchange, "capturing", return_value=True):
+            exchange.run(row)
+        held = exchange._ep, exchange._route
+        for times in (2, 4):
+            free = exchange._ep
+            self.equal(exchange.run(row * times), wanted.repeat(1, times))
+        with self.assertRaisesRegex(tern.BadState, "closed"):
+            free.synchronize()  # no graph has it
+        rows = row[0][:16].view(1, -1)
+        got = held[1].dispatch(rows, num_rows=self.size)  # as a replay does
+        self.equal(got.x, wanted[:, :16])
+        self.buffer.destroy()
+        with self.assertRaisesRegex(tern.BadState, "closed"):
+            held[0].synchronize()
 
     def test_same_bits_every_time(self):
         first = None

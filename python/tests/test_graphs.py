@@ -35,8 +35,9 @@ class Replayed(RankTest):
         for mine, other in zip((self.x, self.ids, self.weights), given):
             mine.copy_(other)
 
-    def check(self, step):
-        """step() reads x, ids and weights, and gives tensors that are all of them defined."""
+    def check(self, step, then=None):
+        """step() reads x, ids and weights, and gives tensors that are all of them defined. then():
+        what comes between the capture and the replays."""
         wanted = []
         for given in self.given:
             self.become(given)
@@ -46,6 +47,8 @@ class Replayed(RankTest):
         self.comm.barrier()
         with torch.cuda.graph(graph):
             made = step()
+        if then:
+            then()
         for k, given in enumerate(self.given):
             self.become(given)
             graph.replay()
@@ -140,6 +143,26 @@ class DeepEpGraphs(Replayed):
                     return sums, counts, here(counts, recv)
 
                 self.check(step).reset()
+        buffer.destroy()
+
+    def test_deep_ep_buffers_that_grow(self):
+        """What a graph has stays when larger batches come."""
+        buffer = self.buffer(low_latency_mode=True, num_nvl_bytes=2**24)
+
+        def step():
+            recv, counts, handle, _, _ = buffer.low_latency_dispatch(
+                self.x, self.ids, TOKENS, EXPERTS, use_fp8=False
+            )
+            y = (recv * self.factors[:, None, None]).bfloat16()
+            sums, _, _ = buffer.low_latency_combine(y, self.ids, self.weights, handle)
+            told = buffer._normal.exchange.run([counts])
+            return sums, counts, here(counts, recv), told
+
+        def grow():
+            buffer.clean_low_latency_buffer(4 * TOKENS, HIDDEN, EXPERTS)
+            buffer._normal.exchange.run([torch.zeros(1000, dtype=torch.int32)])
+
+        self.check(step, grow)
         buffer.destroy()
 
     def test_deep_ep_worst_case(self):
