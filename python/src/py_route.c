@@ -168,8 +168,8 @@ static PyObject *list(const int32_t *numbers, Py_ssize_t num)
     return made;
 }
 
-/* (local experts) -> (rows, tokens, counts by rank, counts by expert, offsets of experts or None, the exception
- * of an id out of range, with which the counts hold, too, or None) */
+/* (local experts) -> (rows, tokens, counts by rank, counts by expert, offsets of experts or None, the
+ * exception of an id out of range, with which the counts hold, too, or None) */
 static PyObject *wait_counts(PyObject *object, PyObject *args)
 {
     struct py_route *self = (struct py_route *)object;

@@ -64,7 +64,7 @@ extern PyType_Spec terni_py_comm_spec, terni_py_ep_spec, terni_py_route_spec;
 /* ---- Errors (py_module.c) ----------------------------------------------------------------------------- */
 
 /* The exception of `status`, with the thread's sentence, and the fault record of `ep` if it has one
- * and that is what the status speaks of; ep may be NULL. NULL and another exception, if there is no memory. */
+ * and that is what the status speaks of; ep may be NULL. NULL and another exception if there is no memory. */
 PyObject *terni_py_error(enum tern_status status, struct tern_ep *ep);
 /* Sets it. Returns NULL. */
 PyObject *terni_py_fail(enum tern_status status, struct tern_ep *ep);
