@@ -123,8 +123,8 @@ static int copy_fails(struct scene *s)
     return scene_round(s, 0);
 }
 
-/* The rows are in staging, and the kernel that brings them to tensors in no window is not launched: as with an
- * event that cannot be recorded. */
+/* The rows are in staging, and the kernel that brings them to tensors in no window is not launched: as with
+ * an event that cannot be recorded. */
 static int staged_copy_fails(struct scene *s)
 {
     PASS(scene_open(s));

@@ -10,8 +10,8 @@
 #include "ep/tuning.h"
 #include "kernels/kernels.h"
 
-/* Of a warp's stage, bytes and rows. What a step costs beside its bytes is shared by them, and warps that have
- * more on their way get less through a link (docs/performance.md). */
+/* Of a warp's stage, bytes and rows. What a step costs beside its bytes is shared by them, and warps that
+ * have more on their way get less through a link (docs/performance.md). */
 enum { BATCH_BYTES = 4096, BATCH_ROWS = 8 };
 
 static int64_t stride_of(const struct tern_rows *r) { return r->row_stride ? r->row_stride : r->row_bytes; }

@@ -291,8 +291,8 @@ static enum tern_status launch_dispatch(struct tern_route *route, uint32_t num_s
     return terni_ep_launch(ep, &l, k->f.ticket, stream);
 }
 
-/* Out of staging. The kernel runs by now, so that a caller who made the call again would run ahead of the peers:
- * a failure ends the object's operations, but for one in a graph, which has not run yet. */
+/* Out of staging. The kernel runs by now, so that a caller who made the call again would run ahead of the
+ * peers: a failure ends the object's operations, but for one in a graph, which has not run yet. */
 static enum tern_status copy_outputs(struct tern_ep *ep, const struct staging *staging, uint64_t ticket,
                                      struct tern_stream *stream)
 {

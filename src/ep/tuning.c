@@ -58,8 +58,8 @@ struct tuned {
  *   dispatch_stages  2: 498   3: 502   4: 497   6: 496
  *   cast_stages      2 with 7 warps: 322   4 with 3 warps: 767   (stages held BF16 rows then)
  *   combine          of all ranks' KiB: 4 stages, 12 warps: 523   3, 16: 509   2, 16: 513   5, 10: 525
- *                    on two H100 3, 16: 195, 8 SMs 372; of two rows' 2 KiB 2, 16: 195, 8 SMs 299   3, 16: 211,
- *                    8 SMs 306   2, 12: 199, 8 SMs 327   3, 10: 198, 8 SMs 329
+ *                    on two H100 3, 16: 195, 8 SMs 372; of two rows' 2 KiB 2, 16: 195, 8 SMs 299
+ *                    3, 16: 211, 8 SMs 306   2, 12: 199, 8 SMs 327   3, 10: 198, 8 SMs 329
  *   mix              as many warps as registers allow, stages for the shared memory that they leave
  *   route            16 warps, 8 workers: 20   1 block of 32 warps: 50 */
 static const struct tuned tuned_devices[] = {

@@ -77,8 +77,8 @@ struct place {
 
 /* The columns of a combine's message. */
 enum { COMBINE_ROWS = 0, COMBINE_WEIGHTS = 1, COMBINE_COLUMNS = 2 };
-/* Bytes of a row that a warp sums at once: 64 a lane; and where it has more to keep in registers: rows by copy
- * engine, and across domains warps by themselves. */
+/* Bytes of a row that a warp sums at once: 64 a lane; and where it has more to keep in registers: rows by
+ * copy engine, and across domains warps by themselves. */
 enum { COMBINE_CHUNK = 2048, COMBINE_MIX_CHUNK = 1024 };
 
 /* This rank's own device memory; only its kernels touch it, one operation at a time. */
