@@ -5,10 +5,12 @@
  * transports have in common is in the other net tests; which of them AUTO takes is in net_choice_test.c. */
 #include "net_scene.h"
 
+#include "kernels/kernels.h"
 #include "mock_nic.h"
 #include "net/nic_provider.h"
 #include "pgas/pgas_nics.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -344,6 +346,93 @@ static int opening_fails(struct test *t)
     return result;
 }
 
+/* NICs in software that are kernels, one of which the machine does not launch. */
+static const struct machine_ops *true_ops;
+static int launches_left;
+
+static enum tern_status launch_some(struct machine *m, const struct launch *l, struct tern_stream *stream)
+{
+    int is_nic = l->kernel == (int)TERN_KERNEL_softnic || l->kernel == (int)TERN_KERNEL_softnic_rc;
+    return is_nic && --launches_left == 0 ? TERN_FAIL(TERN_OUT_OF_MEMORY, "no launch")
+                                          : true_ops->launch(m, l, stream);
+}
+
+/* Each rank goes on until it fails itself, as ranks with threads of their own do. All end alike. */
+static int open_alone(struct tern_comm **comms, const struct tern_net_config *config)
+{
+    struct tern_network *networks[RANKS] = {NULL};
+    enum tern_status status[RANKS] = {TERN_OK};
+    char sentences[RANKS][TERN_SENTENCE_BYTES] = {""};
+    for (int step = 0; step < NET_OPEN_STEPS; step++) {
+        for (int r = 0; r < RANKS; r++) {
+            if (status[r] == TERN_OK) {
+                status[r] = terni_network_open_step(comms[r], config, 0, step, &networks[r]);
+                snprintf(sentences[r], sizeof sentences[r], "%.200s", tern_last_error());
+            }
+        }
+    }
+    for (int r = 0; r < RANKS; r++) {
+        terni_network_close(networks[r]);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        CHECK(status[r] == TERN_OUT_OF_MEMORY && strcmp(sentences[r], "rank 2: no launch") == 0,
+              "rank %d ended with %d, \"%s\"", r, status[r], sentences[r]);
+    }
+    return 0;
+}
+
+/* Then it opens, and all works. */
+static int fail_to_run(struct tern_comm **comms)
+{
+    struct tern_net_config config = TERN_NET_CONFIG_INIT;
+    struct tern_network *networks[RANKS];
+    struct machine_ops ops = *comms[0]->machine->ops;
+    void *words[RANKS];
+    int result;
+    true_ops = comms[0]->machine->ops;
+    ops.launch = launch_some;
+    config.transport = TERN_TRANSPORT_SOFTNIC;
+    launches_left = 3; /* one a rank, in order */
+    for (int r = 0; r < RANKS; r++) {
+        comms[r]->machine->ops = &ops;
+    }
+    result = open_alone(comms, &config);
+    for (int r = 0; r < RANKS; r++) {
+        comms[r]->machine->ops = true_ops;
+    }
+    PASS(result);
+    CHECK(launches_left <= 0, "no launch has failed");
+    for (int r = 0; r < RANKS; r++) {
+        OK(tern_alloc(comms[r], TERN_MEMORY_WINDOW, 8, &words[r]));
+    }
+    OK(tern_net_open_all(RANKS, comms, &config, networks));
+    OK(tern_net_signal(networks[0], 2, 0, words[0], TERN_SIGNAL_SET, 8, 7));
+    OK(tern_net_wait(networks[2], words[2], 8, TERN_COMPARE_EQ, 7, 0));
+    for (int r = 0; r < RANKS; r++) {
+        tern_net_close(networks[r]);
+    }
+    return 0;
+}
+
+static int running_fails(struct test *t)
+{
+    (void)t;
+    for (int has_packets = 0; has_packets < 2; has_packets++) {
+        struct tern_comm *comms[RANKS];
+        int result;
+        PASS(open_comms(comms));
+        terni_nic_settings.runner = SOFTNIC_KERNEL;
+        if (has_packets) {
+            terni_softnic_wire_err(&terni_nic_settings.wire, 0);
+        }
+        result = fail_to_run(comms);
+        close_comms(comms);
+        memset(&terni_nic_settings, 0, sizeof terni_nic_settings);
+        CHECK(result == 0, "%s packets", has_packets ? "with" : "without");
+    }
+    return 0;
+}
+
 /* ---- A signal that comes late ---- */
 
 /* Rank 0's NIC holds still while a team meets: rank 0 passes, the others give up on it. Its signals come when
@@ -425,6 +514,7 @@ int main(int argc, char **argv)
     test_begin(&t, argc, argv);
     test_quiet();
     test_run(&t, "opening that fails", opening_fails);
+    test_run(&t, "NICs of which one does not run", running_fails);
     net_rig_nic_cases(&t, "local memory that NICs do not reach", local_memory);
     net_rig_nic_cases(&t, "long puts and gets of the host by a bounce area", bounces);
     net_rig_nic_cases(&t, "queues that fail", failures);

@@ -79,7 +79,7 @@ struct tern_network {
 
 enum { PGAS_NICS_STEPS = 4 + CARRIER_STEPS };
 enum { PGAS_PROXY_STEPS = COURIER_OPEN_STEPS + CARRIER_STEPS };
-enum { NET_OPEN_STEPS = 4 + PGAS_NICS_STEPS + PGAS_PROXY_STEPS + 2 };
+enum { NET_OPEN_STEPS = 4 + PGAS_NICS_STEPS + PGAS_PROXY_STEPS + 3 };
 /* window_bytes, equal on all ranks: of the own window; beyond the network's words it is for who opens it. 0:
  * no more than those. */
 enum tern_status terni_network_open_step(struct tern_comm *comm, const struct tern_net_config *config,
@@ -193,9 +193,12 @@ int terni_pgas_num_sms(const struct tern_comm *comm, uint32_t transport);
 enum tern_status terni_pgas_nics_step(struct tern_network *n, int step);
 /* Whether they have queues to rank r. */
 int terni_pgas_nics_reach(const struct tern_network *n, int r);
-/* Its queues, for kernels. Then, as the last of all, it runs. */
+/* Its queues, for kernels. Then, as the last of all that can fail, it runs, and all ranks hear whether
+ * everybody's does; where one's does not, closing ends the others. Without NICs, which no rank has then,
+ * nothing. */
 void terni_pgas_nics_lay(struct tern_network *n);
-enum tern_status terni_pgas_nics_run(struct tern_network *n);
+enum tern_status terni_pgas_nics_run_post(struct tern_network *n);
+enum tern_status terni_pgas_nics_run_wait(struct tern_network *n);
 void terni_pgas_nics_close(struct tern_network *n);
 void terni_pgas_bounce(const struct tern_network *n, struct net_bounce *bounce);
 /* Queues for a kernel whose waits do not end by the abort word. Done on return. */

@@ -6,7 +6,11 @@
  *     0   check the configuration, allocate; post both    1   compare with all; begin the own window
  *     2   end it; post                                    3   all have one
  *     then the steps of NICs (pgas_queue.c), or of a proxy (pgas_proxy.c), and at the end
- *         say which way leads to each peer; post          all are whole
+ *         say which way leads to each peer; post          all are whole; NICs run, post that
+ *         all do
+ *
+ * What can fail on one rank comes before the last judgement. NICs run once all ranks are whole: one that is a
+ * kernel would be in the way of what others still allocate on its device.
  *
  * A rank that fails posts its failure like any other result. */
 #include "pgas/pgas.h"
@@ -322,14 +326,17 @@ enum tern_status terni_network_open_step(struct tern_comm *comm, const struct te
         return terni_comm_judge_post(comm, terni_heap_end(comm, (*network)->heap));
     case 3:
         return terni_comm_judge_wait(comm);
-    case NET_OPEN_STEPS - 2:
+    case NET_OPEN_STEPS - 3:
         return terni_comm_judge_post(comm, complete(*network));
-    case NET_OPEN_STEPS - 1:
+    case NET_OPEN_STEPS - 2:
         TERN_TRY(terni_comm_judge_wait(comm));
+        return terni_pgas_nics_run_post(*network);
+    case NET_OPEN_STEPS - 1:
+        TERN_TRY(terni_pgas_nics_run_wait(*network));
         if ((*network)->courier != NULL) {
             terni_carrier_link(terni_courier_carrier((*network)->courier));
         }
-        return terni_pgas_nics_run(*network);
+        return TERN_OK;
     default:
         return carry(*network, step - 4);
     }

@@ -355,14 +355,20 @@ void terni_pgas_nics_lay(struct tern_network *n)
     }
 }
 
-enum tern_status terni_pgas_nics_run(struct tern_network *n)
+enum tern_status terni_pgas_nics_run_post(struct tern_network *n)
 {
-    struct pgas_nics *nics = n->nics;
-    if (nics == NULL) {
+    struct nic_provider *p = n->nics != NULL ? &n->nics->provider : NULL;
+    return p != NULL ? terni_comm_judge_post(n->comm, p->ops->resume(p)) : TERN_OK;
+}
+
+enum tern_status terni_pgas_nics_run_wait(struct tern_network *n)
+{
+    if (n->nics == NULL) {
         return TERN_OK;
     }
-    terni_carrier_link(&nics->carrier);
-    return nics->provider.ops->resume(&nics->provider);
+    TERN_TRY(terni_comm_judge_wait(n->comm));
+    terni_carrier_link(&n->nics->carrier);
+    return TERN_OK;
 }
 
 void terni_pgas_nics_close(struct tern_network *n)
