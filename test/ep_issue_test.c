@@ -91,6 +91,16 @@ static int launch_fails(struct scene *s, int operation)
 }
 
 /* The kernel runs, so the peer succeeds; here every later call fails until a reset. */
+static int ended_until_reset(struct scene *s, int operation)
+{
+    OK(tern_ep_synchronize(s->eps[1]));
+    EXPECT(issue(s, operation, 0, NULL), TERN_SYSTEM_ERROR);
+    EXPECT(tern_ep_synchronize(s->eps[0]), TERN_SYSTEM_ERROR);
+    batch_close(&s->batches[0]);
+    OK(tern_ep_reset_all(RANKS, s->eps));
+    return scene_round(s, 0);
+}
+
 static int record_fails(struct scene *s, int operation)
 {
     struct tern_event *event;
@@ -99,13 +109,8 @@ static int record_fails(struct scene *s, int operation)
     fuse.event_record = 0;
     OK(issue(s, operation, 1, NULL));
     REFUSES(issue(s, operation, 0, event), TERN_SYSTEM_ERROR, "no record today");
-    OK(tern_ep_synchronize(s->eps[1]));
-    EXPECT(issue(s, operation, 0, NULL), TERN_SYSTEM_ERROR);
-    EXPECT(tern_ep_synchronize(s->eps[0]), TERN_SYSTEM_ERROR);
     tern_event_close(s->world.members[0].comm, event);
-    batch_close(&s->batches[0]);
-    OK(tern_ep_reset_all(RANKS, s->eps));
-    return scene_round(s, 0);
+    return ended_until_reset(s, operation);
 }
 
 /* Half of the rows have gone by copy engine: the peer waits in vain, and both know why. */
@@ -133,13 +138,8 @@ static int staged_copy_fails(struct scene *s)
     fuse.launch = 1;
     OK(issue(s, TERN_OP_DISPATCH, 1, NULL));
     REFUSES(issue(s, TERN_OP_DISPATCH, 0, NULL), TERN_SYSTEM_ERROR, "no launch today");
-    OK(tern_ep_synchronize(s->eps[1]));
-    EXPECT(issue(s, TERN_OP_DISPATCH, 0, NULL), TERN_SYSTEM_ERROR);
-    EXPECT(tern_ep_synchronize(s->eps[0]), TERN_SYSTEM_ERROR);
     fuse_remove(s->world.members[0].comm->machine);
-    batch_close(&s->batches[0]);
-    OK(tern_ep_reset_all(RANKS, s->eps));
-    return scene_round(s, 0);
+    return ended_until_reset(s, TERN_OP_DISPATCH);
 }
 
 static int failures(struct scene *s)

@@ -12,7 +12,7 @@
 
 /* Of a warp's stage, bytes and rows. What a step costs beside its bytes is shared by them, and warps that
  * have more on their way get less through a link (docs/performance.md). */
-enum { BATCH_BYTES = 4096, BATCH_ROWS = 8 };
+enum { BATCH_BYTES = 4096, MOST_BATCH_ROWS = 8 };
 
 static int64_t stride_of(const struct tern_rows *r) { return r->row_stride ? r->row_stride : r->row_bytes; }
 
@@ -107,10 +107,17 @@ static enum tern_status place_inputs(const struct tern_route *route, const struc
                                &k->f.message.columns[COMBINE_WEIGHTS], &k->own[COMBINE_WEIGHTS]);
 }
 
+void terni_combine_steps(const struct tern_ep *ep, struct combine_args *k, uint32_t chunk, uint32_t batch)
+{
+    uint32_t targets = k->layout == TERN_LAYOUT_RANK ? ep->shape.domain_ranks : k->topk;
+    uint32_t most = targets < MOST_BATCH_ROWS ? targets : MOST_BATCH_ROWS;
+    k->chunk_bytes = k->row_bytes < chunk ? k->row_bytes : chunk;
+    k->batch_rows = batch / k->chunk_bytes < most ? batch / k->chunk_bytes : most;
+}
+
 static void fill_args(const struct tern_route *route, const struct tern_combine_args *a,
                       struct combine_args *k)
 {
-    uint32_t targets = route->layout == TERN_LAYOUT_RANK ? route->ep->shape.domain_ranks : route->topk;
     k->route = route->memory;
     k->out = (char *)a->out.data;
     k->out_stride = stride_of(&a->out);
@@ -122,10 +129,7 @@ static void fill_args(const struct tern_route *route, const struct tern_combine_
     k->num_experts = route->ep->shape.num_experts;
     k->layout = route->layout;
     k->row_bytes = a->in.row_bytes;
-    uint32_t chunk = a->copy_engine ? COMBINE_MIX_CHUNK : COMBINE_CHUNK;
-    k->chunk_bytes = a->in.row_bytes < chunk ? a->in.row_bytes : chunk;
-    uint32_t rows = BATCH_BYTES / k->chunk_bytes < BATCH_ROWS ? BATCH_BYTES / k->chunk_bytes : BATCH_ROWS;
-    k->batch_rows = targets < rows ? targets : rows;
+    terni_combine_steps(route->ep, k, a->copy_engine ? COMBINE_MIX_CHUNK : COMBINE_CHUNK, BATCH_BYTES);
     k->f.message.num_rows = a->in_rows;
     k->f.message.signature =
         terni_ep_sign(terni_ep_sign(terni_ep_sign(TERN_OP_COMBINE, route->number), a->in.row_bytes),

@@ -42,6 +42,8 @@ struct inter_combine {
     uint32_t num_blocks;
     int kernel; /* enum terni_kernel */
 };
+/* What a warp of combine takes at a time: chunks of rows, and as many of a token's rows as make a batch. */
+void terni_combine_steps(const struct tern_ep *ep, struct combine_args *k, uint32_t chunk, uint32_t batch);
 /* Geometry and roles, with everything else in c: all that can be refused. */
 enum tern_status terni_inter_combine_prepare(struct tern_route *route, uint32_t num_sms,
                                              const struct combine_args *c, struct inter_combine *x);

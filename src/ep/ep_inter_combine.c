@@ -6,7 +6,7 @@
 #include "ep/ep_inter.h"
 #include "kernels/kernels.h"
 
-enum { FEWEST_BLOCKS = 2, MIX_BATCH_ROWS = 8 };
+enum { FEWEST_BLOCKS = 2, MIX_BATCH_BYTES = 8 * COMBINE_MIX_CHUNK };
 
 /* A block is some lines of warps. A line's loader looks after 32 streams at most: *fits is whether these do.
  */
@@ -37,10 +37,8 @@ static enum tern_status prepare_warps(const struct tern_ep *ep, struct inter_com
 {
     struct combine_inter_args *k = &x->k;
     struct geometry *g = &x->geometry;
-    uint32_t targets = k->c.layout == TERN_LAYOUT_RANK ? ep->shape.domain_ranks : k->c.topk;
     uint32_t most_threads = bulk ? TERN_THREADS_combine_inter_wide_bulk : TERN_THREADS_combine_inter_plain;
-    k->c.chunk_bytes = k->c.row_bytes < COMBINE_MIX_CHUNK ? k->c.row_bytes : COMBINE_MIX_CHUNK;
-    k->c.batch_rows = targets < MIX_BATCH_ROWS ? targets : MIX_BATCH_ROWS;
+    terni_combine_steps(ep, &k->c, COMBINE_MIX_CHUNK, MIX_BATCH_BYTES);
     uint32_t chunks = (k->c.row_bytes + k->c.chunk_bytes - 1) / k->c.chunk_bytes;
     x->kernel = bulk ? TERN_KERNEL_combine_inter_wide_bulk : TERN_KERNEL_combine_inter_plain;
     TERN_TRY(terni_tuning_combine_inter(&ep->machine->info, bulk, most_threads / 32,
