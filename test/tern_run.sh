@@ -49,6 +49,38 @@ else
     not_ok "six ranks that cannot run do not say so once"
 fi
 
+# Lines of ranks that never stop writing are passed on, and the loop sees to everything else, too. ends() cannot tell
+# its own timeout from tern-run's, so here it is death by SIGKILL.
+brief() { timeout -s KILL 10 sh -c 'exec "$@" > /dev/null' sh "$@"; }
+if brief "$run" -n 1 -p --timeout 0.5 yes 2> "$scratch/err"; [ $? -eq 124 ]; then
+    ok "--timeout ends a rank that never stops writing"
+else
+    not_ok "--timeout ends a rank that never stops writing"
+fi
+if brief "$run" -n 2 -p sh -c '[ $TERN_RANK -ne 0 ] || exec yes; exit 7' 2> "$scratch/err"; [ $? -eq 7 ]; then
+    ok "a failed rank ends one that never stops writing"
+else
+    not_ok "a failed rank ends one that never stops writing"
+fi
+if brief sh -c '"$0" -n 1 -p yes & sleep 0.5; kill -s TERM $!; wait $!' "$run" 2> "$scratch/err"; [ $? -eq 143 ]; then
+    ok "SIGTERM ends a rank that never stops writing"
+else
+    not_ok "SIGTERM ends a rank that never stops writing"
+fi
+# A process that left its rank's group outlives the run, and holds the pipe.
+if have setsid; then
+    if brief "$run" -n 1 -p sh -c 'setsid timeout 30 yes & sleep 0.2' 2> "$scratch/err"; then
+        ok "who left its rank's group and writes on is not waited for"
+    else
+        not_ok "who left its rank's group and writes on is not waited for"
+    fi
+    "$run" -n 1 -p sh -c 'setsid sleep 1 & printf "the last"' > "$scratch/out" 2>&1
+    printf '[0] the last\n' | cmp - "$scratch/out" > "$scratch/differ" 2>&1
+    check "and the rank's last line is there, which nobody ended" "$scratch/differ"
+else
+    skip "who left its rank's group: there is no setsid"
+fi
+
 # tern-run itself ignores SIGPIPE; a rank must find it as tern-run did.
 pipe='kill -s PIPE $$; exit 7'
 timeout 60 sh -c "$pipe" > /dev/null 2>&1

@@ -28,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -314,22 +315,45 @@ static void write_lines(struct stream *s)
     memmove(s->line, s->line + done, s->num_bytes);
 }
 
-static void pump(struct stream *s)
+static void end_stream(struct stream *s)
 {
-    while (s->fd >= 0) {
-        ssize_t n = read(s->fd, s->line + s->num_bytes, sizeof s->line - s->num_bytes);
-        if (n > 0) {
-            s->num_bytes += (size_t)n;
-            write_lines(s);
-        } else if (n < 0 && errno == EAGAIN) {
-            return;
-        } else if (n == 0 || errno != EINTR) {
-            if (s->num_bytes > 0) {
-                write_line(s, s->line, s->num_bytes);
-            }
-            close(s->fd);
-            s->fd = -1;
-        }
+    if (s->num_bytes > 0) {
+        write_line(s, s->line, s->num_bytes);
+    }
+    close(s->fd);
+    s->fd = -1;
+}
+
+/* One read, so that a rank that never stops writing keeps the loop from nothing. Returns its bytes, or 0. */
+static size_t pump(struct stream *s)
+{
+    ssize_t n;
+    do {
+        n = read(s->fd, s->line + s->num_bytes, sizeof s->line - s->num_bytes);
+    } while (n < 0 && errno == EINTR);
+    if (n > 0) {
+        s->num_bytes += (size_t)n;
+        write_lines(s);
+        return (size_t)n;
+    }
+    if (n == 0 || errno != EAGAIN) {
+        end_stream(s);
+    }
+    return 0;
+}
+
+/* When all ranks have ended: writes what the pipe holds by now. A process that left its rank's group may live
+ * and go on writing; that is not the run's. */
+static void drain(struct stream *s)
+{
+    int held = 0;
+    size_t n = 1;
+    (void)ioctl(s->fd, FIONREAD, &held);
+    for (size_t left = (size_t)held; left > 0 && n > 0; left -= n < left ? n : left) {
+        n = pump(s);
+    }
+    if (s->fd >= 0) {
+        end_stream(s);
     }
 }
 
@@ -441,7 +465,9 @@ static void watch(struct run *run)
         terni_poll(run->fds, 1 + num_streams, terni_poll_ms(run->phase_end_ns));
         take_signals(run);
         for (int i = 0; i < num_streams; i++) {
-            pump(&run->streams[i]);
+            if (run->streams[i].fd >= 0) {
+                pump(&run->streams[i]);
+            }
         }
         find_ended(run);
         if (run->num_running > 0 && terni_clock_ns() >= run->phase_end_ns) {
@@ -451,7 +477,9 @@ static void watch(struct run *run)
     signal_all(run, SIGKILL); /* what ranks left behind */
     reap_all(run);
     for (int i = 0; i < num_streams; i++) {
-        pump(&run->streams[i]);
+        if (run->streams[i].fd >= 0) {
+            drain(&run->streams[i]);
+        }
     }
 }
 
