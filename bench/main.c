@@ -11,6 +11,7 @@
 #include "report.h"
 #include "wire.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,13 +101,10 @@ static int run(const struct subcommand *sub, int num_words, char **words)
     return EXIT_SUCCESS;
 }
 
-int main(int argc, char **argv)
+static int answer_or_run(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "help";
     int i;
-    /* Ranks that share a GPU need a hardware queue for each stream: two streams in one queue would run one
-     * after the other, and the first may wait for the second. Read by the driver when it starts. */
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     for (i = 0; i < (int)NUM_SUBCOMMANDS; i++) {
         if (strcmp(name, subcommands[i].name) == 0) {
             return answer(&subcommands[i], argc - 2, argv + 2) ? EXIT_SUCCESS
@@ -126,4 +124,20 @@ int main(int argc, char **argv)
     }
     fprintf(stderr, " and help\n");
     return EXIT_FAILED;
+}
+
+int main(int argc, char **argv)
+{
+    int status;
+    /* Ranks that share a GPU need a hardware queue for each stream: two streams in one queue would run one
+     * after the other, and the first may wait for the second. Read by the driver when it starts. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    status = answer_or_run(argc, argv);
+    errno = 0; /* of a write that failed before it is no longer known */
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "tern-bench: standard output is lost%s%s\n", errno != 0 ? ": " : "",
+                errno != 0 ? strerror(errno) : "");
+        return status == EXIT_SUCCESS ? EXIT_FAILED : status;
+    }
+    return status;
 }

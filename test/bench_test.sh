@@ -574,6 +574,27 @@ for command in "" ep ll nic wire demo put get atomic signal pingpong barrier; do
     answers "tern-bench $(sed -n 's/^#define TERN_VERSION_[MP][A-Z]* *//p' include/tern/tern.h | paste -sd.)" $command --version
 done
 
+# lost ARGUMENT...: standard output cannot be written: it says so, and exits with 2
+lost()
+{
+    timeout 200 "$bench" "$@" > /dev/full 2> "$scratch/err"
+    status=$?
+    if [ $status -eq 2 ] && grep -q 'standard output is lost' "$scratch/err"; then
+        ok "tern-bench $* fails where nothing can be written"
+    else
+        sed 's/^/# /' "$scratch/err"
+        not_ok "tern-bench $* fails where nothing can be written (status $status)"
+    fi
+}
+if [ -c /dev/full ]; then
+    lost ep --ranks 2 --tokens 4 --hidden 64 --iters 1
+    lost --version
+    lost help
+    lost ll --help
+else
+    skip "output that cannot be written: there is no /dev/full"
+fi
+
 # invalid VARIABLE VALUE: tern-info says so
 invalid()
 {

@@ -81,6 +81,49 @@ else
     skip "who left its rank's group: there is no setsid"
 fi
 
+# lost STATUS NAME COMMAND...: its output cannot be written, which is said once and decides a status that was 0
+lost()
+{
+    wanted=$1 name=$2
+    shift 2
+    timeout 60 "$@" > /dev/full 2> "$scratch/err"
+    status=$?
+    if [ $status -eq "$wanted" ] && [ "$(grep -c 'lost: ' "$scratch/err")" -eq 1 ]; then
+        ok "$name"
+    else
+        sed 's/^/# /' "$scratch/err"
+        not_ok "$name: status $status, expected $wanted"
+    fi
+}
+if [ -c /dev/full ]; then
+    lost 2 "lines of ranks that cannot be written are a failure" "$run" -n 2 -p seq 3
+    lost 7 "but not the first one" "$run" -n 2 -p sh -c 'seq 3; exit 7'
+    lost 2 "so is a version that cannot be written" "$run" --version
+    lost 2 "and help" "$run" --help
+else
+    skip "output that cannot be written: there is no /dev/full"
+fi
+ends 0 "that the reader has gone is none" sh -c '{ sleep 0.3; "$0" -n 1 -p seq 3; echo $? > "$1"; } | :; exit $(cat "$1")' \
+    "$run" "$scratch/status"
+
+# A pipe may be set not to block, by whoever made it.
+if have python3; then
+    cat > "$scratch/nonblock.py" << 'END'
+import os, subprocess, sys, time
+read, write = os.pipe()
+os.set_blocking(write, False)
+run = subprocess.Popen([sys.argv[1], "-n", "1", "-p", "seq", "40000"], stdout=write)
+os.close(write)
+time.sleep(0.5) # the pipe is full
+with open(read) as lines:
+    num = sum(1 for line in lines)
+sys.exit(0 if (num, run.wait()) == (40000, 0) else "%d lines, status %d" % (num, run.wait()))
+END
+    ends 0 "no line is lost where standard output does not block" python3 "$scratch/nonblock.py" "$run"
+else
+    skip "standard output that does not block: there is no python3"
+fi
+
 # tern-run itself ignores SIGPIPE; a rank must find it as tern-run did.
 pipe='kill -s PIPE $$; exit 7'
 timeout 60 sh -c "$pipe" > /dev/null 2>&1

@@ -55,7 +55,7 @@ static const char manual[] =
     "then get SIGTERM, and SIGKILL 2 seconds later, unless --keep-going was given. Processes that ranks\n"
     "started and left are killed when the run ends. SIGINT, SIGTERM and SIGHUP are passed on. The exit\n"
     "status is that of the first rank that failed, 128 + n for signal n, also with --keep-going; 0 if all\n"
-    "ranks exited with 0; 2 if the run could not be started.\n";
+    "ranks exited with 0; 2 if the run could not be started, or output was lost and no rank failed.\n";
 
 enum { grace_seconds = 2, exit_usage = 2, exit_timeout = 124, line_bytes = 8192 };
 
@@ -76,6 +76,7 @@ enum phase { phase_running, phase_grace, phase_terminated, phase_killed };
 
 struct run {
     int num_ranks, has_prefix, is_verbose, keeps_going;
+    int has_lost_output;    /* which was said */
     double timeout_seconds; /* 0: none */
     char **argv;            /* of the program */
     struct rank *ranks;
@@ -273,59 +274,69 @@ static int start_all(struct run *run)
 
 /* ---- Output ---- */
 
-static void write_all(int fd, const char *text, size_t num_bytes)
+/* Returns 0, or errno. Standard output may be a pipe that somebody set not to block. */
+static int write_all(int fd, const char *text, size_t num_bytes)
 {
     while (num_bytes > 0) {
         ssize_t n = write(fd, text, num_bytes);
-        if (n < 0 && errno != EINTR) {
-            return; /* the reader has gone; the ranks go on */
-        }
         if (n > 0) {
             text += n;
             num_bytes -= (size_t)n;
+        } else if (n < 0 && errno == EAGAIN) {
+            struct pollfd room = {.fd = fd, .events = POLLOUT};
+            (void)terni_poll(&room, 1, -1);
+        } else if (n < 0 && errno != EINTR) {
+            return errno;
         }
     }
+    return 0;
 }
 
-/* One write a line, so that lines of different ranks do not mix in a pipe. */
-static void write_line(const struct stream *s, const char *line, size_t num_bytes)
+/* One write a line, so that lines of different ranks do not mix in a pipe. When the reader has gone,
+ * ranks go on. */
+static void write_line(struct run *run, const struct stream *s, const char *line, size_t num_bytes)
 {
     char text[line_bytes + 16];
     int at = snprintf(text, sizeof text, "[%d] ", s->rank);
+    int error;
     memcpy(text + at, line, num_bytes);
     text[(size_t)at + num_bytes] = '\n';
-    write_all(s->to, text, (size_t)at + num_bytes + 1);
+    error = write_all(s->to, text, (size_t)at + num_bytes + 1);
+    if (error != 0 && error != EPIPE && !run->has_lost_output) {
+        run->has_lost_output = 1;
+        say("output of rank %d is lost: %s", s->rank, strerror(error));
+    }
 }
 
 /* Writes the whole lines in the buffer, and a line that fills it as if it ended there; keeps the rest. */
-static void write_lines(struct stream *s)
+static void write_lines(struct run *run, struct stream *s)
 {
     size_t done = 0;
     const char *end;
     while ((end = (const char *)memchr(s->line + done, '\n', s->num_bytes - done)) != NULL) {
         size_t num_bytes = (size_t)(end - s->line) - done;
-        write_line(s, s->line + done, num_bytes);
+        write_line(run, s, s->line + done, num_bytes);
         done += num_bytes + 1;
     }
     if (done == 0 && s->num_bytes == sizeof s->line) {
-        write_line(s, s->line, s->num_bytes);
+        write_line(run, s, s->line, s->num_bytes);
         done = s->num_bytes;
     }
     s->num_bytes -= done;
     memmove(s->line, s->line + done, s->num_bytes);
 }
 
-static void end_stream(struct stream *s)
+static void end_stream(struct run *run, struct stream *s)
 {
     if (s->num_bytes > 0) {
-        write_line(s, s->line, s->num_bytes);
+        write_line(run, s, s->line, s->num_bytes);
     }
     close(s->fd);
     s->fd = -1;
 }
 
 /* One read, so that a rank that never stops writing keeps the loop from nothing. Returns its bytes, or 0. */
-static size_t pump(struct stream *s)
+static size_t pump(struct run *run, struct stream *s)
 {
     ssize_t n;
     do {
@@ -333,27 +344,27 @@ static size_t pump(struct stream *s)
     } while (n < 0 && errno == EINTR);
     if (n > 0) {
         s->num_bytes += (size_t)n;
-        write_lines(s);
+        write_lines(run, s);
         return (size_t)n;
     }
     if (n == 0 || errno != EAGAIN) {
-        end_stream(s);
+        end_stream(run, s);
     }
     return 0;
 }
 
 /* When all ranks have ended: writes what the pipe holds by now. A process that left its rank's group may live
  * and go on writing; that is not the run's. */
-static void drain(struct stream *s)
+static void drain(struct run *run, struct stream *s)
 {
     int held = 0;
     size_t n = 1;
     (void)ioctl(s->fd, FIONREAD, &held);
     for (size_t left = (size_t)held; left > 0 && n > 0; left -= n < left ? n : left) {
-        n = pump(s);
+        n = pump(run, s);
     }
     if (s->fd >= 0) {
-        end_stream(s);
+        end_stream(run, s);
     }
 }
 
@@ -466,7 +477,7 @@ static void watch(struct run *run)
         take_signals(run);
         for (int i = 0; i < num_streams; i++) {
             if (run->streams[i].fd >= 0) {
-                pump(&run->streams[i]);
+                pump(run, &run->streams[i]);
             }
         }
         find_ended(run);
@@ -478,7 +489,7 @@ static void watch(struct run *run)
     reap_all(run);
     for (int i = 0; i < num_streams; i++) {
         if (run->streams[i].fd >= 0) {
-            drain(&run->streams[i]);
+            drain(run, &run->streams[i]);
         }
     }
 }
@@ -519,6 +530,16 @@ static int prepare(struct run *run)
     return 1;
 }
 
+/* Of what parse() printed. */
+static int flush_answer(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) {
+        return 0;
+    }
+    say("standard output is lost: %s", strerror(errno));
+    return exit_usage;
+}
+
 int main(int argc, char **argv)
 {
     struct run run;
@@ -526,7 +547,7 @@ int main(int argc, char **argv)
     memset(&run, 0, sizeof run);
     status = parse(&run, argc, argv);
     if (status >= 0) {
-        return status;
+        return status == 0 ? flush_answer() : status;
     }
     if (!prepare(&run)) {
         return exit_usage;
@@ -536,6 +557,9 @@ int main(int argc, char **argv)
         enter(&run, phase_killed);
     }
     watch(&run);
+    if (run.has_lost_output && run.exit_status == 0) {
+        run.exit_status = exit_usage;
+    }
     if (run.is_verbose) {
         say("exit status %d", run.exit_status);
     }
