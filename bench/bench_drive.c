@@ -300,6 +300,9 @@ static enum tern_status measure_limit(struct run *r)
         probe.mover = bulk ? (get ? MOVE_PULL : MOVE_PUSH) : get ? MOVE_LOAD : MOVE_STORE;
         probe.row_bytes = bulk ? rows[k] : 0;
         TERN_TRY(wire_time(&r->drive->wire, &probe, SAMPLES, on_cpu(r) ? 1 : 8, us));
+        if (r->o.check) {
+            TERN_TRY(wire_prove(&r->drive->wire, &probe, 0));
+        }
         gb = (double)wire_round_bytes(&r->drive->wire, probe.mover) / stats_of(us, SAMPLES).p50 / 1e3;
         r->limit_gb_s = gb > r->limit_gb_s ? gb : r->limit_gb_s;
     }

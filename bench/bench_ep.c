@@ -314,7 +314,7 @@ static enum tern_status run_open(const struct options *o, struct report *report,
     TERN_TRY(shape_domains(o, party, &domain_ranks));
     report->left_out = (int)domain_ranks < party->num_ranks ? 0 : OF_DOMAINS;
     TERN_TRY(about_note(report, party));
-    TERN_TRY(wire_measure(party, o->seed, &wire));
+    TERN_TRY(wire_measure(party, o, &wire));
     TERN_TRY(note_shape(report, o, party, wire));
     report_head(report);
     TERN_TRY(ep_rows(o, report, party, wire, tally));

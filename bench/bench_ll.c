@@ -297,7 +297,7 @@ static enum tern_status run_open(const struct options *o, struct report *report,
     uint32_t sms;
     TERN_TRY(party_sms(party, o->sms, UINT32_MAX, &sms)); /* refused before anything is measured or printed */
     TERN_TRY(about_note(report, party));
-    TERN_TRY(wire_measure(party, o->seed, &wire));
+    TERN_TRY(wire_measure(party, o, &wire));
     TERN_TRY(note_settings(report, o, party, sms, wire));
     report_head(report);
     TERN_TRY(run_shapes(o, report, party, transport, wire, tally));

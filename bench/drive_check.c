@@ -7,22 +7,6 @@
 
 #include <stdlib.h>
 
-/* Of the first block that a peer has given to rank 0. */
-static enum tern_status flip_bit(struct drive *d, int num_ranks)
-{
-    struct party *p = d->party;
-    char *at = d->wire.seats[0].to + (num_ranks > 1 ? d->wire.bytes : 0);
-    char byte = 0;
-    if (!d->options->corrupt || p->first != 0) {
-        return TERN_OK;
-    }
-    TERN_TRY(tern_copy(p->comms[0], &byte, at, 1, p->streams[0]));
-    TERN_TRY(tern_stream_synchronize(p->comms[0], p->streams[0]));
-    byte ^= 4;
-    TERN_TRY(tern_copy(p->comms[0], at, &byte, 1, p->streams[0]));
-    return tern_stream_synchronize(p->comms[0], p->streams[0]);
-}
-
 enum tern_status drive_check_blocks(struct drive *d, const struct shot *shot, uint64_t bytes,
                                     struct tally *tally)
 {
@@ -32,7 +16,9 @@ enum tern_status drive_check_blocks(struct drive *d, const struct shot *shot, ui
     TERN_TRY(drive_reset(d));
     TERN_TRY(drive_once(d, &once));
     TERN_TRY(party_barrier(d->party)); /* what peers give is here, and now to be spoilt */
-    TERN_TRY(flip_bit(d, shot->num_ranks));
+    if (d->options->corrupt != CORRUPT_NONE) {
+        TERN_TRY(wire_flip(&d->wire, shot->num_ranks));
+    }
     return wire_compare(&d->wire, shot->num_ranks, bytes, tally);
 }
 

@@ -292,10 +292,10 @@ static enum tern_status run_once(struct bench *b)
 /* --corrupt: flips one bit of the first element that rank 0 has. */
 static enum tern_status corrupt(struct bench *b)
 {
-    static const enum buffer targets[] = {BUF_ROWS, BUF_ROWS, BUF_SUMS};
-    enum buffer target = targets[b->shape.options->corrupt];
+    uint32_t asked = b->shape.options->corrupt;
+    enum buffer target = asked == CORRUPT_COMBINE ? BUF_SUMS : BUF_ROWS;
     struct seat *seat = &b->seats[0];
-    if (b->shape.options->corrupt == CORRUPT_NONE || seat->rank != 0) {
+    if ((asked != CORRUPT_DISPATCH && asked != CORRUPT_COMBINE) || seat->rank != 0) {
         return TERN_OK;
     }
     if (shape_rows(&b->shape, 0, target) == 0) {

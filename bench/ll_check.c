@@ -268,9 +268,10 @@ static enum tern_status corrupt(struct ll_bench *b)
     const struct ll_shape *s = &b->shape;
     int rank = s->options->ll.mask == 0, i = rank - b->party->first;
     int is_sum = s->options->corrupt == CORRUPT_COMBINE;
+    int is_asked = is_sum || s->options->corrupt == CORRUPT_DISPATCH;
     enum ll_tensor t = is_sum ? LT_SUMS : LT_SLAB;
     struct ll_run run = {0, is_sum ? s->routing.tokens : 0, 0};
-    if (s->options->corrupt == CORRUPT_NONE || i < 0 || i >= b->party->num_local) {
+    if (!is_asked || i < 0 || i >= b->party->num_local) {
         return TERN_OK;
     }
     for (uint32_t k = 0; !is_sum && run.num == 0 && k < ll_num_runs(s); k++) {

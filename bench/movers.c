@@ -281,24 +281,44 @@ enum tern_status wire_time(struct wire *w, const struct probe *probe, int sample
 
 struct verify {
     struct wire *w;
+    enum mover mover;
     int num_ranks;                        /* that have moved */
     uint64_t bytes;                       /* of a block */
     struct tally tallies[TERN_MAX_RANKS]; /* [num_local] */
 };
 
-/* Block b of the destination is rank b's source block for this rank; with one rank there is only its own. */
+/* Whose source block, and which, lies in block b of local rank i's destination; 0: none was to come. */
+static int origin(const struct verify *v, int i, int b, int *rank, int *block)
+{
+    int me = v->w->party->first + i, n = v->w->party->num_ranks;
+    switch (v->mover) {
+    case MOVE_LOCAL:
+        *rank = me;
+        *block = b;
+        return 1;
+    case MOVE_ENGINE:
+        *rank = (me + n - 1) % n;
+        *block = b;
+        return b < num_peers(v->w);
+    default:
+        *rank = b;
+        *block = me;
+        return me < v->num_ranks && b < v->num_ranks && (b != me || n == 1);
+    }
+}
+
 static enum tern_status compare_blocks(struct verify *v, int i, char *seen, char *wanted)
 {
     struct wire *w = v->w;
-    int me = w->party->first + i, b;
+    int b, rank, block;
     uint64_t k;
     for (b = 0; b < w->party->num_ranks; b++) {
-        int moved = me < v->num_ranks && b < v->num_ranks && (b != me || w->party->num_ranks == 1);
+        int moved = origin(v, i, b, &rank, &block);
         TERN_TRY(tern_copy(w->party->comms[i], seen, w->seats[i].to + (uint64_t)b * w->bytes, w->bytes,
                            w->party->streams[i]));
         TERN_TRY(tern_stream_synchronize(w->party->comms[i], w->party->streams[i]));
         if (moved) {
-            fill_block(w, b, me, wanted);
+            fill_block(w, rank, block, wanted);
         }
         memset(wanted + (moved ? v->bytes : 0), POISON, w->bytes - (moved ? v->bytes : 0));
         v->tallies[i].compared += moved ? v->bytes : 0;
@@ -340,11 +360,13 @@ enum tern_status wire_poison(struct wire *w)
     return party_barrier(w->party); /* every destination is poisoned before anybody writes */
 }
 
-enum tern_status wire_compare(struct wire *w, int num_ranks, uint64_t bytes, struct tally *tally)
+static enum tern_status compare(struct wire *w, enum mover mover, int num_ranks, uint64_t bytes,
+                                struct tally *tally)
 {
     struct verify v;
     memset(&v, 0, sizeof(v));
     v.w = w;
+    v.mover = mover;
     v.num_ranks = num_ranks;
     v.bytes = bytes;
     TERN_TRY(party_barrier(w->party)); /* every peer has written */
@@ -352,13 +374,46 @@ enum tern_status wire_compare(struct wire *w, int num_ranks, uint64_t bytes, str
     return party_tally(w->party, v.tallies, 1, tally);
 }
 
-enum tern_status wire_verify(struct wire *w, const struct probe *probe, uint64_t *num_wrong)
+enum tern_status wire_compare(struct wire *w, int num_ranks, uint64_t bytes, struct tally *tally)
 {
-    struct tally tally;
+    return compare(w, MOVE_STORE, num_ranks, bytes, tally); /* all movers but the machine's own copies */
+}
+
+enum tern_status wire_flip(struct wire *w, int num_ranks)
+{
+    struct party *p = w->party;
+    char *at = w->seats[0].to + (num_ranks > 1 ? w->bytes : 0);
+    char byte = 0;
+    if (p->first != 0) {
+        return TERN_OK;
+    }
+    TERN_TRY(tern_copy(p->comms[0], &byte, at, 1, p->streams[0]));
+    TERN_TRY(tern_stream_synchronize(p->comms[0], p->streams[0]));
+    byte ^= 4;
+    TERN_TRY(tern_copy(p->comms[0], at, &byte, 1, p->streams[0]));
+    return tern_stream_synchronize(p->comms[0], p->streams[0]);
+}
+
+enum tern_status wire_verify(struct wire *w, const struct probe *probe, int corrupt, struct tally *tally)
+{
     TERN_TRY(wire_poison(w));
     TERN_TRY(issue_sample(w, probe, 1));
-    TERN_TRY(wire_compare(w, w->party->num_ranks, w->bytes, &tally));
-    *num_wrong = tally.wrong;
+    if (corrupt) {
+        TERN_TRY(party_barrier(w->party)); /* what peers give is here, and now to be spoilt */
+        TERN_TRY(wire_flip(w, w->party->num_ranks));
+    }
+    return compare(w, probe->mover, w->party->num_ranks, w->bytes, tally);
+}
+
+enum tern_status wire_prove(struct wire *w, const struct probe *probe, int corrupt)
+{
+    struct tally tally;
+    TERN_TRY(wire_verify(w, probe, corrupt, &tally));
+    if (tally.wrong != 0) {
+        return TERN_FAIL(TERN_INTERNAL_ERROR,
+                         "the wire, by %d processors, moved %llu of %llu bytes wrong: its speed is no limit",
+                         probe->sms, (unsigned long long)tally.wrong, (unsigned long long)tally.compared);
+    }
     return TERN_OK;
 }
 
@@ -402,38 +457,44 @@ enum tern_status wire_ping(struct wire *w, uint32_t rounds, double us[FLAG_KINDS
     return ping(w, rounds, 1, &us[FLAG_BARE]);
 }
 
-enum tern_status wire_best(struct wire *w, double *gb_s)
+enum tern_status wire_best(struct wire *w, const struct options *o, double *gb_s)
 {
     enum { SAMPLES = 5 };
     static const int counts[] = {8, 24, 64};
     enum mover mover = wire_can(w, MOVE_PUSH) ? MOVE_PUSH : MOVE_STORE;
     int cpu = w->party->machine == TERN_MACHINE_CPU;
     int limit = tern_comm_num_sms(w->party->comms[0]), i;
+    struct probe winner = {mover, ROW_BYTES, 0, 0};
     double us[SAMPLES], best = 0;
     for (i = 0; i < (int)(sizeof(counts) / sizeof(counts[0])); i++) {
         struct probe probe = {mover, ROW_BYTES, counts[i] < limit ? counts[i] : limit, 0};
         double gb;
         TERN_TRY(wire_time(w, &probe, cpu ? 3 : SAMPLES, cpu ? 1 : 4, us));
         gb = (double)wire_round_bytes(w, mover) / stats_of(us, cpu ? 3 : SAMPLES).p50 / 1e3;
-        best = gb > best ? gb : best;
+        if (gb > best) {
+            best = gb;
+            winner = probe;
+        }
         if (counts[i] >= limit) {
             break;
         }
     }
     *gb_s = best;
-    return TERN_OK;
+    return o->check ? wire_prove(w, &winner, o->corrupt == CORRUPT_WIRE) : TERN_OK;
 }
 
-enum tern_status wire_measure(struct party *party, uint32_t seed, double *gb_s)
+enum tern_status wire_measure(struct party *party, const struct options *o, double *gb_s)
 {
     struct wire wire;
     enum tern_status status;
     *gb_s = 0;
     if (party_domain_ranks(party) != party->num_ranks) {
-        return TERN_OK;
+        return o->corrupt != CORRUPT_WIRE
+                   ? TERN_OK
+                   : TERN_FAIL(TERN_INVALID_ARGUMENT, "--corrupt wire: several domains have none");
     }
-    TERN_TRY(wire_open(&wire, party, wire_default_bytes(party->machine, party->num_ranks), seed));
-    status = wire_best(&wire, gb_s);
+    TERN_TRY(wire_open(&wire, party, wire_default_bytes(party->machine, party->num_ranks), o->seed));
+    status = wire_best(&wire, o, gb_s);
     wire_close(&wire);
     return status;
 }

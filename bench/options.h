@@ -24,7 +24,7 @@ enum command {
     COMMAND_ALL = COMMAND_EP | COMMAND_WIRE | COMMAND_DEMO | COMMAND_LL | COMMAND_NET | COMMAND_NIC
 };
 enum dtype { DTYPE_BF16, DTYPE_FP8, DTYPE_CAST };
-enum corrupt { CORRUPT_NONE, CORRUPT_DISPATCH, CORRUPT_COMBINE };
+enum corrupt { CORRUPT_NONE, CORRUPT_DISPATCH, CORRUPT_COMBINE, CORRUPT_WIRE };
 enum { MAX_SWEEP = 24, MAX_EXPERTS = 1 << 14, WIRE_MAX_SAMPLES = 1000, NO_MASK = 1 << 16 };
 enum { NOT_CHOSEN = 1 << 16 }; /* of a choice whose default is another option's */
 

@@ -35,7 +35,7 @@ static const char *const names[] = {"store", "load", "push", "pull", "engine", "
 static const int sm_counts[] = {4, 8, 16, 24, 32, 64, 1 << 30};
 enum { NUM_COUNTS = sizeof(sm_counts) / sizeof(sm_counts[0]) };
 
-static enum tern_status run_probe(struct run *run, const struct probe *probe, int check)
+static enum tern_status run_probe(struct run *run, const struct probe *probe)
 {
     double us[WIRE_MAX_SAMPLES], bytes = (double)wire_round_bytes(&run->wire, probe->mover);
     struct stats s;
@@ -59,19 +59,19 @@ static enum tern_status run_probe(struct run *run, const struct probe *probe, in
     row[COL_GBS].number = bytes / s.p50 / 1e3;
     row[COL_BEST].number = bytes / s.best / 1e3;
     row[COL_SPREAD].number = 100 * s.spread;
-    if (check) {
-        uint64_t wrong = 0;
-        TERN_TRY(wire_verify(&run->wire, probe, &wrong));
-        row[COL_WRONG].number = (double)wrong;
-        run->tally.wrong += wrong;
-        run->tally.compared += (uint64_t)run->party.num_ranks * wire_round_bytes(&run->wire, probe->mover);
+    if (run->options->check) {
+        struct tally tally;
+        TERN_TRY(wire_verify(&run->wire, probe, run->options->corrupt != CORRUPT_NONE, &tally));
+        row[COL_WRONG].number = (double)tally.wrong;
+        run->tally.wrong += tally.wrong;
+        run->tally.compared += tally.compared;
     }
     progress_clear(&run->progress);
     report_print_row(run->report);
     return TERN_OK;
 }
 
-/* One mover at every SM count that a rank may use; the first is checked. */
+/* One mover at every SM count that a rank may use. */
 static enum tern_status run_counts(struct run *run, enum mover mover, uint32_t row_bytes)
 {
     int limit = tern_comm_num_sms(run->party.comms[0]), i;
@@ -80,7 +80,7 @@ static enum tern_status run_counts(struct run *run, enum mover mover, uint32_t r
     }
     for (i = 0; i < NUM_COUNTS; i++) {
         struct probe probe = {mover, row_bytes, sm_counts[i] < limit ? sm_counts[i] : limit, 0};
-        TERN_TRY(run_probe(run, &probe, i == 0 && run->options->check));
+        TERN_TRY(run_probe(run, &probe));
         if (sm_counts[i] >= limit) {
             break;
         }
@@ -141,8 +141,8 @@ static enum tern_status run_all(struct run *run)
     TERN_TRY(run_counts(run, MOVE_PUSH, 7168));
     TERN_TRY(run_counts(run, MOVE_PULL, 14336));
     TERN_TRY(run_counts(run, MOVE_PULL, 7168));
-    TERN_TRY(run_probe(run, &engine, 0));
-    TERN_TRY(run_probe(run, &local, 0));
+    TERN_TRY(run_probe(run, &engine));
+    TERN_TRY(run_probe(run, &local));
     TERN_TRY(run_ping(run));
     return report_result(run->report, "bytes", &run->tally);
 }

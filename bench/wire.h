@@ -61,17 +61,22 @@ enum tern_status wire_poison(struct wire *w);
 /* COLLECTIVE, after everybody has moved. Ranks below num_ranks have given each other the first `bytes` of
  * their blocks; whatever else lies in the destinations must still be poison. Counts bytes over all ranks. */
 enum tern_status wire_compare(struct wire *w, int num_ranks, uint64_t bytes, struct tally *tally);
-/* COLLECTIVE. Moves once into poisoned destinations and counts the bytes that differ, over all ranks. */
-enum tern_status wire_verify(struct wire *w, const struct probe *probe, uint64_t *num_wrong);
+/* Local. Flips one bit of the first block that a peer below num_ranks has given to rank 0. */
+enum tern_status wire_flip(struct wire *w, int num_ranks);
+/* COLLECTIVE. Moves once into poisoned destinations and counts the bytes that differ, over all ranks; with
+ * `corrupt` a bit of one is flipped before. */
+enum tern_status wire_verify(struct wire *w, const struct probe *probe, int corrupt, struct tally *tally);
+/* COLLECTIVE. The same of a probe that others are compared with: TERN_INTERNAL_ERROR if a byte differs. */
+enum tern_status wire_prove(struct wire *w, const struct probe *probe, int corrupt);
 /* COLLECTIVE. One-way latency of a flag between ranks 0 and 1, at least two ranks; us[FLAG_*]. */
 enum { FLAG_RELEASED, FLAG_BARE, FLAG_KINDS };
 enum tern_status wire_ping(struct wire *w, uint32_t rounds, double us[FLAG_KINDS]);
 /* COLLECTIVE. The best all-to-all bulk push (stores where there is none) over a few SM counts, in GB/s a
- * rank. */
-enum tern_status wire_best(struct wire *w, double *gb_s);
+ * rank; with --check it is proved after all are timed. */
+enum tern_status wire_best(struct wire *w, const struct options *options, double *gb_s);
 
 /* COLLECTIVE. wire_open, wire_best, wire_close; 0 where some ranks do not address each other. */
-enum tern_status wire_measure(struct party *party, uint32_t seed, double *gb_s);
+enum tern_status wire_measure(struct party *party, const struct options *options, double *gb_s);
 
 /* The note "wire", for those who put their figures beside it. */
 enum tern_status wire_note(struct report *report, const struct party *party, double gb_s);

@@ -230,6 +230,25 @@ if run 0 "$bench" wire --ranks 2 --iters 2 --json "$scratch/wire.json" && [ "$(s
 else
     not_ok "wire measures every mover and moves right"
 fi
+for ranks in 1 3; do # the copies of the machine, too, and at every number of processors
+    if run 1 "$bench" wire --ranks $ranks --iters 1 --corrupt flip &&
+        awk '/^ / && $1 != "flag" && /[0-9]$/ { rows++; bad += $NF != 1 } / - *$/ && $1 != "flag" { bad++ }
+            END { exit rows < 8 || bad }' "$scratch/out"; then
+        ok "wire: a flipped bit is seen in every row, $ranks ranks"
+    else
+        sed 's/^/# /' "$scratch/out"
+        not_ok "wire: a flipped bit is seen in every row, $ranks ranks"
+    fi
+done
+# So it is in the wire that others measure for their figures to stand beside.
+for command in "ep --tokens 8 --hidden 64" "ll --tokens 8 --hidden 64" demo; do
+    if run 2 "$bench" $command --iters 1 --corrupt wire && grep -q 'the wire, .* moved 1 of [1-9][0-9]* bytes wrong' "$scratch/err"; then
+        ok "${command%% *}: a flipped bit of the wire is seen"
+    else
+        sed 's/^/# /' "$scratch/err"
+        not_ok "${command%% *}: a flipped bit of the wire is seen"
+    fi
+done
 
 # driven ROWS NAME COMMAND OPTION...: operations of kernels, so many rows, nothing wrong
 driven()
@@ -536,6 +555,10 @@ for command in ep ll demo put get; do
     [ -s "$scratch/out" ] && not_ok "$command measures before it refuses --sms 1000" || ok "and nothing was measured"
 done
 refused "--corrupt dispatch" ep --corrupt dispatch --check 0
+refused "--corrupt wire with --check 0" ll --corrupt wire --check 0
+export TERN_DOMAIN_SIZE=2
+refused "--corrupt wire: several domains have none" ep --ranks 4 --corrupt wire
+unset TERN_DOMAIN_SIZE
 refused "no/such" demo --data no/such
 refused "--data DIR" demo --data no/such
 refused "--experts 16385" ep --experts 16385
