@@ -3,7 +3,10 @@
 """tern-cost - what Tern's operations should take, from the cost model
 
   tern-cost.py check [FOLDER]   measurements below FOLDER (bench/results) beside predictions; the exit status
-                                is 1 if one that is claimed is off by more than 15 per cent
+                                is 1 if one that is claimed is off by more than 15 per cent, or
+                                if one that is said not to be claimed is not there
+  tern-cost.py claims           how many predictions there are beside bench/results, as Markdown: claimed, and
+                                not claimed by reasons
   tern-cost.py parameters       the model's numbers, as a table of Markdown
   tern-cost.py modelled         what domains over the software NIC should take, likewise
   tern-cost.py forecast         16 to 2048 ranks on two networks, likewise
@@ -20,21 +23,57 @@ import cost_plot
 import cost_records
 
 
+RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../bench/results")
+
+
+def worst_of(records):
+    return max(records, key=lambda r: abs(r.error()), default=None)
+
+
+def summary(records, word):
+    """What a part of the predictions is worth, in a line."""
+    num_off, worst = sum(r.is_off() for r in records), worst_of(records)
+    return ("%d predictions %s, %d of them off by more than %.0f %%; the worst by %.1f %%"
+            % (len(records), word, num_off, 100 * cost_records.LIMIT, 100 * abs(worst.error()) if worst else 0))
+
+
+def summaries(records):
+    return [summary([r for r in records if r.is_claimed], "claimed"),
+            summary([r for r in records if not r.is_claimed], "not claimed")]
+
+
 def check(folder):
-    records, left_out = cost_records.read_folder(folder)
+    records, left_out = cost_records.read_folder(folder or RESULTS)
     print("%-34s %-42s %9s %9s %7s" % ("file", "of", "measured", "predicted", "error"))
     for r in records:
-        mark = "OFF" if r.is_off() else "" if r.is_claimed else "not claimed"
+        mark = "not claimed" if not r.is_claimed else "OFF" if r.is_off() else ""
         print("%-34s %-42s %9.1f %9.1f %+6.1f%% %s"
               % (r.name, r.what(), r.measured, r.predicted, 100 * r.error(), mark))
     for reason, num in sorted(left_out.items()):
         print("# left out: %d of: %s" % (num, reason))
+    unused = [] if folder else cost_records.unused(records)
+    for name, op in unused:
+        print("# NOT_CLAIMED has %s of %s, which is not there" % (op, name))
+    for line in summaries(records):
+        print("# " + line)
     claimed = [r for r in records if r.is_claimed]
-    num_off = sum(r.is_off() for r in claimed)
-    worst = max((abs(r.error()) for r in claimed), default=0)
-    print("# %d predictions claimed, %d of them off by more than %.0f %%; the worst by %.1f %%"
-          % (len(claimed), num_off, 100 * cost_records.LIMIT, 100 * worst))
-    return 1 if num_off > 0 or not claimed else 0
+    return 1 if unused or not claimed or any(r.is_off() for r in claimed) else 0
+
+
+def claims():
+    """Lines of Markdown."""
+    records, _ = cost_records.read_folder(RESULTS)
+    lines = ["    " + line for line in summaries(records)]
+    lines += ["", "| not claimed, because | predictions | off | the worst by | which is |", "|---|---|---|---|---|"]
+    reasons = {}
+    for r in records:
+        if not r.is_claimed:
+            reasons.setdefault(r.why_not, []).append(r)
+    for reason, of in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
+        worst = worst_of(of)
+        lines.append("| %s | %d | %d | %+.0f %% | %s: %s |"
+                     % (reason, len(of), sum(r.is_off() for r in of), 100 * worst.error(), worst.name, worst.what()))
+    return lines
 
 
 def parameters():
@@ -62,9 +101,8 @@ def main(words):
     words = [word for word in words if "=" not in word]
     command, rest = (words[0], words[1:]) if words else ("help", [])
     if command == "check" and len(rest) <= 1:
-        here = os.path.dirname(os.path.abspath(__file__))
-        return check(rest[0] if rest else os.path.join(here, "../bench/results"))
-    tables = {"parameters": parameters, "modelled": cost_plot.modelled_table, "forecast": cost_plot.table}
+        return check(rest[0] if rest else None)
+    tables = {"parameters": parameters, "claims": claims, "modelled": cost_plot.modelled_table, "forecast": cost_plot.table}
     if command in tables and not rest:
         print("\n".join(tables[command]()))
         return 0
