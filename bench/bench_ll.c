@@ -137,10 +137,11 @@ static double floor_of(const struct options *o, const struct ll_traffic *t, int 
 {
     double wire = (t->remote - t->network) / wire_gb_s / 1e3, trips = unit == UNIT_PAIR ? 2 : 1;
     double network = t->network / (o->nic.gbps != 0 ? o->nic.gbps / 8.0 : wire_gb_s) / 1e3;
-    if (o->nic.gbps == 0) {
-        return wire + network; /* by the same wire */
+    double latency = t->network > 0 ? trips * o->nic.latency_us : 0;
+    if (o->nic.gbps == 0) { /* by the same wire, the others while the network's last are on their way */
+        return network + (wire > latency ? wire : latency);
     }
-    network += t->network > 0 ? trips * o->nic.latency_us : 0;
+    network += latency;
     return network > wire ? network : wire;
 }
 

@@ -126,6 +126,15 @@ else
     not_ok "the floor of a modelled network is its rate's and its latency's"
 fi
 
+right ll "domains of one rank, by NICs that have only a latency" --domain-size 1 --transport softnic --nic-latency-us 3000
+if awk '/^#tokens/ { for (i = 1; i <= NF; i++) f = $i == "floor" ? i : f }
+    / (dispatch|combine) / && f && $f >= 3000 { n++ } / pair / && f && $f >= 6000 { n++ } END { exit n != 3 }' "$scratch/out"; then
+    ok "the floor has a latency without a rate, too"
+else
+    sed 's/^/# /' "$scratch/out"
+    not_ok "the floor has a latency without a rate, too"
+fi
+
 # packets WHAT: what the note says became of so many packets
 packets() { sed -n "s/^# packets .* \([0-9]*\) $1.*/\1/p" "$scratch/out"; }
 
