@@ -102,9 +102,13 @@ static enum tern_status add_row(struct run *r, const char *op, const struct shot
     row[COL_P10].number = s.p10;
     row[COL_P50].number = s.p50;
     row[COL_P90].number = s.p90;
-    row[COL_RATE].number = (double)shot->args.bytes * (double)(moves(r) ? num_ops : 1) / s.p50 / 1e3;
-    row[COL_LIMIT].number = r->limit_gb_s;
-    row[COL_WIRE].number = 100 * row[COL_RATE].number / r->limit_gb_s;
+    if (shot->args.bytes > 0) {
+        row[COL_RATE].number = (double)shot->args.bytes * (double)(moves(r) ? num_ops : 1) / s.p50 / 1e3;
+    }
+    if (r->limit_gb_s > 0) {
+        row[COL_LIMIT].number = r->limit_gb_s;
+        row[COL_WIRE].number = 100 * row[COL_RATE].number / r->limit_gb_s;
+    }
     if (r->party.num_ranks > 1) {
         row[COL_BARE].number = hops * r->flag_us[FLAG_BARE];
         row[COL_FLAG].number = hops * r->flag_us[FLAG_RELEASED];
@@ -113,7 +117,9 @@ static enum tern_status add_row(struct run *r, const char *op, const struct shot
     row[COL_RANKS].number = r->party.num_ranks;
     row[COL_SMS].number = shot->blocks;
     row[COL_WARPS].number = shot->warps;
-    row[COL_QUEUES].number = r->o.net.queues;
+    if (r->o.net.queues != 0) {
+        row[COL_QUEUES].number = r->o.net.queues;
+    }
     snprintf(row[COL_SCOPE].text, REPORT_TEXT, "%s", word_of("--scope", (uint32_t)shot->args.scope));
     snprintf(row[COL_TRANSFER].text, REPORT_TEXT, "%s", word_of("--transfer", r->o.net.bulk));
     snprintf(row[COL_TRANSPORT].text, REPORT_TEXT, "%s", word_of("--transport", r->o.net.transport));

@@ -372,6 +372,8 @@ for planted in "put 2 --bytes 1,4096" "get 1 --bytes 64 --transfer bulk" "atomic
 done
 run 0 "$bench" pingpong --ranks 2 --iters 1 --bytes 8,4096 --json "$scratch/pingpong.json"
 run 0 "$bench" put --ranks 2 --iters 1 --bytes 8,4096 --json "$scratch/put.json"
+run 0 "$bench" signal --ranks 2 --iters 1 --json "$scratch/signal.json"
+run 0 "$bench" barrier --ranks 2 --iters 1 --json "$scratch/barrier.json"
 
 run 0 "$bench" ll --ranks 2 --experts 4 --topk 4 --tokens 1,8 --hidden 64 --iters 1 --hook --json "$scratch/ll.json"
 ll_rows=$(grep -cE '^ +[0-9]' "$scratch/out")
@@ -408,6 +410,12 @@ for row in json.load(open(sys.argv[1] + "/rails.json"))["rows"]:
         seen = (round(1e3 * row["network"]), round(1e3 * row["remote"]), round(row["floor"], 3))
         if seen[:2] != wanted[row["op"]][:2] or seen[2] < wanted[row["op"]][2] or row["rail"] != 1:
             print("railed crossing of", row)
+# Of what was not measured, or is nobody's choice, there is no number.
+for kind, nothing in (("signal", ("limit", "wire", "queues")), ("barrier", ("bytes", "rate", "limit", "wire", "queues")),
+                      ("pingpong", ("queues",))):
+    for row in json.load(open(sys.argv[1] + "/" + kind + ".json"))["rows"]:
+        if any(row[name] is not None for name in nothing) or not row["p50"] > 0:
+            print(kind, "has numbers of nothing:", row)
 for kind in ("ep", "ll", "wire", "put", "pingpong", "nic"):
     path = sys.argv[1] + "/" + kind + ".json"
     report = json.load(open(path))
