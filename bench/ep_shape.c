@@ -62,6 +62,11 @@ enum tern_status shape_domains(const struct options *o, const struct party *p, u
                          "--domain-size",
                          options_word(COMMAND_EP, "--transport", o->net.transport), p->num_ranks);
     }
+    if (*ranks == (uint32_t)p->num_ranks && o->net.queues != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "--queues %u needs --domain-size: the %d ranks are one domain", o->net.queues,
+                         p->num_ranks);
+    }
     return TERN_OK;
 }
 

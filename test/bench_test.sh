@@ -532,6 +532,8 @@ refused "--domain-size 3" ep --ranks 4 --domain-size 3
 refused "--domain-size 8" ep --ranks 4 --domain-size 8
 refused "--domain-size 129: 129 is outside" ep --domain-size 129
 refused "--transport softnic carries rows between domains" ep --ranks 2 --transport softnic
+refused "--queues 16 needs --domain-size" ep --ranks 2 --queues 16
+refused "--queues 16 needs --domain-size" ep --ranks 2 --domain-size 2 --queues 16
 refused "need --transport softnic" ep --ranks 2 --domain-size 1 --nic-gbps 5
 far="ll --ranks 4 --domain-size 2 --transport softnic"
 refused "--nic-faults lose=0.1: 'lose=0.1' is none of packets and adaptive, first, and drop=P" $far --nic-faults lose=0.1
