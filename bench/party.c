@@ -11,22 +11,30 @@
 enum { DEFAULT_RANKS = 8 };
 
 /* The machine that a communicator would choose, known before one is open: sizes depend on it. */
-static enum tern_machine choose_machine(uint32_t asked)
+static enum tern_status choose_machine(uint32_t asked, enum tern_machine *machine)
 {
-    const char *name = terni_env(TERN_ENV_MACHINE);
-    if (asked != TERN_MACHINE_AUTO) {
-        return (enum tern_machine)asked;
+    const char *word = terni_env(TERN_ENV_MACHINE);
+    enum tern_machine found = (enum tern_machine)asked;
+    if (found == TERN_MACHINE_AUTO) {
+        if (strcmp(word, "cpu") == 0) {
+            found = TERN_MACHINE_CPU;
+        } else if (strcmp(word, "cuda") == 0) {
+            found = TERN_MACHINE_CUDA;
+        } else if (strcmp(word, "auto") != 0) {
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "TERN_MACHINE=%s is none of auto, cpu, cuda", word);
+        }
     }
-    if (strcmp(name, "cpu") == 0 || strcmp(name, "cuda") == 0) {
-        return name[1] == 'p' ? TERN_MACHINE_CPU : TERN_MACHINE_CUDA;
+    if (found == TERN_MACHINE_AUTO) {
+        found = terni_cuda_device_count() > 0 ? TERN_MACHINE_CUDA : TERN_MACHINE_CPU;
     }
-    return terni_cuda_device_count() > 0 ? TERN_MACHINE_CUDA : TERN_MACHINE_CPU;
+    *machine = found;
+    return TERN_OK;
 }
 
 enum tern_status party_init(struct party *p, const struct options *options)
 {
     memset(p, 0, sizeof(*p));
-    p->machine = choose_machine(options->machine);
+    TERN_TRY(choose_machine(options->machine, &p->machine));
     p->in_process = terni_env(TERN_ENV_ID)[0] == 0;
     if (p->in_process) {
         p->num_ranks = options->ranks != 0 ? (int)options->ranks : DEFAULT_RANKS;

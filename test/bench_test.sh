@@ -583,6 +583,13 @@ refused "--data DIR" demo --data no/such
 refused "--experts 16385" ep --experts 16385
 refused "--iters 1001" wire --iters 1001
 refused "--hidden 1048576" ep --ranks 2 --tokens 8 --hidden 1048576
+for command in ep wire put; do
+    if run 2 env TERN_MACHINE=gpu "$bench" $command --ranks 2 && grep -q 'TERN_MACHINE=gpu is none of auto, cpu, cuda' "$scratch/err"; then
+        ok "refused: TERN_MACHINE=gpu, by $command"
+    else
+        not_ok "refused: TERN_MACHINE=gpu, by $command"
+    fi
+done
 # What the library alone knows is refused in its words.
 refused "128 ranks x 1048576 tokens x 64 choices" ep --ranks 128 --tokens 1048576 --topk 64 --experts 128
 refused "no/such/x.json" ep --json no/such/x.json
