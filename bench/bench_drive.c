@@ -413,6 +413,7 @@ static enum tern_status settle(struct run *r)
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--warps %u needs --scope block: others are of one warp",
                          o->net.warps);
     }
+    TERN_TRY(transport_check(o));
     r->area = drive_area(&r->party, o);
     for (uint32_t k = 0; k < o->net.bytes.num; k++) {
         if (o->net.bytes.values[k] > r->area) {

@@ -109,6 +109,7 @@ enum tern_status ep_settle(struct options *o, const struct party *party)
     if (o->combine && o->layout != TERN_LAYOUT_RANK) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--combine engine needs --layout rank");
     }
+    TERN_TRY(transport_check(o));
     TERN_TRY(faults_check(o, party));
     return routing_settle(o, party->num_ranks);
 }

@@ -35,15 +35,21 @@ static enum tern_status open_mock(const struct options *o, const struct party *p
     return TERN_OK;
 }
 
-enum tern_status transport_choose(const struct options *o, const struct party *party, struct carriage *c)
+enum tern_status transport_check(const struct options *o)
 {
-    const char *proxy = terni_env(TERN_ENV_PROXY);
     int is_modelled = o->nic.gbps != 0 || o->nic.latency_us != 0 || o->nic.mops != 0 || o->nic.sms != 0;
-    memset(c, 0, sizeof(*c));
     if (is_modelled && o->net.transport != CARRIED_BY_SOFTNIC) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
                          "--nic-gbps, --nic-latency-us, --nic-mops and --nic-sms need --transport softnic");
     }
+    return TERN_OK;
+}
+
+enum tern_status transport_choose(const struct options *o, const struct party *party, struct carriage *c)
+{
+    const char *proxy = terni_env(TERN_ENV_PROXY);
+    memset(c, 0, sizeof(*c));
+    TERN_TRY(transport_check(o));
     switch (o->net.transport) {
     case CARRIED_BY_SOFTNIC:
         model(o);

@@ -14,7 +14,9 @@ struct carriage {
     int has_mock;       /* of mlx5's libraries */
 };
 
-/* TERN_INVALID_ARGUMENT: a model without a software NIC. TERN_UNSUPPORTED: this build or machine has none. */
+/* TERN_INVALID_ARGUMENT: a model without a software NIC. For callers who do something before they choose. */
+enum tern_status transport_check(const struct options *options);
+/* The same, and TERN_UNSUPPORTED: this build or machine has none. */
 enum tern_status transport_choose(const struct options *options, const struct party *party,
                                   struct carriage *carriage);
 void transport_drop(struct carriage *carriage);

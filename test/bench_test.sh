@@ -535,6 +535,12 @@ refused "--transport softnic carries rows between domains" ep --ranks 2 --transp
 refused "--queues 16 needs --domain-size" ep --ranks 2 --queues 16
 refused "--queues 16 needs --domain-size" ep --ranks 2 --domain-size 2 --queues 16
 refused "need --transport softnic" ep --ranks 2 --domain-size 1 --nic-gbps 5
+for command in ep ll put; do
+    domains="--domain-size 1"
+    [ $command = put ] && domains=
+    refused "need --transport softnic" $command --ranks 2 $domains --nic-latency-us 5
+    [ -s "$scratch/out" ] && not_ok "$command measures before it refuses --nic-latency-us 5" || ok "and nothing was measured"
+done
 far="ll --ranks 4 --domain-size 2 --transport softnic"
 refused "--nic-faults lose=0.1: 'lose=0.1' is none of packets and adaptive, first, and drop=P" $far --nic-faults lose=0.1
 refused "'adaptive' is none of" $far --nic-faults drop=0,adaptive
