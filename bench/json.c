@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { FORMAT = 1 };
@@ -63,13 +64,18 @@ static void put_row(FILE *f, const struct report *r, const struct cell *row)
 
 enum tern_status report_json_try(const char *path)
 {
-    int is_new = 0, fd = open(path, O_WRONLY | O_CLOEXEC);
+    int is_new = 0,
+        fd = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK); /* of a pipe: only if somebody reads */
+    struct stat file;
     if (fd < 0 && errno == ENOENT) {
         fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         is_new = fd >= 0;
     }
     if (fd < 0) {
         return TERN_FAIL(TERN_SYSTEM_ERROR, "--json: cannot write %s: %s", path, strerror(errno));
+    }
+    if (fstat(fd, &file) == 0 && S_ISFIFO(file.st_mode)) {
+        return TERN_OK; /* left open until the end: who reads would take closing for it */
     }
     close(fd);
     if (is_new) {
@@ -78,9 +84,23 @@ enum tern_status report_json_try(const char *path)
     return TERN_OK;
 }
 
+/* A pipe whose reader has gone meanwhile is none to wait for; what is open is written as usual. */
+static FILE *create(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
+    FILE *f = NULL;
+    if (fd >= 0 && fcntl(fd, F_SETFL, 0) == 0) {
+        f = fdopen(fd, "w");
+    }
+    if (fd >= 0 && f == NULL) {
+        close(fd);
+    }
+    return f;
+}
+
 enum tern_status report_json(const struct report *r, const char *path)
 {
-    FILE *f = fopen(path, "w");
+    FILE *f = create(path);
     int i, failed;
     if (f == NULL) {
         return TERN_FAIL(TERN_SYSTEM_ERROR, "cannot write %s: %s", path, strerror(errno));

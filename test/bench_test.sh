@@ -600,6 +600,28 @@ done
 refused "128 ranks x 1048576 tokens x 64 choices" ep --ranks 128 --tokens 1048576 --topk 64 --experts 128
 refused "no/such/x.json" ep --json no/such/x.json
 
+# A pipe that nobody reads is refused, not waited for; one with a reader has it all.
+if have mkfifo; then
+    mkfifo "$scratch/pipe"
+    if timeout -s KILL 20 "$bench" signal --ranks 2 --iters 1 --json "$scratch/pipe" > "$scratch/out" 2> "$scratch/err"; [ $? -eq 2 ] &&
+        grep -q -- '--json: cannot write .*/pipe' "$scratch/err" && [ ! -s "$scratch/out" ]; then
+        ok "refused: --json to a pipe that nobody reads"
+    else
+        not_ok "refused: --json to a pipe that nobody reads"
+    fi
+    timeout 60 cat "$scratch/pipe" > "$scratch/read.json" &
+    reader=$!
+    sleep 0.3
+    if run 0 timeout -s KILL 20 "$bench" signal --ranks 2 --iters 1 --json "$scratch/pipe" && wait $reader &&
+        tail -n 1 "$scratch/read.json" | grep -q '^}$'; then
+        ok "a pipe with a reader has the whole JSON"
+    else
+        not_ok "a pipe with a reader has the whole JSON"
+    fi
+else
+    skip "--json to a pipe: there is no mkfifo"
+fi
+
 # answers WORD ARGUMENT...: exit status 0, and WORD in what is printed
 answers()
 {
