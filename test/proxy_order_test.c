@@ -478,6 +478,30 @@ static int silent(struct test *t)
     return with_stage(silent_body, 200);
 }
 
+/* What is handed over for a silent peer meanwhile is no sign of it: the first that it owes counts. */
+static int silent_though_busy_body(struct stage_of_one *s)
+{
+    struct ring_step *steps = lists(s, 1, 2);
+    s->engine->silent_peer = 1;
+    steps[0] = signal_of(s, 1, 0, 1);
+    for (int i = 0; i < 2; i++) {
+        OK(launch(s, 1, LONG_NS));
+        OK(settle(s));
+        nap_ms(300);
+    }
+    steps[1] = flush_of(1);
+    OK(launch(s, 1, 600 * 1000000ull)); /* less than from this signal on to a deadline of its own */
+    OK(settle(s));
+    CHECK(steps[1].end == net_failed(SYNDROME_TRANSPORT_RETRY), "ended with 0x%x", steps[1].end);
+    REFUSES(terni_proxy_failure(s->proxy, 1), TERN_TIMEOUT, "rank 1 has not answered for 800 ms");
+    return TEST_PASSED;
+}
+static int silent_though_busy(struct test *t)
+{
+    (void)t;
+    return with_stage(silent_though_busy_body, 800);
+}
+
 /* Staged, and the silent peer gets more to do than there are buffers: it alone is named, also later. */
 static int silent_staged_body(struct stage_of_one *s)
 {
@@ -670,6 +694,7 @@ int main(int argc, char **argv)
     test_run(&t, "a failed operation takes its ring along", failed);
     test_run(&t, "requests without registered memory", refused);
     test_run(&t, "a silent peer is lost by name", silent);
+    test_run(&t, "a silent peer is lost though requests go on", silent_though_busy);
     test_run(&t, "a silent peer keeps no other's buffers", silent_staged);
     test_run(&t, "memory released with requests on their way", released);
     test_run(&t, "a put over two registrations", side_by_side);

@@ -37,7 +37,7 @@ struct proxy_peer {
     struct engine_op *free;
     int num_out;
     int num_staged;    /* operations with a buffer */
-    uint64_t since_ns; /* it has something to do and nothing has moved since; 0: nothing to do */
+    uint64_t since_ns; /* it has something to do and nothing has come back since; 0: nothing to do */
     int is_lost;       /* its rings have been told */
 };
 

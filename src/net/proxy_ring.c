@@ -299,8 +299,9 @@ static int post_run(struct proxy *p, struct ring_side *ring)
         run->op = NULL;
         run->posted += is_word(run) ? run->request.bytes : op->bytes;
         ++*left;
-        peer->num_out++;
-        peer->since_ns = p->now_ns;
+        if (peer->num_out++ == 0) {
+            peer->since_ns = p->now_ns; /* later ones are no sign of the peer */
+        }
         ring->moves += !is_word(run);
         p->counts.operations++;
     }
