@@ -409,9 +409,10 @@ static int failed_body(struct stage_of_one *s)
     CHECK(steps[3].end == net_failed(SYNDROME_REMOTE_ACCESS), "after it, 0x%x", steps[3].end);
     CHECK(steps[5].end == NET_OK, "another peer's ring ended with 0x%x", steps[5].end);
     CHECK(s->there[1][64] == 0, "a request after the failure went out");
-    REFUSES(terni_proxy_failure(s->proxy, 1), TERN_INVALID_ARGUMENT, "put of 64 bytes");
-    REFUSES(terni_proxy_failure(s->proxy, 1), TERN_INVALID_ARGUMENT, "rank 1 failed: syndrome 0x13");
-    OK(terni_proxy_failure(s->proxy, 2));
+    REFUSES(terni_proxy_refusal(s->proxy, 1, 0), TERN_INVALID_ARGUMENT, "put of 64 bytes");
+    REFUSES(terni_proxy_refusal(s->proxy, 1, 0), TERN_INVALID_ARGUMENT, "rank 1 failed: syndrome 0x13");
+    OK(terni_proxy_refusal(s->proxy, 1, 1));
+    OK(terni_proxy_loss(s->proxy, 1));
     /* A ring in error takes and drops, however much comes: posters do not wait. */
     for (int round = 0; round < 4 * DEPTH; round++) {
         OK(launch(s, 1, LONG_NS));
@@ -467,7 +468,7 @@ static int silent_body(struct stage_of_one *s)
     OK(settle(s));
     CHECK(steps[2].end == NET_OK, "the other peer's ring ended with 0x%x", steps[2].end);
     CHECK(steps[3].end == net_failed(SYNDROME_TRANSPORT_RETRY), "the silent one's with 0x%x", steps[3].end);
-    REFUSES(terni_proxy_failure(s->proxy, 1), TERN_TIMEOUT, "rank 1 has not answered for 200 ms");
+    REFUSES(terni_proxy_loss(s->proxy, 1), TERN_TIMEOUT, "rank 1 has not answered for 200 ms");
     CHECK(mock_engine_look(s->engine).num_drops == 1, "dropped %d times",
           mock_engine_look(s->engine).num_drops);
     return TEST_PASSED;
@@ -493,13 +494,49 @@ static int silent_though_busy_body(struct stage_of_one *s)
     OK(launch(s, 1, 600 * 1000000ull)); /* less than from this signal on to a deadline of its own */
     OK(settle(s));
     CHECK(steps[1].end == net_failed(SYNDROME_TRANSPORT_RETRY), "ended with 0x%x", steps[1].end);
-    REFUSES(terni_proxy_failure(s->proxy, 1), TERN_TIMEOUT, "rank 1 has not answered for 800 ms");
+    REFUSES(terni_proxy_loss(s->proxy, 1), TERN_TIMEOUT, "rank 1 has not answered for 800 ms");
     return TEST_PASSED;
 }
 static int silent_though_busy(struct test *t)
 {
     (void)t;
     return with_stage(silent_though_busy_body, 800);
+}
+
+/* A queue fails by a refusal, then the peer is lost: other queues tell of the loss alone, and the first one,
+ * where a barrier looks whether it is to wait, does not hide it. */
+static int refused_then_lost_body(struct stage_of_one *s)
+{
+    struct ring_step *steps = lists(s, 1, 4);
+    uint32_t lost = net_failed(SYNDROME_TRANSPORT_RETRY);
+    steps[0] = put(s, 1, AREA_BYTES, 0, 64);
+    steps[1] = flush_of(1);
+    steps[2].kind = steps[3].kind = STEP_NOTHING;
+    OK(launch(s, 1, LONG_NS));
+    OK(settle(s));
+    CHECK(steps[1].end == net_failed(SYNDROME_REMOTE_ACCESS), "refused with 0x%x", steps[1].end);
+    s->engine->silent_peer = 1;
+    steps[0] = put(s, 1, 0, 0, 64);
+    steps[0].ring = proxy_rig_ring(1, 1);
+    steps[1].ring = proxy_rig_ring(1, 1);
+    steps[2] = put(s, 1, 0, 0, 64);
+    steps[3] = flush_of(1);
+    OK(launch(s, 1, LONG_NS));
+    OK(settle(s));
+    CHECK(steps[1].end == lost && steps[3].end == lost, "ended with 0x%x and 0x%x", steps[1].end,
+          steps[3].end);
+    CHECK(ring_done_syndrome(done(s, 1)) == NET_SYNDROME_LOST, "done is 0x%llx",
+          (unsigned long long)done(s, 1));
+    REFUSES(terni_proxy_loss(s->proxy, 1), TERN_TIMEOUT, "rank 1 has not answered for 200 ms");
+    REFUSES(terni_proxy_refusal(s->proxy, 1, 0), TERN_INVALID_ARGUMENT, "the peer has registered nothing");
+    OK(terni_proxy_refusal(s->proxy, 1, 1));
+    OK(terni_proxy_loss(s->proxy, 2));
+    return TEST_PASSED;
+}
+static int refused_then_lost(struct test *t)
+{
+    (void)t;
+    return with_stage(refused_then_lost_body, 200);
 }
 
 /* Staged, and the silent peer gets more to do than there are buffers: it alone is named, also later. */
@@ -521,8 +558,8 @@ static int silent_staged_body(struct stage_of_one *s)
     OK(settle(s));
     CHECK(steps[1].end == NET_OK, "the other peer's ring ended with 0x%x", steps[1].end);
     CHECK(memcmp(s->there[2], s->here, AREA_BYTES) == 0, "the bytes");
-    OK(terni_proxy_failure(s->proxy, 2));
-    REFUSES(terni_proxy_failure(s->proxy, 1), TERN_TIMEOUT, "rank 1 has not answered for 200 ms");
+    OK(terni_proxy_loss(s->proxy, 2));
+    REFUSES(terni_proxy_loss(s->proxy, 1), TERN_TIMEOUT, "rank 1 has not answered for 200 ms");
     return TEST_PASSED;
 }
 static int silent_staged(struct test *t)
@@ -695,6 +732,7 @@ int main(int argc, char **argv)
     test_run(&t, "requests without registered memory", refused);
     test_run(&t, "a silent peer is lost by name", silent);
     test_run(&t, "a silent peer is lost though requests go on", silent_though_busy);
+    test_run(&t, "a peer that is lost after a refusal", refused_then_lost);
     test_run(&t, "a silent peer keeps no other's buffers", silent_staged);
     test_run(&t, "memory released with requests on their way", released);
     test_run(&t, "a put over two registrations", side_by_side);

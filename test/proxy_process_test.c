@@ -123,7 +123,7 @@ static int lose(struct proxy_rig *rig, int rank, int peer, double seconds)
     CHECK(how == net_failed(SYNDROME_TRANSPORT_RETRY), "rank %d: flush to rank %d ended with 0x%x", rank,
           peer, how);
     CHECK(test_seconds() < end, "rank %d: too late", rank);
-    status = terni_proxy_failure(terni_courier_proxy(rig->members[rank].courier), peer);
+    status = terni_proxy_loss(terni_courier_proxy(rig->members[rank].courier), peer);
     CHECK(status == TERN_TIMEOUT || status == TERN_DISCONNECTED, "rank %d: status %d", rank, (int)status);
     CHECK(strstr(tern_last_error(), name), "rank %d: \"%s\"", rank, tern_last_error());
     return TEST_PASSED;
@@ -148,7 +148,7 @@ static int lost_body(int rank, struct procs_page *page, void *user)
     result = result ? TEST_FAILED : lose(&rig, rank, 2, 10);
     if (!result && strcmp(engine, shm) != 0) {
         uint32_t how = put_once(&rig, rank, other);
-        enum tern_status status = terni_proxy_failure(terni_courier_proxy(rig.members[rank].courier), other);
+        enum tern_status status = terni_proxy_loss(terni_courier_proxy(rig.members[rank].courier), other);
         if (how != NET_OK || status != TERN_OK) {
             test_note(__FILE__, __LINE__, "rank %d: a put to rank %d ended with 0x%x: %s", rank, other, how,
                       tern_last_error());
@@ -225,7 +225,7 @@ static int left_body(int rank, struct procs_page *page, void *user)
              tern_comm_barrier(rig.members[rank].comm) != TERN_OK;
     if (rank == 0 && !result) {
         nap_ms(200);
-        OK(terni_proxy_failure(terni_courier_proxy(rig.members[0].courier), 1));
+        OK(terni_proxy_loss(terni_courier_proxy(rig.members[0].courier), 1));
         result = lose(&rig, 0, 1, 10);
         if (!result && !strstr(tern_last_error(), "rank 1 closed its connection")) {
             test_note(__FILE__, __LINE__, "\"%s\"", tern_last_error());

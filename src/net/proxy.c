@@ -18,9 +18,8 @@
 
 enum { SPIN_ROUNDS = 32, YIELD_ROUNDS = 256, REST_NS = 20000, MAX_REST_NS = 1000000 };
 
-void terni_proxy_note(struct proxy *p, int peer, enum tern_status status, const char *text)
+void terni_proxy_note(struct proxy *p, struct proxy_failure *f, enum tern_status status, const char *text)
 {
-    struct proxy_failure *f = &p->failures[peer];
     pthread_mutex_lock(&p->lock);
     if (f->status == TERN_OK) {
         f->status = status;
@@ -312,13 +311,23 @@ const struct net_ring *terni_proxy_ring(const struct proxy *p, int peer, int que
 /* Relaxed: nothing is read on its strength. Pairs with ring_patient. */
 void terni_proxy_abort(struct proxy *p) { __atomic_store_n(p->abort, 1, __ATOMIC_RELAXED); }
 
-enum tern_status terni_proxy_failure(struct proxy *p, int peer)
+static enum tern_status state_failure(struct proxy *p, const struct proxy_failure *noted)
 {
     struct proxy_failure f;
     pthread_mutex_lock(&p->lock);
-    f = p->failures[peer];
+    f = *noted;
     pthread_mutex_unlock(&p->lock);
     return f.status == TERN_OK ? TERN_OK : TERN_FAIL(f.status, "%s", f.text);
+}
+
+enum tern_status terni_proxy_loss(struct proxy *p, int peer)
+{
+    return state_failure(p, &p->peers[peer].loss);
+}
+
+enum tern_status terni_proxy_refusal(struct proxy *p, int peer, int queue)
+{
+    return state_failure(p, &p->rings[peer * p->num_queues + queue].refusal);
 }
 
 static enum tern_status read_counts(struct proxy *p, void *arg)

@@ -94,11 +94,10 @@ enum tern_status terni_proxy_open(const struct proxy_config *config, struct prox
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->settled, NULL);
     p->peers = (struct proxy_peer *)calloc(n, sizeof *p->peers);
-    p->failures = (struct proxy_failure *)calloc(n, sizeof *p->failures);
     status = check_config(config);
     if (status == TERN_OK) {
         p->rings = (struct ring_side *)calloc(n * (size_t)p->num_queues, sizeof *p->rings);
-        if (p->peers == NULL || p->failures == NULL || p->rings == NULL) {
+        if (p->peers == NULL || p->rings == NULL) {
             status = TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for a proxy of %zu peers", n);
         }
     }
@@ -149,7 +148,6 @@ void terni_proxy_close(struct proxy *p)
     free(p->there);
     free(p->own);
     free(p->rings);
-    free(p->failures);
     free(p->peers);
     free(p);
 }

@@ -19,6 +19,12 @@ struct ring_run {
     struct engine_op *op;     /* prepared and put off by the engine; NULL: none */
 };
 
+/* Why requests fail, for the host: under proxy.lock. The first reason stays. */
+struct proxy_failure {
+    enum tern_status status;
+    char text[ENGINE_TEXT_BYTES];
+};
+
 /* A ring as the host has it. */
 struct ring_side {
     struct net_ring view; /* constant */
@@ -28,23 +34,19 @@ struct ring_side {
     uint64_t consumed; /* requests */
     uint64_t done;     /* requests */
     uint32_t moves;    /* puts and gets that are out: an atomic waits for them */
-    uint32_t syndrome; /* of its failure */
+    uint32_t syndrome; /* of its failure; the peer's loss counts more than what was refused before */
     struct ring_run run;
+    struct proxy_failure refusal; /* lock */
 };
 
 struct proxy_peer {
     struct engine_op ops[ENGINE_WINDOW];
     struct engine_op *free;
     int num_out;
-    int num_staged;    /* operations with a buffer */
-    uint64_t since_ns; /* it has something to do and nothing has come back since; 0: nothing to do */
-    int is_lost;       /* its rings have been told */
-};
-
-/* Why requests to a peer fail, for the host: under proxy.lock. */
-struct proxy_failure {
-    enum tern_status status;
-    char text[ENGINE_TEXT_BYTES];
+    int num_staged;            /* operations with a buffer */
+    uint64_t since_ns;         /* it has something to do and nothing has come back since; 0: nothing to do */
+    int is_lost;               /* its rings have been told */
+    struct proxy_failure loss; /* lock */
 };
 
 /* Something that the thread does for a host thread that waits for it. */
@@ -81,10 +83,9 @@ struct proxy {
     int has_thread;
     pthread_mutex_t lock;
     pthread_cond_t settled;
-    struct errand *errand;          /* lock */
-    int wanted;                     /* atomic: there is an errand, or stop */
-    int stop;                       /* lock */
-    struct proxy_failure *failures; /* lock: [num_ranks] */
+    struct errand *errand; /* lock */
+    int wanted;            /* atomic: there is an errand, or stop */
+    int stop;              /* lock */
 };
 
 static inline int terni_num_rings(const struct proxy *p) { return p->num_ranks * p->num_queues; }
@@ -102,6 +103,6 @@ void terni_rings_revoke(struct proxy *p, const struct region *own);
 /* proxy.c */
 enum tern_status terni_proxy_start(struct proxy *p);
 void terni_proxy_stop(struct proxy *p);
-void terni_proxy_note(struct proxy *p, int peer, enum tern_status status, const char *text);
+void terni_proxy_note(struct proxy *p, struct proxy_failure *f, enum tern_status status, const char *text);
 
 #endif

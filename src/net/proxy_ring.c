@@ -53,10 +53,11 @@ static void give_op(struct proxy *p, struct engine_op *op)
     peer->free = op;
 }
 
-/* The ring is as a queue pair in error: what is in it and what comes is consumed, and never done. */
+/* The ring is as a queue pair in error: what is in it and what comes is consumed, and never done. The first
+ * syndrome stays, but a loss is told of every ring: that is where those who wait for the peer look for it. */
 static void fail_ring(struct proxy *p, struct ring_side *ring, uint32_t syndrome)
 {
-    if (ring->syndrome != SYNDROME_NONE) {
+    if (ring->syndrome != SYNDROME_NONE && syndrome != SYNDROME_TRANSPORT_RETRY) {
         return;
     }
     ring->syndrome = syndrome;
@@ -84,7 +85,7 @@ static void refuse(struct proxy *p, struct ring_side *ring, uint32_t syndrome, c
     snprintf(text, sizeof text, "%s of %llu bytes at 0x%llx of rank %d failed: syndrome 0x%02x, %s",
              request_name(q), (unsigned long long)q->bytes, (unsigned long long)q->remote, ring->view.peer,
              syndrome, why);
-    terni_proxy_note(p, ring->view.peer, TERN_INVALID_ARGUMENT, text);
+    terni_proxy_note(p, &ring->refusal, TERN_INVALID_ARGUMENT, text);
     fail_ring(p, ring, syndrome);
 }
 
@@ -377,7 +378,7 @@ void terni_rings_lose(struct proxy *p, int peer)
         return;
     }
     p->peers[peer].is_lost = 1;
-    terni_proxy_note(p, peer, seen->lost, seen->text);
+    terni_proxy_note(p, &p->peers[peer].loss, seen->lost, seen->text);
     for (int q = 0; q < p->num_queues; q++) {
         fail_ring(p, &p->rings[peer * p->num_queues + q], SYNDROME_TRANSPORT_RETRY);
     }

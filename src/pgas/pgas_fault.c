@@ -93,18 +93,27 @@ static enum tern_status state_late(const struct tern_network *n, const struct te
                      n->comm->rank, r->compare, r->peer, (double)r->elapsed_ns / 1e6, r->block, r->warp);
 }
 
+/* Why a ring failed, as a kernel saw it: the peer is lost, or something was refused of this queue. */
+static enum tern_status ring_reason(const struct tern_network *n, const struct tern_net_record *r)
+{
+    struct proxy *proxy = terni_courier_proxy(n->courier);
+    return net_status_syndrome((uint32_t)r->expected) == NET_SYNDROME_LOST
+               ? terni_proxy_loss(proxy, r->peer)
+               : terni_proxy_refusal(proxy, r->peer, (int)r->compare);
+}
+
 /* The proxy's reason says more than a kernel can see. */
 static enum tern_status state_ring(const struct tern_network *n, const struct tern_net_record *r)
 {
     uint32_t status = (uint32_t)r->expected;
-    if (terni_proxy_failure(terni_courier_proxy(n->courier), r->peer) != TERN_OK) {
+    if (net_status_kind(status) == NET_TIMED_OUT) {
+        return state_late(n, r);
+    }
+    if (net_status_kind(status) == NET_FAILED && ring_reason(n, r) != TERN_OK) {
         char why[TERN_SENTENCE_BYTES];
         snprintf(why, sizeof why, "%s", tern_last_error());
         return TERN_FAIL((enum tern_status)r->status, "rank %d, queue %u to rank %d: %s", n->comm->rank,
                          r->compare, r->peer, why);
-    }
-    if (net_status_kind(status) == NET_TIMED_OUT) {
-        return state_late(n, r);
     }
     return TERN_FAIL((enum tern_status)r->status,
                      "rank %d: queue %u to rank %d has failed: 0x%x (block %d, warp %d)", n->comm->rank,

@@ -90,7 +90,7 @@ void terni_pgas_proxy_close(struct tern_network *n)
 void terni_pgas_proxy_print_lost(const struct tern_network *n, char *text, size_t bytes)
 {
     for (int r = 0; r < n->comm->num_ranks && text[0] == '\0'; r++) {
-        if (terni_proxy_failure(terni_courier_proxy(n->courier), r) != TERN_OK) {
+        if (terni_proxy_loss(terni_courier_proxy(n->courier), r) != TERN_OK) {
             snprintf(text, bytes, "; %s", tern_last_error());
         }
     }
