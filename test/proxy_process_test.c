@@ -180,8 +180,8 @@ static int take_all_fds(int *fds, int room)
     return n;
 }
 
-/* Rank 2 has no descriptor for its connections: all ranks hear so at once, not when somebody's deadline is
- * over, and the communicator is as it was. */
+/* A rank has no descriptor for its connections, to call others (rank 2) or to be called (rank 0): all ranks
+ * hear so at once, not when somebody's deadline is over, and the communicator is as it was. */
 static int no_connection_body(int rank, struct procs_page *page, void *user)
 {
     enum { ROOM = 128 };
@@ -190,21 +190,22 @@ static int no_connection_body(int rank, struct procs_page *page, void *user)
     struct tern_comm_config config = TERN_COMM_CONFIG_INIT;
     int fds[ROOM], num_fds_taken = 0;
     double begin;
-    (void)user;
+    int victim = *(const int *)user;
     proxy_rig_init(&rig, NUM_RANKS, engine);
     m = &rig.members[rank];
     config.machine = TERN_MACHINE_CPU;
     config.timeout_ms = 8000;
     OK(tern_comm_open(&page->id, rank, NUM_RANKS, &config, &m->comm));
     OK(terni_courier_open_step(m->comm, &rig.config, 0, &m->courier));
-    if (rank == 2) {
+    if (rank == victim) {
         num_fds_taken = take_all_fds(fds, ROOM);
     }
     begin = test_seconds();
     OK(terni_courier_open_step(m->comm, &rig.config, 1, &m->courier));
     OK(terni_courier_open_step(m->comm, &rig.config, 2, &m->courier));
     REFUSES(terni_courier_open_step(m->comm, &rig.config, 3, &m->courier), TERN_SYSTEM_ERROR,
-            "rank 2: no socket for the connection to rank 0");
+            victim == 2 ? "rank 2: no socket for the connection to rank 0"
+                        : "rank 0 cannot accept a connection: Too many open files");
     CHECK(test_seconds() - begin < 4, "rank %d heard so after %.1f s", rank, test_seconds() - begin);
     for (int i = 0; i < num_fds_taken; i++) {
         close(fds[i]);
@@ -305,6 +306,7 @@ static int with_engine(struct test *t, const char *name, int num_ranks, int vict
 }
 
 static int is_killed = 0, is_stopped = 1;
+static int caller = 2, called = 0;
 
 static int tcp_operations(struct test *t) { return with_engine(t, "tcp", 3, -1, operations_body, NULL); }
 static int rxm_operations(struct test *t) { return with_engine(t, rxm, 3, -1, operations_body, NULL); }
@@ -318,7 +320,8 @@ static int shm_stopped(struct test *t) { return with_engine(t, shm, 3, 2, lost_b
 static int tcp_left(struct test *t) { return with_engine(t, "tcp", 2, -1, left_body, NULL); }
 static int rxm_left(struct test *t) { return with_engine(t, rxm, 2, -1, left_body, NULL); }
 static int shm_left(struct test *t) { return with_engine(t, shm, 2, -1, left_body, NULL); }
-static int tcp_unconnected(struct test *t) { return with_engine(t, "tcp", 3, -1, no_connection_body, NULL); }
+static int tcp_uncalling(struct test *t) { return with_engine(t, "tcp", 3, -1, no_connection_body, &caller); }
+static int tcp_unhearing(struct test *t) { return with_engine(t, "tcp", 3, -1, no_connection_body, &called); }
 static int tcp_nothing(struct test *t) { return with_engine(t, "tcp", 3, -1, nothing_left_body, NULL); }
 static int rxm_nothing(struct test *t) { return with_engine(t, rxm, 3, -1, nothing_left_body, NULL); }
 static int shm_nothing(struct test *t) { return with_engine(t, shm, 3, -1, nothing_left_body, NULL); }
@@ -338,7 +341,8 @@ int main(int argc, char **argv)
     test_run(&t, "a killed peer, libfabric's tcp;ofi_rxm", rxm_killed);
     test_run(&t, "a stopped peer, libfabric's tcp;ofi_rxm", rxm_stopped);
     test_run(&t, "a stopped peer, libfabric's shm", shm_stopped);
-    test_run(&t, "a rank that cannot connect costs nobody a deadline", tcp_unconnected);
+    test_run(&t, "a rank that cannot call costs nobody a deadline", tcp_uncalling);
+    test_run(&t, "a rank that cannot be called costs nobody a deadline", tcp_unhearing);
     test_run(&t, "a peer that has left, TCP", tcp_left);
     test_run(&t, "a peer that has left, libfabric's tcp;ofi_rxm", rxm_left);
     test_run(&t, "a peer that has left, libfabric's shm", shm_left);

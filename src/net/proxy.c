@@ -186,13 +186,14 @@ static enum tern_status look_for_peers(struct proxy *p, void *arg)
     return TERN_OK;
 }
 
+/* Of a pair the higher rank calls, where an engine has a caller. */
 static enum tern_status name_missing(struct proxy *p, void *arg)
 {
     uint32_t timeout_ms = *(const uint32_t *)arg;
     for (int r = 0; r < p->num_ranks; r++) {
         if (r != p->rank && !p->engine->ops->is_connected(p->engine, r)) {
-            return TERN_FAIL(TERN_TIMEOUT, "rank %d has not connected to rank %d's proxy within %u ms", r,
-                             p->rank, timeout_ms);
+            return TERN_FAIL(TERN_TIMEOUT, "rank %d has not %s rank %d's proxy within %u ms", r,
+                             r < p->rank ? "answered a call of" : "called", p->rank, timeout_ms);
         }
     }
     return TERN_OK;

@@ -3,12 +3,10 @@
  * How the TCP engine's connections come up, while its proxy's thread goes round already. A rank calls all
  * ranks below it and is called by those above. Both say hello, with the cookie that only ranks of one
  * communicator have: a stranger is dropped, and one that says nothing is forgotten after a while. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* accept4 */
-#endif
 #include "net/tcp_engine.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -76,13 +74,31 @@ static void drop_guest(struct tcp_engine *t, int i)
     memmove(&t->guests[i], &t->guests[i + 1], (size_t)(t->num_guests - i) * sizeof t->guests[0]);
 }
 
+/* This rank has no descriptor for a peer that calls. All that would call yet are lost to it, and hear so by
+ * the door that closes, instead of by their deadlines. */
+static void turn_away(struct tcp_engine *t)
+{
+    char why[ENGINE_TEXT_BYTES];
+    snprintf(why, sizeof why, "%s", tern_last_error());
+    for (int r = t->base.rank + 1; r < t->base.num_ranks; r++) {
+        if (t->wires[r]->state == WIRE_NONE) {
+            terni_wire_lose(t, r, TERN_SYSTEM_ERROR, "%s", why);
+        }
+    }
+    terni_guests_end(t);
+}
+
 void terni_guests_accept(struct tcp_engine *t)
 {
     while (t->num_guests < WIRE_MAX_GUESTS) {
         struct wire_guest *g = &t->guests[t->num_guests];
-        int fd = accept4(t->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd;
+        if (terni_accept(t->listen_fd, t->base.rank, &fd) != TERN_OK) {
+            turn_away(t);
+            return;
+        }
         if (fd < 0) {
-            return; /* nobody waits; or there is no descriptor now, and the caller's deadline runs */
+            return;
         }
         terni_socket_tune(fd);
         memset(g, 0, sizeof *g);

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How connections of TCP engines come up, and do not: engines of one process, which the test itself polls,
+ * strangers, and a process that has no descriptor left. */
+#include "comm/socket.h"
+#include "comm_scene.h"
+#include "net/proxy.h"
+#include "procs.h"
+#include "simt/executor.h"
+
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST = 3 };
+
+struct engines {
+    int num;
+    struct engine *list[MOST];
+    unsigned char cards[MOST][ENGINE_CARD_BYTES];
+};
+
+static enum tern_status open_engine(int rank, int num_ranks, struct engine **e)
+{
+    static const unsigned char cookie[16] = {1, 2, 3};
+    struct address own;
+    struct engine_config config = {rank, num_ranks, &own, cookie, NULL, 20000};
+    terni_address_loopback(&own);
+    return terni_tcp_engine_open(&config, e);
+}
+
+static int open_engines(struct engines *s, int num)
+{
+    memset(s, 0, sizeof *s);
+    for (; s->num < num; s->num++) {
+        OK(open_engine(s->num, num, &s->list[s->num]));
+        OK(s->list[s->num]->ops->card(s->list[s->num], s->cards[s->num]));
+    }
+    return TEST_PASSED;
+}
+
+static void close_engines(struct engines *s)
+{
+    for (int r = 0; r < s->num; r++) {
+        s->list[r]->ops->close(s->list[r]);
+    }
+}
+
+/* Whether anything happened. */
+static int poll_once(struct engine *e)
+{
+    int busy = 0;
+    (void)e->ops->poll(e, &busy);
+    return busy;
+}
+
+/* Polls both until a is connected to b, a has lost b, or the time is over. */
+static void poll_pair(struct engines *s, int a, int b, double seconds)
+{
+    double end = test_seconds() + seconds;
+    while (test_seconds() < end && s->list[a]->peers[b].lost == TERN_OK &&
+           !s->list[a]->ops->is_connected(s->list[a], b)) {
+        poll_once(s->list[a]);
+        poll_once(s->list[b]);
+        nap_ms(1);
+    }
+}
+
+/* Rank 1 is lost to one that has no descriptor for its call, by a sentence that says so; no call is looked at
+ * again and again. */
+static int no_descriptor_body(int rank, struct procs_page *page, void *user)
+{
+    struct engines s;
+    const struct engine_peer *seen;
+    (void)rank;
+    (void)page;
+    (void)user;
+    PASS(open_engines(&s, 2));
+    seen = &s.list[0]->peers[1];
+    OK(s.list[0]->ops->connect(s.list[0], s.cards[0]));
+    OK(s.list[1]->ops->connect(s.list[1], s.cards[0]));
+    PASS(leave_fds(0));
+    poll_pair(&s, 0, 1, 5);
+    CHECK(seen->lost == TERN_SYSTEM_ERROR &&
+              strcmp(seen->text, "rank 0 cannot accept a connection: Too many open files") == 0,
+          "rank 1 is %s to rank 0: \"%s\"", tern_status_string(seen->lost), seen->text);
+    CHECK(!poll_once(s.list[0]), "rank 0 still has something to do");
+    poll_pair(&s, 1, 0, 5);
+    CHECK(s.list[1]->peers[0].lost == TERN_DISCONNECTED, "rank 0 is %s to rank 1",
+          tern_status_string(s.list[1]->peers[0].lost));
+    close_engines(&s);
+    return TEST_PASSED;
+}
+static int no_descriptor(struct test *t)
+{
+    (void)t;
+    return procs_run(1, -1, 30, no_descriptor_body, NULL);
+}
+
+/* Who is waited for calls, or is called. */
+static int missing_body(struct machine *m)
+{
+    struct proxy_config config = {.machine = m, .num_queues = 1, .depth = 2, .timeout_ms = 1000};
+    for (int r = 0; r < 2; r++) {
+        struct proxy *p;
+        OK(open_engine(r, 2, &config.engine));
+        OK(terni_proxy_open(&config, &p));
+        EXPECT(terni_proxy_await(p, 1), TERN_TIMEOUT);
+        terni_proxy_close(p);
+        CHECK(strcmp(tern_last_error(),
+                     r == 0 ? "rank 1 has not called rank 0's proxy within 1 ms"
+                            : "rank 0 has not answered a call of rank 1's proxy within 1 ms") == 0,
+              "\"%s\"", tern_last_error());
+    }
+    return TEST_PASSED;
+}
+static int missing(struct test *t)
+{
+    struct executor *x;
+    struct machine *m;
+    int result;
+    (void)t;
+    OK(terni_executor_open(0, &x));
+    OK(terni_cpu_open(x, &m));
+    result = missing_body(m);
+    m->ops->close(m);
+    terni_executor_release(x);
+    return result;
+}
+
+int main(int argc, char **argv)
+{
+    struct test t;
+    test_begin(&t, argc, argv);
+    test_quiet();
+    test_run(&t, "a rank without a descriptor for who calls", no_descriptor);
+    test_run(&t, "the sentence for a missing rank says who calls", missing);
+    return test_end(&t);
+}
