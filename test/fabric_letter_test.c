@@ -39,7 +39,6 @@ static enum tern_status open_end(struct trio *s, int i)
         .rank = ranks[i], .num_ranks = NUM_RANKS, .own = &s->own, .cookie = s->cookie};
     struct end *end = &s->ends[i];
     config.provider = "tcp;ofi_rxm";
-    config.timeout_ms = 20000;
     end->serve = (struct serve *)test_take(1, sizeof *end->serve);
     end->area = (char *)test_take(1, PIECE);
     TERN_TRY(terni_stage_open(&end->stage, s->m, 2, NUM_RANKS));

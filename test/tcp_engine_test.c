@@ -23,7 +23,7 @@ static enum tern_status open_engine(int rank, int num_ranks, struct engine **e)
 {
     static const unsigned char cookie[16] = {1, 2, 3};
     struct address own;
-    struct engine_config config = {rank, num_ranks, &own, cookie, NULL, 20000};
+    struct engine_config config = {rank, num_ranks, &own, cookie, NULL};
     terni_address_loopback(&own);
     return terni_tcp_engine_open(&config, e);
 }
@@ -96,6 +96,64 @@ static int no_descriptor(struct test *t)
     return procs_run(1, -1, 30, no_descriptor_body, NULL);
 }
 
+/* Silent strangers, more than rank 0 entertains at once, come before rank 1. */
+static int strangers_body(struct engines *s, int *fds, int num)
+{
+    struct address where;
+    memcpy(&where, s->cards[0], sizeof where);
+    for (int i = 0; i < num; i++) {
+        fds[i] = socket(where.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        CHECK(fds[i] >= 0 && connect(fds[i], (const struct sockaddr *)&where.storage, where.bytes) == 0,
+              "stranger %d cannot connect", i);
+    }
+    OK(s->list[0]->ops->connect(s->list[0], s->cards[0]));
+    OK(s->list[1]->ops->connect(s->list[1], s->cards[0]));
+    poll_pair(s, 1, 0, 4);
+    CHECK(s->list[1]->ops->is_connected(s->list[1], 0), "rank 1 has not got in: \"%s\"",
+          s->list[1]->peers[0].text);
+    return TEST_PASSED;
+}
+static int strangers(struct test *t)
+{
+    enum { NUM = 60 };
+    struct engines s;
+    int fds[NUM], result;
+    (void)t;
+    memset(fds, -1, sizeof fds);
+    result = open_engines(&s, 2);
+    result = result ? result : strangers_body(&s, fds, NUM);
+    for (int i = 0; i < NUM; i++) {
+        close(fds[i]);
+    }
+    close_engines(&s);
+    return result;
+}
+
+/* Rank 1 calls, and says who it is a while later. */
+static int late_body(struct engines *s)
+{
+    double end = test_seconds() + 5.5;
+    OK(s->list[0]->ops->connect(s->list[0], s->cards[0]));
+    OK(s->list[1]->ops->connect(s->list[1], s->cards[0]));
+    while (test_seconds() < end) {
+        poll_once(s->list[0]);
+        nap_ms(1);
+    }
+    poll_pair(s, 1, 0, 5);
+    CHECK(s->list[1]->ops->is_connected(s->list[1], 0), "rank 1 has not got in: \"%s\"",
+          s->list[1]->peers[0].text);
+    return TEST_PASSED;
+}
+static int late(struct test *t)
+{
+    struct engines s;
+    int result = open_engines(&s, 2);
+    (void)t;
+    result = result ? result : late_body(&s);
+    close_engines(&s);
+    return result;
+}
+
 /* Who is waited for calls, or is called. */
 static int missing_body(struct machine *m)
 {
@@ -133,6 +191,8 @@ int main(int argc, char **argv)
     test_begin(&t, argc, argv);
     test_quiet();
     test_run(&t, "a rank without a descriptor for who calls", no_descriptor);
+    test_run(&t, "strangers who say nothing", strangers);
+    test_run(&t, "a rank that calls and says late who it is", late);
     test_run(&t, "the sentence for a missing rank says who calls", missing);
     return test_end(&t);
 }

@@ -40,7 +40,6 @@ static int open_end(struct end *s)
     s->config.num_ranks = 2;
     s->config.own = &s->own;
     s->config.cookie = s->cookie;
-    s->config.timeout_ms = 1000;
     OK(terni_executor_open(0, &s->x));
     OK(terni_cpu_open(s->x, &s->m));
     OK(terni_stage_open(&s->stage, s->m, 2, 2));

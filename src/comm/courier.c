@@ -60,7 +60,7 @@ static enum tern_status open_engine(struct tern_comm *comm, const struct courier
 {
     const char *name = config->engine != NULL ? config->engine : terni_env(TERN_ENV_PROXY);
     struct address own;
-    struct engine_config e = {comm->rank, comm->num_ranks, &own, comm->cookie, NULL, config->timeout_ms};
+    struct engine_config e = {comm->rank, comm->num_ranks, &own, comm->cookie, NULL};
     TERN_TRY(comm->boot->ops->locate(comm->boot, &own));
     if (strcmp(name, "tcp") == 0) {
         return terni_tcp_engine_open(&e, engine);

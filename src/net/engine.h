@@ -132,7 +132,6 @@ struct engine_config {
     const struct address *own;   /* on which this rank listens, port 0 */
     const unsigned char *cookie; /* 16 bytes that all ranks have and nobody else */
     const char *provider;        /* of libfabric: "tcp;ofi_rxm", "shm", "efa", ... */
-    uint32_t timeout_ms;
 };
 enum tern_status terni_tcp_engine_open(const struct engine_config *config, struct engine **engine);
 /* TERN_UNSUPPORTED: built without libfabric's headers, there is no library, or it has no such provider. */

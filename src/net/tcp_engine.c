@@ -40,7 +40,7 @@ static enum engine_post tcp_post(struct engine *e, struct engine_op *op)
 static int list_fds(struct tcp_engine *t)
 {
     int n = 0;
-    t->fds[n].fd = t->num_guests < WIRE_MAX_GUESTS ? t->listen_fd : -1;
+    t->fds[n].fd = t->num_guests < t->max_guests ? t->listen_fd : -1;
     t->fds[n++].events = POLLIN;
     for (int i = 0; i < t->num_guests; i++) {
         t->fds[n].fd = t->guests[i].fd;
@@ -96,10 +96,11 @@ static struct engine_op *tcp_poll(struct engine *e, int *busy)
     }
     /* From the last, because a guest that leaves moves those after it. */
     for (int i = num_guests - 1; i >= 0; i--) {
-        if (t->fds[1 + i].revents != 0 || terni_clock_ns() > t->guests[i].patience_end_ns) {
+        if (t->fds[1 + i].revents != 0) {
             terni_guest_hear(t, i);
         }
     }
+    terni_guests_make_room(t);
     if (t->fds[0].revents != 0) {
         terni_guests_accept(t);
     }
@@ -188,6 +189,7 @@ static void tcp_close(struct engine *e)
     terni_guests_end(t);
     terni_engine_fini(e);
     free(t->wires);
+    free(t->guests);
     free(t->fds);
     free(t);
 }
@@ -215,15 +217,16 @@ enum tern_status terni_tcp_engine_open(const struct engine_config *config, struc
     }
     t->listen_fd = -1;
     t->last_ended = &t->ended;
-    t->timeout_ms = config->timeout_ms;
+    t->max_guests = config->num_ranks + WIRE_MAX_STRANGERS;
     t->base.max_bytes = TCP_MAX_BYTES;
     t->base.max_staged_bytes = STAGE_BYTES;
     memcpy(t->cookie, config->cookie, sizeof t->cookie);
     status = terni_engine_init(&t->base, &tcp_ops, config->rank, config->num_ranks, "tcp");
     if (status == TERN_OK) {
         t->wires = (struct wire **)calloc(n, sizeof *t->wires);
-        t->fds = (struct pollfd *)calloc(1 + WIRE_MAX_GUESTS + n, sizeof *t->fds);
-        status = t->wires != NULL && t->fds != NULL
+        t->guests = (struct wire_guest *)calloc((size_t)t->max_guests, sizeof *t->guests);
+        t->fds = (struct pollfd *)calloc(1 + (size_t)t->max_guests + n, sizeof *t->fds);
+        status = t->wires != NULL && t->guests != NULL && t->fds != NULL
                      ? terni_listen(config->own, &t->bound, &t->listen_fd)
                      : TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %zu connections", n);
     }

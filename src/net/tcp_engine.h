@@ -10,7 +10,7 @@
 
 #include <poll.h>
 
-enum { WIRE_MAX_OUT = 2 * ENGINE_WINDOW + 4, WIRE_BUFFER_BYTES = 16384, WIRE_MAX_GUESTS = 32 };
+enum { WIRE_MAX_OUT = 2 * ENGINE_WINDOW + 4, WIRE_BUFFER_BYTES = 16384, WIRE_MAX_STRANGERS = 32 };
 
 enum wire_state { WIRE_NONE, WIRE_CALLING, WIRE_GREETING, WIRE_UP, WIRE_LOST };
 
@@ -51,7 +51,7 @@ struct wire_guest {
     int fd;
     uint32_t done;
     struct wire_frame hello;
-    uint64_t patience_end_ns;
+    uint64_t patience_end_ns; /* with the house full, one that is silent for longer makes room */
 };
 
 struct tcp_engine {
@@ -59,11 +59,10 @@ struct tcp_engine {
     int listen_fd; /* -1: not any more */
     struct address bound;
     unsigned char cookie[16];
-    uint32_t timeout_ms;
-    struct wire **wires; /* [num_ranks]; NULL before connect, and its own */
-    struct pollfd *fds;  /* the listener, guests, wires */
-    struct wire_guest guests[WIRE_MAX_GUESTS];
-    int num_guests;
+    struct wire **wires;       /* [num_ranks]; NULL before connect, and its own */
+    struct pollfd *fds;        /* the listener, guests, wires */
+    struct wire_guest *guests; /* [max_guests] oldest first: all peers and some strangers */
+    int num_guests, max_guests;
     int num_up; /* of the peers; this rank listens until all are */
     struct engine_op *ended, **last_ended;
 };
@@ -74,6 +73,7 @@ int terni_wire_greets(struct tcp_engine *t, int r, const struct wire_frame *hell
 void terni_wire_called(struct tcp_engine *t, int r); /* the socket of a call is ready, or has failed */
 void terni_guests_accept(struct tcp_engine *t);
 void terni_guest_hear(struct tcp_engine *t, int i);
+void terni_guests_make_room(struct tcp_engine *t);
 /* Nobody is waited for any more: no guest is heard, and nobody can call. */
 void terni_guests_end(struct tcp_engine *t);
 enum tern_status terni_tcp_engine_connect(struct engine *e, const unsigned char *cards);

@@ -2,7 +2,8 @@
  *
  * How the TCP engine's connections come up, while its proxy's thread goes round already. A rank calls all
  * ranks below it and is called by those above. Both say hello, with the cookie that only ranks of one
- * communicator have: a stranger is dropped, and one that says nothing is forgotten after a while. */
+ * communicator have: a stranger is dropped. A peer may be late to say it, the deadline is that of whoever
+ * waits for connections; but with the house full, one that has said nothing for a while makes room. */
 #include "net/tcp_engine.h"
 
 #include <errno.h>
@@ -12,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { PATIENCE_MS = 5000 };
+enum { PATIENCE_MS = 1000 };
 
 static void fill_hello(const struct tcp_engine *t, struct wire_frame *hello)
 {
@@ -68,8 +69,11 @@ void terni_wire_called(struct tcp_engine *t, int r)
     terni_wire_hello(t, r);
 }
 
-static void drop_guest(struct tcp_engine *t, int i)
+static void drop_guest(struct tcp_engine *t, int i, int keeps_socket)
 {
+    if (!keeps_socket) {
+        close(t->guests[i].fd);
+    }
     t->num_guests--;
     memmove(&t->guests[i], &t->guests[i + 1], (size_t)(t->num_guests - i) * sizeof t->guests[0]);
 }
@@ -90,7 +94,7 @@ static void turn_away(struct tcp_engine *t)
 
 void terni_guests_accept(struct tcp_engine *t)
 {
-    while (t->num_guests < WIRE_MAX_GUESTS) {
+    while (t->num_guests < t->max_guests) {
         struct wire_guest *g = &t->guests[t->num_guests];
         int fd;
         if (terni_accept(t->listen_fd, t->base.rank, &fd) != TERN_OK) {
@@ -117,7 +121,7 @@ void terni_guest_hear(struct tcp_engine *t, int i)
     if (got > 0) {
         g->done += (uint32_t)got;
     }
-    if (got < 0 && (errno == EAGAIN || errno == EINTR) && terni_clock_ns() <= g->patience_end_ns) {
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
         return;
     }
     if (got > 0 && g->done < sizeof g->hello) {
@@ -127,23 +131,28 @@ void terni_guest_hear(struct tcp_engine *t, int i)
     if (w == NULL || w->state != WIRE_NONE || !is_hello(t, r, &g->hello)) {
         TERN_LOG(TERN_LOG_INFO, "rank %d's proxy dropped a caller that is no rank it waits for",
                  t->base.rank);
-        close(g->fd);
-        drop_guest(t, i);
+        drop_guest(t, i, 0);
         return;
     }
     w->fd = g->fd;
     w->state = WIRE_UP;
     t->num_up++;
-    drop_guest(t, i);
+    drop_guest(t, i, 1);
     terni_wire_hello(t, (int)r);
+}
+
+void terni_guests_make_room(struct tcp_engine *t)
+{
+    if (t->num_guests == t->max_guests && terni_clock_ns() > t->guests[0].patience_end_ns) {
+        drop_guest(t, 0, 0);
+    }
 }
 
 void terni_guests_end(struct tcp_engine *t)
 {
-    for (int i = 0; i < t->num_guests; i++) {
-        close(t->guests[i].fd);
+    while (t->num_guests > 0) {
+        drop_guest(t, t->num_guests - 1, 0);
     }
-    t->num_guests = 0;
     if (t->listen_fd >= 0) {
         close(t->listen_fd);
     }
