@@ -1,17 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * How connections of TCP engines come up, and do not: engines of one process, which the test itself polls,
- * strangers, and a process that has no descriptor left. */
+ * strangers, and a process that has no descriptor or no port left. */
 #include "comm/socket.h"
 #include "comm_scene.h"
 #include "net/proxy.h"
 #include "procs.h"
 #include "simt/executor.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { MOST = 3 };
+
+static int connect_error; /* connect fails with it; 0: it does what it should */
+
+/* In place of the C library's. */
+int connect(int fd, const struct sockaddr *address, socklen_t bytes)
+{
+    if (connect_error != 0) {
+        errno = connect_error;
+        return -1;
+    }
+    return (int)syscall(SYS_connect, fd, address, bytes);
+}
 
 struct engines {
     int num;
@@ -94,6 +109,40 @@ static int no_descriptor(struct test *t)
 {
     (void)t;
     return procs_run(1, -1, 30, no_descriptor_body, NULL);
+}
+
+/* What a connection lacks here is no fault of the peer's; what is in its way is told of the peer. */
+static int no_way_body(struct engines *s, int error)
+{
+    struct engine *e = s->list[1];
+    enum tern_status status = error == EADDRNOTAVAIL ? TERN_SYSTEM_ERROR : TERN_DISCONNECTED, ended;
+    struct address where;
+    char text[TERN_ADDRESS_TEXT], wanted[200];
+    memcpy(&where, s->cards[0], sizeof where);
+    terni_address_print(&where, text);
+    snprintf(wanted, sizeof wanted,
+             status == TERN_SYSTEM_ERROR ? "rank 1 has no connection to rank 0 at %s: %s"
+                                         : "rank 0 at %s cannot be reached: %s",
+             text, strerror(error));
+    connect_error = error;
+    ended = e->ops->connect(e, s->cards[0]);
+    connect_error = 0;
+    CHECK(ended == status && strcmp(tern_last_error(), wanted) == 0, "%s: \"%s\", not \"%s\"",
+          tern_status_string(ended), tern_last_error(), wanted);
+    return TEST_PASSED;
+}
+static int no_way(struct test *t)
+{
+    static const int errors[] = {EADDRNOTAVAIL, EHOSTUNREACH};
+    (void)t;
+    for (int i = 0; i < 2; i++) {
+        struct engines s;
+        int result = open_engines(&s, 2);
+        result = result ? result : no_way_body(&s, errors[i]);
+        close_engines(&s);
+        PASS(result);
+    }
+    return TEST_PASSED;
 }
 
 /* Silent strangers, more than rank 0 entertains at once, come before rank 1. */
@@ -191,6 +240,7 @@ int main(int argc, char **argv)
     test_begin(&t, argc, argv);
     test_quiet();
     test_run(&t, "a rank without a descriptor for who calls", no_descriptor);
+    test_run(&t, "a call for which there is no port, and no way", no_way);
     test_run(&t, "strangers who say nothing", strangers);
     test_run(&t, "a rank that calls and says late who it is", late);
     test_run(&t, "the sentence for a missing rank says who calls", missing);

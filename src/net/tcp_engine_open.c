@@ -170,8 +170,13 @@ static enum tern_status call_peer(struct tcp_engine *t, int r, const struct addr
     w->state = WIRE_CALLING;
     if (connect(w->fd, (const struct sockaddr *)&a->storage, a->bytes) != 0 && errno != EINPROGRESS &&
         errno != EINTR) {
+        int error = errno;
         terni_address_print(a, text);
-        return TERN_FAIL(TERN_DISCONNECTED, "rank %d at %s cannot be reached: %m", r, text);
+        if (terni_is_shortage(error)) {
+            return TERN_FAIL(TERN_SYSTEM_ERROR, "rank %d has no connection to rank %d at %s: %s",
+                             t->base.rank, r, text, strerror(error));
+        }
+        return TERN_FAIL(TERN_DISCONNECTED, "rank %d at %s cannot be reached: %s", r, text, strerror(error));
     }
     return TERN_OK;
 }
