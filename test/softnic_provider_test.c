@@ -675,6 +675,41 @@ static int aborts(struct test *t)
     return TEST_PASSED;
 }
 
+static enum tern_status no_copy(struct machine *m, void *dst, const void *src, size_t bytes,
+                                struct tern_stream *s)
+{
+    (void)m;
+    (void)dst;
+    (void)src;
+    (void)bytes;
+    (void)s;
+    return TERN_FAIL(TERN_DEVICE_ERROR, "no copy");
+}
+
+/* The device's queue pairs cannot be read: the abort says so, and the NIC goes on. */
+static int cut_off_blindly(struct scene *w)
+{
+    static struct machine_ops broken;
+    struct member *m = &w->members[0];
+    const struct machine_ops *real = m->machine->ops;
+    enum tern_status status;
+    broken = *real;
+    broken.copy = no_copy;
+    m->machine->ops = &broken;
+    status = terni_softnic_abort(m->provider);
+    m->machine->ops = real;
+    CHECK(status == TERN_DEVICE_ERROR && strcmp(tern_last_error(), "no copy") == 0, "%s: \"%s\"",
+          tern_status_string(status), tern_last_error());
+    REFUSES(terni_softnic_resume(m->provider), TERN_BAD_STATE, "not paused");
+    return TEST_PASSED;
+}
+
+static int aborts_blindly(struct test *t)
+{
+    (void)t;
+    return with_ranks(scene_take(1), cut_off_blindly);
+}
+
 static int refuse(struct scene *w)
 {
     struct member *m = &w->members[0];
@@ -747,6 +782,7 @@ int main(int argc, char **argv)
     test_run(&t, "indices past 16 bits in a ring of 4 blocks", wraps);
     test_run(&t, "a key that is forgotten, and one that is wrong", bad_keys);
     test_run(&t, "an abort flushes what has not completed", aborts);
+    test_run(&t, "an abort that cannot read the queue pairs", aborts_blindly);
     test_run(&t, "what is refused", refusals);
     test_run(&t, "a wire that is modelled changes no result", modelled);
     test_run(&t, "packets over a network that errs, by threads and by kernels", packets);

@@ -162,6 +162,7 @@ enum tern_status terni_softnic_read_qps(struct softnic_provider *p, struct softn
     status = terni_softnic_copy(p, *qps, p->device + p->at.qps, p->num_places * sizeof **qps);
     if (status != TERN_OK) {
         free(*qps);
+        *qps = NULL;
     }
     return status;
 }

@@ -130,7 +130,8 @@ char *terni_softnic_record(const struct softnic_provider *p, uint32_t place);
 char *terni_softnic_doorbell(const struct softnic_provider *p, uint32_t place);
 /* In `device`: provider.device, or a copy of it. */
 struct softnic_share terni_softnic_share(const struct softnic_provider *p, char *device, uint32_t place);
-/* The NIC's own state of all queue pairs, to and from host memory. It does not run. */
+/* The NIC's own state of all queue pairs, to and from host memory; *qps is the caller's to free, NULL after a
+ * failure. It does not run. */
 enum tern_status terni_softnic_read_qps(struct softnic_provider *p, struct softnic_qp **qps);
 enum tern_status terni_softnic_write_qps(struct softnic_provider *p, const struct softnic_qp *qps);
 /* Done on return. */
