@@ -213,6 +213,7 @@ static void fill_link(struct devx_link *link, int is_roce, int has_grh)
     link->qpn = 0x000101;
     link->remote_qpn = 0x00beef;
     link->mtu = 5;
+    link->ack_timeout = 20;
     link->log_reads_in = 4;
     link->log_reads_out = 3;
     link->path.is_roce = is_roce;

@@ -106,7 +106,7 @@ struct mlx5dv_devx_obj {
     /* Of a queue pair. */
     struct mlx5dv_devx_obj *cq;
     struct mock_uar *uar;
-    uint32_t pdn, user_index, state, remote_qpn, udp_sport;
+    uint32_t pdn, user_index, state, remote_qpn, udp_sport, ack_timeout;
     struct mock_device *remote;
 };
 

@@ -293,7 +293,8 @@ static int to_rts(struct mlx5dv_devx_obj *q, const void *in, void *out, size_t o
 {
     REFUSE_UNLESS(box_read(in, IN_QPC + 0x38d, 3) == 7 && box_read(in, IN_QPC + 0x390, 3) == 7);
     REFUSE_UNLESS(1 << box_read(in, IN_QPC + 0x388, 3) <= q->remote->max_reads_in);
-    REFUSE_UNLESS(box_read(in, IN_PATH + 0x40, 5) >= 14);
+    q->ack_timeout = (uint32_t)box_read(in, IN_PATH + 0x40, 5);
+    REFUSE_UNLESS(q->ack_timeout >= 14);
     q->state = RTS;
     return 0;
 }

@@ -82,6 +82,26 @@ static int subnets_body(struct mlx5_rig *rig)
 
 static int subnets(struct test *t) { return on_rig(t, 2, 0, subnets_body); }
 
+/* By the network's deadline: eight tries take three quarters of it at most, where that is long enough. */
+static int patience_body(struct mlx5_rig *rig)
+{
+    static const uint64_t deadlines_ms[] = {100, 3000, 30000, 600000};
+    static const uint32_t wanted[] = {14, 16, 19, 20};
+    for (int r = 0; r < 4; r++) {
+        rig->configs[r].timeout_ns = deadlines_ms[r] * 1000000;
+    }
+    OK(rig_providers(rig));
+    for (int r = 0; r < 4; r++) {
+        uint32_t qpn = terni_mlx5_queue(rig->providers[r], (r + 1) % 4, 0)->qpn;
+        uint32_t seen = mock_find_qp(&rig->mock.devices[r], qpn)->ack_timeout;
+        CHECK(seen == wanted[r], "with a deadline of %llu ms an acknowledgement has 4.096 us times 2^%u",
+              (unsigned long long)deadlines_ms[r], seen);
+    }
+    return TEST_PASSED;
+}
+
+static int patience(struct test *t) { return on_rig(t, 4, 0, patience_body); }
+
 /* ---- RoCE: which GID, which UDP ports ---- */
 
 static int roce_body(struct mlx5_rig *rig)
@@ -647,6 +667,7 @@ int main(int argc, char **argv)
 #if TERN_HAVE_VERBS
     test_run(&t, "queues of four ranks on InfiniBand", infiniband);
     test_run(&t, "two subnets", subnets);
+    test_run(&t, "how long a peer may be silent", patience);
     test_run(&t, "RoCE v2, a UDP port for each queue", roce);
     test_run(&t, "which GID", gids);
     test_run(&t, "what a NIC lacks is said", lacking);

@@ -136,7 +136,7 @@ void terni_devx_rtr2rts(uint32_t in[DEVX_QP_WORDS], const struct devx_link *link
     devx_set(in, DEVX_QPC_AT, DEVX_QPC_NEXT_SEND_PSN, 0);
     devx_set(in, DEVX_QPC_AT, DEVX_QPC_RETRY_COUNT, DEVX_RETRY_COUNT);
     devx_set(in, DEVX_QPC_AT, DEVX_QPC_RNR_RETRY, DEVX_RNR_RETRY);
-    devx_set(in, DEVX_QPC_AT + DEVX_PATH_AT, DEVX_PATH_ACK_TIMEOUT, DEVX_ACK_TIMEOUT);
+    devx_set(in, DEVX_QPC_AT + DEVX_PATH_AT, DEVX_PATH_ACK_TIMEOUT, link->ack_timeout);
 }
 
 void terni_devx_query_qp(uint32_t in[DEVX_HEAD_WORDS], uint32_t qpn)

@@ -42,10 +42,11 @@ enum {
     DEVX_RQ_NONE = 3,
     DEVX_ATOMIC_MODE_64 = 3, /* up to 64 bits */
     DEVX_LOG_MESSAGE_MAX = 30,
-    DEVX_MIN_RNR_NAK = 12, /* 0.64 ms */
-    DEVX_RETRY_COUNT = 7,  /* the most */
-    DEVX_RNR_RETRY = 7,    /* without end */
-    DEVX_ACK_TIMEOUT = 20, /* 4.096 us times 2^20: 4.3 s a try */
+    DEVX_MIN_RNR_NAK = 12,     /* 0.64 ms */
+    DEVX_RETRY_COUNT = 7,      /* the most: eight tries */
+    DEVX_RNR_RETRY = 7,        /* without end */
+    DEVX_MIN_ACK_TIMEOUT = 14, /* 4.096 us times 2^14: a try waits 67 ms at least */
+    DEVX_MAX_ACK_TIMEOUT = 20, /* likewise 4.3 s */
     DEVX_HOP_LIMIT = 64,
 };
 
@@ -92,6 +93,7 @@ struct devx_link {
     uint32_t mtu;           /* code of libibverbs: 1 is 256 bytes, 5 is 4096 */
     uint32_t log_reads_in;  /* READs and atomics that the peer may have outstanding here */
     uint32_t log_reads_out; /* and this queue pair at the peer */
+    uint32_t ack_timeout;   /* DEVX_MIN_ACK_TIMEOUT to DEVX_MAX_ACK_TIMEOUT */
     struct devx_path path;
 };
 

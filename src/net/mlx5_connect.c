@@ -156,6 +156,18 @@ static void fill_path(const struct mlx5_nic *nic, const struct mlx5_config *conf
 
 static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
+/* All tries together last three quarters of a wait's deadline at most, so that the wait ends by the loss of a
+ * peer that is silent; if each lasts as long as it must, and not up to four times that, as it may. */
+static uint32_t ack_timeout(uint64_t timeout_ns)
+{
+    uint64_t most_ns = timeout_ns / 4 * 3 / (DEVX_RETRY_COUNT + 1);
+    uint32_t t = DEVX_MAX_ACK_TIMEOUT;
+    while (t > DEVX_MIN_ACK_TIMEOUT && 4096ull << t > most_ns) {
+        t--;
+    }
+    return t;
+}
+
 static enum tern_status fill_link(struct mlx5_provider *p, const struct mlx5_qp *qp, const struct card *card,
                                   int peer, uint32_t queue, struct devx_link *link)
 {
@@ -176,6 +188,7 @@ static enum tern_status fill_link(struct mlx5_provider *p, const struct mlx5_qp 
     link->mtu = least(nic->port.mtu, to->mtu & 7u);
     link->log_reads_in = least(nic->log_reads_in, to->log_reads_out);
     link->log_reads_out = least(nic->log_reads_out, to->log_reads_in);
+    link->ack_timeout = ack_timeout(p->config.timeout_ns);
     fill_path(nic, &p->config, to, &link->path);
     if (nic->port.is_roce) {
         link->path.udp_sport = udp_port(link->qpn, link->remote_qpn);
