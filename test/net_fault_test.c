@@ -375,6 +375,34 @@ static int ring_body(struct host_scene *s)
     return 0;
 }
 
+static const void *bad_source;
+
+static enum tern_status copy(struct machine *m, void *dst, const void *src, size_t bytes,
+                             struct tern_stream *stream)
+{
+    return src == bad_source ? TERN_FAIL(TERN_DEVICE_ERROR, "no copy")
+                             : machine_ops->copy(m, dst, src, bytes, stream);
+}
+
+/* The proxy cannot copy what a put names: the queue is lost, and it was the device. */
+static int ring_without_copy(struct host_scene *s)
+{
+    struct machine *m = s->rig.networks[0]->machine;
+    struct machine_ops ops = *m->ops;
+    int result;
+    machine_ops = m->ops;
+    bad_source = device(s, s->local[0], 0);
+    ops.copy = copy;
+    m->ops = &ops;
+    result = put_ends(s, s->local[0], 1, (char *)device(s, s->box[0], 0), 100, TERN_DEVICE_ERROR,
+                      "queue 1 to rank 2: a put of 100 bytes");
+    m->ops = machine_ops;
+    PASS(result);
+    CHECK(strstr(tern_last_error(), "no copy") != NULL, "\"%s\"", tern_last_error());
+    REFUSES(tern_net_quiet(s->rig.networks[0], 2, 1), TERN_DEVICE_ERROR, "no copy");
+    return put_ends(s, s->local[0], 0, (char *)device(s, s->box[0], 0), 100, TERN_OK, "");
+}
+
 /* Who gives up tells others by any queue that there is; and says whom it could not tell. */
 static int dead_queues(struct host_scene *s)
 {
@@ -411,6 +439,7 @@ static int rings(struct test *t)
     config.num_queues = 2;
     PASS(in_scene_with_room(&config, dead_queues));
     PASS(in_scene_with_room(&config, no_queue));
+    PASS(in_scene(&config, ring_without_copy));
     return in_scene_with_room(&config, ring_body);
 }
 

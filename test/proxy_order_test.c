@@ -427,6 +427,25 @@ static int failed(struct test *t)
     return with_stage(failed_body, 20000);
 }
 
+/* A copy that fails at the peer is a device's failure, not what somebody asked for wrongly. */
+static int device_failed_body(struct stage_of_one *s)
+{
+    struct ring_step *steps = lists(s, 1, 2);
+    s->engine->syndrome = SYNDROME_REMOTE_OPERATION;
+    steps[0] = put(s, 1, 0, 0, 64);
+    steps[1] = flush_of(1);
+    OK(launch(s, 1, LONG_NS));
+    OK(settle(s));
+    CHECK(steps[1].end == net_failed(SYNDROME_REMOTE_OPERATION), "ended with 0x%x", steps[1].end);
+    REFUSES(terni_proxy_refusal(s->proxy, 1, 0), TERN_DEVICE_ERROR, "syndrome 0x14, remote operation error");
+    return TEST_PASSED;
+}
+static int device_failed(struct test *t)
+{
+    (void)t;
+    return with_stage(device_failed_body, 20000);
+}
+
 /* Addresses that nobody registered, words that are not aligned. */
 static int refused_body(struct stage_of_one *s)
 {
@@ -729,6 +748,7 @@ int main(int argc, char **argv)
     test_run(&t, "a full ring blocks, and giving up leaves no hole", full_ring);
     test_run(&t, "deadline and abort word end waits", given_up);
     test_run(&t, "a failed operation takes its ring along", failed);
+    test_run(&t, "a copy that fails at the peer", device_failed);
     test_run(&t, "requests without registered memory", refused);
     test_run(&t, "a silent peer is lost by name", silent);
     test_run(&t, "a silent peer is lost though requests go on", silent_though_busy);

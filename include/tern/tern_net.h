@@ -237,8 +237,9 @@ TERN_API enum tern_status tern_net_barrier_on_stream(struct tern_network *networ
                                                      struct tern_stream *stream);
 /* Blocks until the stream has run. Then the first failure of a wait, a barrier or an operation in a kernel
  * since the last call, if there was one: TERN_TIMEOUT names rank, word, what was expected and what was seen,
- * TERN_DISCONNECTED who gave up, TERN_INVALID_ARGUMENT and TERN_UNSUPPORTED the address or peer. The network
- * remains good: a word may still come, and a barrier that failed is entered again by those it failed for. */
+ * TERN_DISCONNECTED who gave up, TERN_INVALID_ARGUMENT and TERN_UNSUPPORTED the address or peer,
+ * TERN_DEVICE_ERROR the copy that failed. The network remains good: a word may still come, and a barrier that
+ * failed is entered again by those it failed for. */
 TERN_API enum tern_status tern_net_synchronize(struct tern_network *network, struct tern_stream *stream);
 
 /* ---- Blocking operations ------------------------------------------------------------------------------ */

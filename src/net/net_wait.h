@@ -36,6 +36,15 @@ TERN_DEVICE int net_syndrome_is_lost(uint32_t syndrome)
     return syndrome == NET_SYNDROME_LOST || syndrome == NET_SYNDROME_FLUSHED;
 }
 
+/* And two that say that a device failed, here (a copy, a queue pair) or at the peer: what was asked for was
+ * right. */
+enum { NET_SYNDROME_DEVICE = 0x02, NET_SYNDROME_FAR_DEVICE = 0x14 };
+
+TERN_DEVICE int net_syndrome_is_device(uint32_t syndrome)
+{
+    return syndrome == NET_SYNDROME_DEVICE || syndrome == NET_SYNDROME_FAR_DEVICE;
+}
+
 /* Bit 63 of a ticket: the status is below it. Ticket 0: nothing was asked for, nothing is to be awaited. */
 #define TERN_NET_TICKET_REFUSED (1ull << 63)
 

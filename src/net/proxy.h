@@ -56,7 +56,8 @@ const struct net_ring *terni_proxy_ring(const struct proxy *p, int peer, int que
 void terni_proxy_abort(struct proxy *p);
 /* Whether and why the peer is lost: TERN_OK, or a status and a sentence. Any thread. */
 enum tern_status terni_proxy_loss(struct proxy *p, int peer);
-/* Likewise what was refused of a queue to it, which ended the queue; of several requests, the first. */
+/* Likewise what was refused of a queue to it, or failed, which ended the queue; of several requests, the
+ * first. */
 enum tern_status terni_proxy_refusal(struct proxy *p, int peer, int queue);
 
 /* What the thread has done so far; for tests and benchmarks. Any thread. */

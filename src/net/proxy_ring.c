@@ -85,7 +85,8 @@ static void refuse(struct proxy *p, struct ring_side *ring, uint32_t syndrome, c
     snprintf(text, sizeof text, "%s of %llu bytes at 0x%llx of rank %d failed: syndrome 0x%02x, %s",
              request_name(q), (unsigned long long)q->bytes, (unsigned long long)q->remote, ring->view.peer,
              syndrome, why);
-    terni_proxy_note(p, &ring->refusal, TERN_INVALID_ARGUMENT, text);
+    terni_proxy_note(p, &ring->refusal,
+                     net_syndrome_is_device(syndrome) ? TERN_DEVICE_ERROR : TERN_INVALID_ARGUMENT, text);
     fail_ring(p, ring, syndrome);
 }
 

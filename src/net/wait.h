@@ -117,7 +117,9 @@ TERN_DEVICE int net_status_public(uint32_t status)
     case NET_ABORTED:
         return TERN_DISCONNECTED;
     case NET_FAILED:
-        return net_syndrome_is_lost(net_status_syndrome(status)) ? TERN_DISCONNECTED : TERN_INVALID_ARGUMENT;
+        return net_syndrome_is_lost(net_status_syndrome(status))     ? TERN_DISCONNECTED
+               : net_syndrome_is_device(net_status_syndrome(status)) ? TERN_DEVICE_ERROR
+                                                                     : TERN_INVALID_ARGUMENT;
     default:
         return TERN_INVALID_ARGUMENT;
     }
@@ -134,6 +136,9 @@ TERN_DEVICE int group_status(struct net_group g, int status)
     }
     if (group_or(g, status == TERN_TIMEOUT)) {
         return TERN_TIMEOUT;
+    }
+    if (group_or(g, status == TERN_DEVICE_ERROR)) {
+        return TERN_DEVICE_ERROR;
     }
     return group_or(g, status == TERN_UNSUPPORTED) ? TERN_UNSUPPORTED : TERN_INVALID_ARGUMENT;
 }
