@@ -86,7 +86,8 @@ enum tern_recovery {
     TERN_RECOVER_CALL = 1,    /* mend the arguments and call again; every object is as before. In a COLLECTIVE
                                  call that peers are in, before their deadline: see Errors above */
     TERN_RECOVER_GROUP = 2,   /* the operation is lost: tern_ep_reset after a kernel's fault, else close and
-                                 open the communicator anew */
+                                 open the communicator anew, or let those that are left shrink it
+                                 (tern_comm_shrink) */
     TERN_RECOVER_PROCESS = 3  /* the device or the process is beyond repair */
 };
 

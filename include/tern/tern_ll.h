@@ -191,7 +191,8 @@ TERN_API enum tern_status tern_ll_combine(struct tern_ep *ep, const struct tern_
  * and out_scales are zeros, out_source is -1, and combine sends nothing back; they stay in out_counts. Before
  * a rank is masked, it gets up to four deadlines more while it waits for others itself.
  *
- * A process that died is gone until the communicator is opened anew. A rank that lives is taken in again so:
+ * A process that died is gone: open the communicator anew, or let those that are left shrink it
+ * (tern_comm_shrink). A rank that lives is taken in again so:
  *
  *   1. it issues every operation that the others have issued meanwhile; masked, it runs them alone;
  *   2. every rank waits for its own operations (tern_ep_synchronize), then for the other ranks;
