@@ -39,7 +39,8 @@ enum tern_status terni_ll_calls_for(struct tern_ep *ep, uint32_t lane, uint32_t 
 {
     const struct machine_ops *ops = ep->machine->ops;
     if (ep->shape.ll_lanes == 0) {
-        return TERN_FAIL(TERN_BAD_STATE, "the object was opened with ll_tokens 0, without low latency");
+        return TERN_FAIL(TERN_BAD_STATE, "the object has no low-latency operations: it was opened with "
+                                         "ll_tokens 0; give ll_tokens and ll_hidden when it is opened");
     }
     if (lane >= ep->shape.ll_lanes) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "lane is %u; the object has %u", lane, ep->shape.ll_lanes);
