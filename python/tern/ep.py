@@ -61,6 +61,10 @@ class EP(Closing):
         self.comm = comm
         if max_row_bytes is None:
             max_row_bytes = 2 * tensors.number("hidden", hidden, 0, 2**20)
+            if max_row_bytes % 16 != 0:
+                tensors.refuse(
+                    f"hidden is {hidden}: it must be a multiple of 8 (rows are multiples of 16 bytes)"
+                )
         self._raw: Optional[_tern.EP] = _tern.EP(
             comm.raw,
             num_experts=num_experts,

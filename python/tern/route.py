@@ -306,6 +306,7 @@ class Route:
         num_rows_out = len(outputs)
         rows_out = [torch.empty((1,) + columns, dtype=dtype) for columns, dtype in outputs]
         x = payloads[0]
+        tensors.check_channels("x", x)
         tensors.check_row(
             "x",
             x,

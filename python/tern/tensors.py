@@ -19,7 +19,7 @@ from typing import (
     Union,
 )
 
-from .errors import BadState, InvalidArgument, Unsupported
+from .errors import BadState, InvalidArgument, OutOfMemory, Unsupported
 
 if TYPE_CHECKING:
     import torch
@@ -142,6 +142,15 @@ def check_row(
         refuse(
             f"{name} is {describe(tensor)}: a row has {total} bytes with all that goes with it, "
             f"and the EP object has room for {most} (2 * hidden, or max_row_bytes)"
+        )
+
+
+def check_channels(name: str, tensor: "torch.Tensor") -> None:
+    """A matrix's rows lie in one piece each."""
+    if tensor.shape[1] > 1 and tensor.numel() > 0 and tensor.stride(1) != 1:
+        refuse(
+            f"{name} is {describe(tensor)}: a token's channels must lie side by side; give "
+            f"{name}.contiguous()"
         )
 
 
@@ -295,8 +304,19 @@ def window(comm: "Communicator", shape: Sequence[int], dtype: "torch.dtype") -> 
         )
     code, bits, is_known = _KINDS.get(dtype) or _kind(dtype)
     place, index = comm.place
-    tensor = taker()(comm.raw.alloc(0, tuple(shape), code, bits, place, index, comm.stream()))
+    try:
+        capsule = comm.raw.alloc(0, tuple(shape), code, bits, place, index, comm.stream())
+    except OutOfMemory as error:
+        raise _in_python(error)
+    tensor = taker()(capsule)
     return tensor if is_known else tensor.view(dtype)
+
+
+def _in_python(error: OutOfMemory) -> OutOfMemory:
+    """The same exception, which names Python's call for more window memory."""
+    told = str(error).replace("tern_heap_grow can add", "comm.grow() on every rank can add")
+    error.args = (told.replace("tern_heap_grow", "comm.grow()"),)
+    return error
 
 
 def graph_memory(comm: "Communicator") -> Callable[..., "torch.Tensor"]:
@@ -327,7 +347,11 @@ def windows(
     comm: "Communicator", rows: int, shapes: bytes, views: Sequence[Optional["torch.dtype"]]
 ) -> List["torch.Tensor"]:
     """The outputs of a call, of so many rows, in window memory."""
-    made = list(map(taker(), comm.raw.alloc_rows(comm.stream(), rows, shapes)))
+    try:
+        capsules = comm.raw.alloc_rows(comm.stream(), rows, shapes)
+    except OutOfMemory as error:
+        raise _in_python(error)
+    made = list(map(taker(), capsules))
     for i, dtype in enumerate(views):
         if dtype is not None:
             made[i] = made[i].view(dtype)

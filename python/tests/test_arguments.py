@@ -85,6 +85,16 @@ class Arguments(RankTest):
             cast="fp8",
         )
         self.refused(r"x\[1\] is float32 \[3, 1\]", route.dispatch, (self.x, torch.ones(3, 1)))
+        turned = torch.ones(64, 4).bfloat16().t()
+        side = (
+            rf"x is bfloat16 \[4, 64\] on {self.place} with strides \[1, 4\]: a token's channels "
+            r"must lie side by side; give x\.contiguous\(\)"
+        )
+        self.refused(side, route.dispatch, turned)
+        self.refused(side, route.dispatch, turned, cast="fp8")
+        self.refused(side, route.dispatch, (turned, torch.ones(4, 1)))
+        self.refused("side by side", route.dispatch, torch.ones(4, 128).bfloat16()[:, ::2])
+        self.refused(side, route.dispatch, turned.clone().requires_grad_())
         self.refused(
             r"topk_weights is float64 \[4, 2\]", route.dispatch, self.x, self.weights.double()
         )
@@ -207,7 +217,16 @@ class Arguments(RankTest):
                 size //= 2
         size = len(held.pop())
         rows = size // 128
-        self.refused("no window of", route.dispatch, self.x, num_rows=rows, kind=tern.OutOfMemory)
+        more = r"no window of .* \(heap_bytes sets .*, heap_max_bytes what comm\.grow\(\) can make of it\)"
+        self.refused(more, route.dispatch, self.x, num_rows=rows, kind=tern.OutOfMemory)
+        self.refused(more, self.comm.empty, (2**23,), torch.uint8, kind=tern.OutOfMemory)
+        with tern.Communicator(
+            tern.create_id(), 0, 1, machine="cpu", heap_bytes=2**20, heap_max_bytes=2**22
+        ) as comm:
+            more = r"no window of .* \(comm\.grow\(\) on every rank can add \d+\)$"
+            self.refused(more, comm.empty, (2**21,), torch.uint8, kind=tern.OutOfMemory)
+            comm.grow(2**21)
+            self.assertEqual(len(comm.empty((2**21,), torch.uint8)), 2**21)
         self.assertEqual(len(route.dispatch(self.x, num_rows=rows, topk_idx=False).x), rows)
         self.assertEqual(len(self.comm.empty((size,), torch.uint8)), size)
 
@@ -304,6 +323,15 @@ class Arguments(RankTest):
             num_experts=4,
             max_topk=2,
             hidden="64",
+        )
+        self.refused(
+            r"hidden is 100: it must be a multiple of 8 \(rows are multiples of 16 bytes\)",
+            tern.EP,
+            self.comm,
+            num_experts=4,
+            max_topk=2,
+            max_tokens=8,
+            hidden=100,
         )
         self.refused(
             r"transfer is 'fast'", tern.EP, self.comm, num_experts=4, max_topk=2, transfer="fast"
