@@ -235,14 +235,36 @@ def _options(args: Sequence[str]) -> Any:
     small = first.parse_known_args(args)[0].machine == "cpu"
     parser = argparse.ArgumentParser("python -m tern.bench", description=__doc__.split("\n\n")[1])
     add = parser.add_argument
-    add("--machine", choices=("cpu", "cuda"), default=machine)
-    add("--tokens", type=_numbers, default=[16, 64] if small else [128, 4096], metavar="N[,N..]")
-    add("--ll-tokens", type=_numbers, default=[1, 16] if small else [1, 128], metavar="N[,N..]")
-    add("--hidden", type=int, default=512 if small else 7168)
-    add("--topk", type=int, default=2 if small else 8)
-    add("--experts", type=int, default=16 if small else 256)
-    add("--iterations", type=int, default=20 if small else 50)
-    add("--json", metavar="FILE")
+    add(
+        "--machine",
+        choices=("cpu", "cuda"),
+        default=machine,
+        help=f"what runs kernels; default TERN_MACHINE, else what torch has: here {machine}",
+    )
+    add(
+        "--tokens",
+        type=_numbers,
+        default=[16, 64] if small else [128, 4096],
+        metavar="N[,N..]",
+        help="tokens a rank, of dispatch and combine; default 128,4096, cpu 16,64; '': none",
+    )
+    add(
+        "--ll-tokens",
+        type=_numbers,
+        default=[1, 16] if small else [1, 128],
+        metavar="N[,N..]",
+        help="tokens a rank, of low latency; default 1,128, cpu 1,16; '': none",
+    )
+
+    def add_number(name: str, cpu: int, cuda: int, told: str) -> None:
+        told = f"{told}; default {cuda}, cpu {cpu}"
+        add(name, type=int, default=cpu if small else cuda, metavar="N", help=told)
+
+    add_number("--hidden", 512, 7168, "channels a token")
+    add_number("--topk", 2, 8, "experts a token")
+    add_number("--experts", 16, 256, "of all ranks")
+    add_number("--iterations", 20, 50, "timed iterations")
+    add("--json", metavar="FILE", help="write the same as JSON")
     return parser.parse_args(args)
 
 

@@ -265,9 +265,13 @@ def drawing(measured: Measured) -> str:
 
 
 def main(args: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser("python -m tern.plot")
-    parser.add_argument("files", nargs="+", metavar="FILE", help="JSON of tern-bench")
-    parser.add_argument("-o", "--output", required=True, metavar="SVG")
+    parser = argparse.ArgumentParser(
+        "python -m tern.plot", description="Latency and bandwidth against tokens, as a drawing."
+    )
+    told = "JSON of tern-bench (ep, ll, wire) or of python -m tern.bench"
+    parser.add_argument("files", nargs="+", metavar="FILE", help=told)
+    told = "the drawing, which replaces what is there"
+    parser.add_argument("-o", "--output", required=True, metavar="SVG", help=told)
     given = parser.parse_args(args)
     measured = Measured()
     try:

@@ -146,8 +146,11 @@ class Tools(unittest.TestCase):
         with contextlib.redirect_stdout(told), self.assertRaises(SystemExit) as end:
             bench.main(["--help"])
         self.assertEqual(end.exception.code, 0)
+        text = " ".join(told.getvalue().split())
         for option in ("--machine", "--tokens", "--ll-tokens", "--iterations", "--json"):
-            self.assertIn(option, told.getvalue())
+            self.assertIn(option, text)
+        for words in ("default 128,4096, cpu 16,64", "default 7168, cpu 512", "default 50, cpu 20"):
+            self.assertIn(words, text)
 
     def test_bench_sees_what_is_wrong(self):
         real = bench.EP.ll_combine
