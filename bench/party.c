@@ -124,7 +124,10 @@ enum tern_status party_sms(const struct party *p, uint32_t asked, uint32_t or_el
     uint32_t limit = (uint32_t)tern_comm_num_sms(p->comms[0]);
     uint32_t wanted = asked != 0 ? asked : or_else;
     if (asked > limit) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--sms %u: a rank may use %u", asked, limit);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "--sms %u: a rank may use %u (the device's processors over the ranks that share it; "
+                         "on the cpu machine TERN_CPU_SMS has more)",
+                         asked, limit);
     }
     *sms = wanted < limit ? wanted : limit;
     return TERN_OK;
