@@ -498,7 +498,7 @@ install: all
 	$(Q)ln -sf $(notdir $(SHARED)) $(DESTDIR)$(LIBDIR)/libtern.so
 	$(Q)$(INSTALL) -m 644 $(STATIC) $(DESTDIR)$(LIBDIR)
 	$(Q)$(INSTALL) -m 755 $(TOOLS) $(BENCH) $(DESTDIR)$(BINDIR)
-	$(Q)$(INSTALL) -m 644 LICENSE NOTICE $(DESTDIR)$(DOCDIR)
+	$(Q)$(INSTALL) -m 644 LICENSE NOTICE README.md docs/*.md docs/*.svg $(DESTDIR)$(DOCDIR)
 	$(Q)$(INSTALL) -m 644 data/README.md data/*.npy $(DESTDIR)$(DATADIR)
 	$(Q)$(fill) tern.pc.in > $(DESTDIR)$(PCDIR)/tern.pc
 	$(Q)$(fill) cmake/TernConfig.cmake.in > $(DESTDIR)$(CMAKEDIR)/TernConfig.cmake

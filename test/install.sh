@@ -145,13 +145,17 @@ for program in tern-run tern-info tern-trace tern-bench; do
     fi
 done
 
-for file in share/doc/tern/LICENSE share/doc/tern/NOTICE share/tern/data/README.md; do
+for file in share/doc/tern/LICENSE share/doc/tern/NOTICE share/doc/tern/README.md share/tern/data/README.md; do
     if cmp -s "${file#share/*tern/}" "$stage$prefix/$file"; then
         ok "$file is installed"
     else
         not_ok "$file is not installed"
     fi
 done
+grep -ohE 'docs/[a-z-]+\.md' include/tern/*.h | sort -u | while read -r document; do
+    cmp -s "$document" "$stage$prefix/share/doc/tern/${document#docs/}" || echo "$document"
+done > "$scratch/errors"
+check "the documents that headers name are installed" "$scratch/errors"
 # In a folder without data, so that only the installed ones are left.
 if (cd "$scratch" && TERN_MACHINE=cpu timeout 120 "$stage$prefix/bin/tern-bench" demo --iters 1 > "$scratch/log" 2>&1) &&
     grep -q '^# result .*: ok$' "$scratch/log"; then
