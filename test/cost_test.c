@@ -13,6 +13,7 @@
  * some counters, which trait_of names, are the same about, and some are of no use. */
 #include "cost.h"
 #include "ll_batch.h"
+#include "ll_words.h"
 #include "scene.h"
 
 #include "tern/tern_net.h"
@@ -23,13 +24,13 @@
 #include <string.h>
 
 enum { RANKS = 4, EXPERTS = 64, TOPK = 8, ROW_BYTES = 1024, SMS = 4, SCHEDULES = 3, FIRST_SCHEDULE = 11 };
-enum { FEW = 8 }; /* at most so many tokens have rows that go in words, inside a domain */
 enum { OP_ROUTE, OP_DISPATCH, OP_COMBINE, NUM_OPS };
 enum { ABOUT = 10 }; /* a counter that is the same about differs by less than a part in so many */
 
 static const char *const op_names[NUM_OPS] = {"route", "dispatch", "combine"};
 
-enum { RAILED = 2 };
+/* Low latency: rows that go as those of many tokens do; railed; or as so few go, in words and lines. */
+enum { MANY = 1, RAILED, LINED };
 
 /* Who carries what goes to another domain. */
 enum carrier { BY_STORES, BY_PROXY, BY_NIC };
@@ -37,7 +38,7 @@ enum carrier { BY_STORES, BY_PROXY, BY_NIC };
 struct cost_case {
     const char *name;
     uint32_t layout, tokens;
-    uint32_t low_latency; /* 1, or RAILED; `layout` is then an enum tern_ll_layout, and there is no route */
+    uint32_t low_latency; /* or 0; `layout` is then an enum tern_ll_layout, and there is no route */
     uint32_t cast, weights;
     uint32_t group; /* ranks of a domain; 0: there is one */
     enum carrier carrier;
@@ -48,24 +49,28 @@ static const struct cost_case cases[] = {
     {"rank-1", TERN_LAYOUT_RANK, 1, 0, 0, 0, 0, BY_STORES},
     {"expert-256", TERN_LAYOUT_EXPERT, 256, 0, 0, 0, 0, BY_STORES},
     {"expert-1", TERN_LAYOUT_EXPERT, 1, 0, 0, 0, 0, BY_STORES},
-    {"ll-expert-32", TERN_LL_BY_EXPERT, 32, 1, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 0, BY_STORES},
-    {"ll-expert-1", TERN_LL_BY_EXPERT, 1, 1, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 0, BY_STORES},
-    {"ll-summed-2", TERN_LL_BY_EXPERT, 2, 1, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 0, BY_STORES},
-    {"ll-summed-32", TERN_LL_BY_EXPERT, 32, 1, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 0, BY_STORES},
-    {"ll-rank-32", TERN_LL_BY_RANK, 32, 1, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 0, BY_STORES},
+    {"ll-expert-32", TERN_LL_BY_EXPERT, 32, MANY, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 0, BY_STORES},
+    {"ll-expert-1", TERN_LL_BY_EXPERT, 1, LINED, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 0, BY_STORES},
+    {"ll-summed-2", TERN_LL_BY_EXPERT, 2, LINED, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 0, BY_STORES},
+    {"ll-summed-32", TERN_LL_BY_EXPERT, 32, MANY, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 0, BY_STORES},
+    {"ll-lined-32", TERN_LL_BY_EXPERT, 32, LINED, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 0, BY_STORES},
+    {"ll-rank-32", TERN_LL_BY_RANK, 32, MANY, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 0, BY_STORES},
     {"far-rank-64", TERN_LAYOUT_RANK, 64, 0, 0, 0, 2, BY_STORES},
     {"far-rank-1", TERN_LAYOUT_RANK, 1, 0, 0, 0, 2, BY_STORES},
     {"far-expert-64", TERN_LAYOUT_EXPERT, 64, 0, 0, 0, 2, BY_STORES},
     {"far-alone-64", TERN_LAYOUT_RANK, 64, 0, 0, 0, 1, BY_STORES},
-    {"far-ll-expert-32", TERN_LL_BY_EXPERT, 32, 1, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 2, BY_STORES},
-    {"far-ll-summed-32", TERN_LL_BY_EXPERT, 32, 1, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 2, BY_STORES},
-    {"far-ll-rank-32", TERN_LL_BY_RANK, 32, 1, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 2, BY_STORES},
+    {"far-ll-expert-32", TERN_LL_BY_EXPERT, 32, MANY, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 2,
+     BY_STORES},
+    {"far-ll-summed-32", TERN_LL_BY_EXPERT, 32, MANY, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 2,
+     BY_STORES},
+    {"far-ll-rank-32", TERN_LL_BY_RANK, 32, MANY, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 2, BY_STORES},
     {"proxy-rank-64", TERN_LAYOUT_RANK, 64, 0, 0, 0, 2, BY_PROXY},
-    {"proxy-ll-expert-32", TERN_LL_BY_EXPERT, 32, 1, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 2, BY_PROXY},
-    {"proxy-ll-rank-32", TERN_LL_BY_RANK, 32, 1, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 2, BY_PROXY},
+    {"proxy-ll-expert-32", TERN_LL_BY_EXPERT, 32, MANY, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 2,
+     BY_PROXY},
+    {"proxy-ll-rank-32", TERN_LL_BY_RANK, 32, MANY, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 2, BY_PROXY},
     {"nic-rank-64", TERN_LAYOUT_RANK, 64, 0, 0, 0, 2, BY_NIC},
-    {"nic-ll-expert-32", TERN_LL_BY_EXPERT, 32, 1, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 2, BY_NIC},
-    {"nic-ll-rank-32", TERN_LL_BY_RANK, 32, 1, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 2, BY_NIC},
+    {"nic-ll-expert-32", TERN_LL_BY_EXPERT, 32, MANY, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 2, BY_NIC},
+    {"nic-ll-rank-32", TERN_LL_BY_RANK, 32, MANY, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 2, BY_NIC},
     {"rail-expert-32", TERN_LL_BY_EXPERT, 32, RAILED, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 2,
      BY_STORES},
     {"rail-summed-32", TERN_LL_BY_EXPERT, 32, RAILED, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 2,
@@ -82,7 +87,7 @@ enum trait { EXACT, SAME_ABOUT, OF_NO_USE };
 static enum trait trait_of(const struct cost_case *c, int op, int counter)
 {
     uint32_t looks = c->group && !c->low_latency && op != OP_ROUTE; /* for other work, while it waits */
-    uint32_t words = c->low_latency && !c->group && c->tokens <= FEW;
+    uint32_t words = c->low_latency == LINED;
     enum trait credits = looks && op == OP_COMBINE ? SAME_ABOUT : EXACT;
 
     if (c->carrier != BY_STORES && counter < COST_REQUESTS) {
@@ -118,6 +123,7 @@ struct costs {
 struct stage {
     struct scene scene;
     struct ll_batch ll;
+    int forbids_words;
 };
 
 static void stage_low_latency(struct stage *x, const struct cost_case *c, const struct batch_shape *shape)
@@ -132,6 +138,7 @@ static void stage_low_latency(struct stage *x, const struct cost_case *c, const 
     ll.cast = c->cast;
     ll.weights = c->weights;
     ll.railed = c->low_latency == RAILED;
+    x->forbids_words = c->low_latency == MANY;
     ll_batch_init(&x->ll, &x->scene.world, x->scene.eps, &ll, &x->scene.rng);
     for (r = 0; r < RANKS; r++) {
         x->ll.ranks[r].num_sms = SMS;
@@ -235,6 +242,9 @@ static int run_low_latency(struct stage *x, int rounds, struct costs *costs)
     int i;
 
     PASS(scene_open(&x->scene));
+    for (i = 0; i < RANKS && x->forbids_words; i++) {
+        ll_words_forbid(x->scene.eps[i]);
+    }
     for (i = 0; i < rounds; i++) {
         PASS(measure_low_latency(x, costs));
     }

@@ -2,7 +2,8 @@
  *
  * Low latency after 2^32 operations in a lane, when the tags of words come again. The test sets the epoch
  * that the ranks' kernels count in their device memory; nobody can wait for it. In one domain, and railed;
- * and of few tokens, whose rows go in words that have all of the epoch. */
+ * and of few tokens, whose rows go in words that have all of the epoch. Likewise combines in lines, whose
+ * tags come again sooner. */
 #include "support.h"
 
 #include <string.h>
@@ -101,6 +102,18 @@ static int set_epoch(struct lane_user *u, uint64_t epoch)
     return 0;
 }
 
+/* As if the next combine had so many before it whose rows came in lines (kernels/ll_lines.h). */
+static int set_lined(struct lane_user *u, uint32_t lined)
+{
+    for (int r = 0; r < RANKS; r++) {
+        struct ll_lane lane = terni_ll_lane(u->eps[r], 0);
+        uint32_t both[2] = {lined, lined};
+        OK(tern_copy(u->comms[r], lane.state->lined, both, sizeof both, u->streams[r]));
+        OK(tern_stream_synchronize(u->comms[r], u->streams[r]));
+    }
+    return 0;
+}
+
 /* A dispatch of so many tokens a rank and a combine of what came; two epochs. */
 static int round_trip(struct lane_user *u, uint32_t tokens)
 {
@@ -185,6 +198,22 @@ static int come_again(struct lane_user *u, uint64_t first)
     return verify(u);
 }
 
+/* Tags of lines come again after 65535 combines. Between, as few as wipe every place once: rows of other
+ * tokens would else be taken for those that come. */
+static int lines_again(struct lane_user *u)
+{
+    uint32_t places = terni_ll_lane(u->eps[0], 0).lines.places;
+    CHECK(places >= u->most * TOPK && places < 200, "%u places of rows in lines", places);
+    PASS(round_trip(u, u->most));
+    for (uint32_t i = 0; i < places; i++) {
+        PASS(round_trip(u, 0));
+    }
+    PASS(set_lined(u, 0xffff));
+    PASS(shift_tokens(u, 1));
+    PASS(round_trip(u, u->most));
+    return verify(u);
+}
+
 static void close_ranks(struct lane_user *u)
 {
     for (int r = 0; r < RANKS; r++) {
@@ -196,18 +225,19 @@ static void close_ranks(struct lane_user *u)
     }
 }
 
+/* `first`: an epoch, or 0 for lines_again. */
 static int every_seed(struct test *t, int is_railed, uint32_t most, uint64_t first)
 {
-    int result = 0;
+    int result = 0, seeds = first ? SEEDS : SEEDS / 4;
 
-    for (int seed = 1; result == 0 && seed <= test_scaled(t, SEEDS); seed++) {
+    for (int seed = 1; result == 0 && seed <= test_scaled(t, seeds); seed++) {
         struct lane_user u;
         memset(&u, 0, sizeof u);
         u.is_railed = is_railed;
         u.most = most;
         test_detail(t, "seed %d", seed);
         result = open_ranks(&u, (uint64_t)seed);
-        result = result ? result : cross(&u, first);
+        result = result ? result : first ? cross(&u, first) : lines_again(&u);
         result = result || most != FEW ? result : come_again(&u, first);
         close_ranks(&u);
     }
@@ -226,6 +256,8 @@ static int few_dispatch(struct test *t) { return every_seed(t, 0, FEW, half - 2)
 
 static int few_combine(struct test *t) { return every_seed(t, 0, FEW, half - 3); }
 
+static int tags_again(struct test *t) { return every_seed(t, 0, TOKENS, 0); }
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -237,5 +269,6 @@ int main(int argc, char **argv)
     test_run(&t, "a railed combine whose tag is 0", railed_combine);
     test_run(&t, "a dispatch of few tokens whose tag is 0, and comes again", few_dispatch);
     test_run(&t, "a combine of few tokens whose tag is 0, and comes again", few_combine);
+    test_run(&t, "a combine in lines whose tag comes again", tags_again);
     return test_end(&t);
 }

@@ -3,6 +3,7 @@
  * Draws and runs a random case of low latency. A case whose slabs would be too large loses tokens and
  * channels until it fits. */
 #include "ll_case.h"
+#include "ll_words.h"
 
 #include "tern/tern_net.h"
 
@@ -63,6 +64,7 @@ void ll_case_draw(struct ll_case *c, uint64_t seed, int num_ranks, int small)
     memset(c, 0, sizeof *c);
     c->seed = seed;
     c->deterministic = 1;
+    c->without_words = seed % 3 == 0;
     draw_shape(c, num_ranks, small, &r);
     c->rounds = (int)rng_between(&r, 1, 3);
     c->config = init;
@@ -198,6 +200,11 @@ static int steps(const struct ll_case *c, const struct tern_id *id, struct world
     config.cpu_seed = c->deterministic ? c->seed + 1 : 0;
     PASS(world_open(w, id, &config));
     PASS(world_ep_open(w, &c->config, b->eps));
+    for (int i = 0; i < w->num_ranks && c->without_words; i++) {
+        if (b->eps[i] != NULL) {
+            ll_words_forbid(b->eps[i]);
+        }
+    }
     for (int i = 0; i < c->rounds; i++) {
         int routing = i == 0 ? c->shape.batch.routing : (int)rng_below(r, NUM_ROUTINGS);
         PASS(one_round(c, b, routing, rng_one_in(r, 5) ? 0 : rng_one_in(r, 6) ? 2 : 1, r));
@@ -228,12 +235,13 @@ static int run_case(const struct ll_case *c, int self, const struct tern_id *id,
             __FILE__, __LINE__,
             "seed %llu: %d ranks, %u experts, top-%u int%u, %u of %u tokens, %u of %u channels, cast %u, "
             "weights %u, layout %u, compression %u, lane %u of %u, routing %d, transfer %u, masks %u, %d "
-            "rounds, domains of %d, transport %u%s, %u queues%s",
+            "rounds, domains of %d, transport %u%s, %u queues%s%s",
             (unsigned long long)c->seed, c->num_ranks, s->batch.num_experts, s->batch.topk,
             8 * s->batch.idx_bytes, s->batch.max_tokens, c->config.ll_tokens, s->hidden, c->config.ll_hidden,
             s->cast, s->weights, s->layout, s->compression, s->lane, c->config.ll_lanes, s->batch.routing,
             c->config.transfer, c->config.ll_mask, c->rounds, c->domain_ranks, c->config.transport,
-            c->forces_domains ? " by force" : "", c->config.net_queues, c->config.ll_rail ? ", railed" : "");
+            c->forces_domains ? " by force" : "", c->config.net_queues, c->config.ll_rail ? ", railed" : "",
+            c->without_words ? ", no words" : "");
     }
     ll_batch_fini(&b);
     world_ep_close(&w, eps);

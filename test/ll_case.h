@@ -17,6 +17,7 @@ struct ll_case {
     int domain_ranks;   /* of each domain, a divisor of num_ranks; 0, unless ll_case_cut draws: one domain */
     int forces_domains; /* as in world.h */
     int deterministic;  /* the scheduler follows the seed alone */
+    int without_words;  /* few tokens as many (ll_words.h) */
 };
 
 /* num_ranks 0: drawn. `small`: for sanitizers. */

@@ -92,3 +92,5 @@ void ll_words_spoil(const struct tern_ep *ep, uint32_t lane)
 
     memset(own + l->ll.plan, 0x3f, l->ll.bytes - l->ll.plan);
 }
+
+void ll_words_forbid(struct tern_ep *ep) { ep->no_words = 1; }

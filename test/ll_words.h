@@ -35,4 +35,7 @@ int ll_words_posted(const struct tern_ep *ep, uint64_t *posted);
  * remembers of rows received with the bytes of 0.5f. */
 void ll_words_spoil(const struct tern_ep *ep, uint32_t lane);
 
+/* As if a pair of ranks had no native atomics: rows of few tokens go as those of many. On all ranks. */
+void ll_words_forbid(struct tern_ep *ep);
+
 #endif

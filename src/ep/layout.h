@@ -6,6 +6,7 @@
 #define TERN_LAYOUT_H
 
 #include "core/core.h"
+#include "kernels/ll_args.h"
 
 enum { EP_NET_TEAMS = 1 }; /* device teams of the object's network */
 
@@ -42,6 +43,7 @@ struct route_host_layout {
 struct ll_layout {
     uint64_t entry_words, entry_bytes, arrival_bytes, row_stride, home_stride, buffer_bytes;
     uint64_t word_rows, word_bytes;     /* rows in words: of a source, and of one copy; 0: there are none */
+    struct ll_lines lines;              /* rows in lines, but where they are */
     uint64_t id_bytes, all_id_bytes;    /* there: ids of a source, and of all, behind which rows begin */
     uint64_t rows_out_bytes;            /* to other domains, likewise; 0: there are none */
     uint32_t out_slots, recycles;       /* rows of a combine in them; there may be more */
@@ -61,11 +63,11 @@ struct ep_layout {
     /* the window, in the object's heap */
     uint64_t control; /* where the object's part of it begins: behind the words of its network */
     uint64_t done, abort, message, counts, pieces, staging, window_bytes;
-    uint64_t ll_entries, ll_arrivals, ll_buffers, ll_words; /* of all lanes, each with its two copies */
-    uint64_t ll_heard, ll_alive;                            /* masks */
-    uint64_t row_tails, block_tails, rail_words;            /* other domains, with the next six */
-    uint64_t rows_in, rows_out, row_bytes;                  /* bytes: of one */
-    uint64_t blocks_in, blocks_out, block_bytes;            /* likewise */
+    uint64_t ll_entries, ll_arrivals, ll_buffers, ll_words, ll_lines; /* of all lanes, with two copies each */
+    uint64_t ll_heard, ll_alive;                                      /* masks */
+    uint64_t row_tails, block_tails, rail_words;                      /* other domains, with the next six */
+    uint64_t rows_in, rows_out, row_bytes;                            /* bytes: of one */
+    uint64_t blocks_in, blocks_out, block_bytes;                      /* likewise */
     uint64_t rails;
     uint64_t ll_entries_out, ll_rows_out; /* of all lanes, each with its two copies */
     uint64_t control_bytes;               /* from control on, zeroed by a reset */

@@ -163,6 +163,18 @@ static uint32_t most_out_slots(const struct ep_shape *s, uint64_t row_bytes)
     return s->limits_out ? between(given, FEWEST_OUT_SLOTS, MOST_OUT_SLOTS) : MOST_OUT_SLOTS;
 }
 
+/* As many places as combines in lines can take, and as can be wiped in time. */
+static void layout_lines(const struct ep_shape *s, struct ll_lines *lines)
+{
+    uint64_t row_bytes = 2ull * s->ll_hidden, tokens = s->ll_tokens;
+    uint64_t place_bytes = (row_bytes + LL_LINE_DATA - 1) / LL_LINE_DATA * LL_LINE;
+    uint64_t sums = lesser(tokens * lesser(s->num_ranks, s->max_topk), LL_LINED_SUMS / row_bytes);
+    uint64_t rows = lesser(tokens * s->max_topk, LL_LINED_ROWS / row_bytes);
+    lines->place_bytes = (uint32_t)place_bytes;
+    lines->places = (uint32_t)lesser(larger(sums, rows), LL_MAX_PARTS / LL_PARTS(place_bytes));
+    lines->bytes = align_up(lines->places * place_bytes, ALIGNMENT);
+}
+
 void terni_layout_lane(const struct ep_shape *s, struct ll_layout *l)
 {
     uint64_t tokens = s->ll_tokens, rows = s->num_ranks * tokens, choices = tokens * s->max_topk;
@@ -184,12 +196,13 @@ void terni_layout_lane(const struct ep_shape *s, struct ll_layout *l)
     l->arrival_bytes = align_up(larger(rows, places) * sizeof(uint64_t), ALIGNMENT);
     l->buffer_bytes =
         align_up(larger(l->messages + s->num_domains * l->domain_bytes, places * l->home_stride), ALIGNMENT);
-    if (HAS_WORDS && far == 0 && !s->ll_mask && s->num_experts <= MAX_WORD_EXPERTS) {
+    if (HAS_WORDS && s->ll_tokens > 0 && far == 0 && !s->ll_mask && s->num_experts <= MAX_WORD_EXPERTS) {
         l->word_rows = lesser(lesser(tokens, LL_WORD_TOKENS), LL_WORD_CHOICES / (s->num_ranks * LL_WORD_IDS));
         l->id_bytes = 2 * sizeof(uint64_t) * LL_ID_WORDS(s->max_topk) * l->word_rows;
         l->all_id_bytes = align_up(s->num_ranks * l->id_bytes, ALIGNMENT);
-        uint64_t row_bytes = larger(s->num_ranks * l->row_stride, s->max_topk * l->home_stride);
-        l->word_bytes = align_up(l->all_id_bytes + 2 * l->word_rows * row_bytes, ALIGNMENT);
+        l->word_bytes =
+            align_up(l->all_id_bytes + 2 * l->word_rows * s->num_ranks * l->row_stride, ALIGNMENT);
+        layout_lines(s, &l->lines);
     }
     if (far > 0 && s->ll_lanes > 0) {
         uint64_t away = far * tokens * here; /* rows of a combine, at most */

@@ -52,7 +52,7 @@
     X(ll_combine_bulk, struct ll_combine_args, 512)                                                          \
     X(ll_combine_mask_bulk, struct ll_combine_args, 512)                                                     \
     X(ll_combine_plain, struct ll_combine_args, 512)                                                         \
-    X(ll_combine_words, struct ll_combine_args, 512)                                                         \
+    X(ll_combine_lines, struct ll_combine_args, 512)                                                         \
     X(ll_combine_fp8_bulk, struct ll_combine_args, 512)                                                      \
     X(ll_combine_fp8_mask_bulk, struct ll_combine_args, 512)                                                 \
     X(ll_combine_fp8_plain, struct ll_combine_args, 512)                                                     \

@@ -17,7 +17,9 @@
  *                          those of far ranks' rows (ll_far_args.h)
  *   buffers[2]             the rows themselves, likewise indexed
  *   words[2]               of few tokens, W = LL_WORD_TOKENS at most (ll_in_words.h): ids of each rank s; and
- *                          behind them rows, dispatch [s][t], combine [t][k], t below W */
+ *                          behind them rows of a dispatch [s][t], t below W
+ *   lines[2]               of some more (ll_lines.h): rows of a combine [t][k], or sums [t][r] if there are
+ *                          fewer ranks than choices */
 #ifndef TERN_LL_ARGS_H
 #define TERN_LL_ARGS_H
 
@@ -26,10 +28,15 @@
 /* An entry word from LL_ENTRY_CHOICES on has the choices of two experts, 16 bits each. */
 enum { LL_ENTRY_SIGNATURE, LL_ENTRY_ROWS, LL_ENTRY_CHOICES };
 #define LL_ENTRY_WORDS(experts) (LL_ENTRY_CHOICES + ((experts) + 1u) / 2)
-/* Of operations whose rows go in words, at most (docs/performance.md): tokens a rank, choices of all ranks
- * that a warp looks through, and rows that come home to a rank. Ids in a word. */
-enum { LL_WORD_TOKENS = 16, LL_WORD_CHOICES = 256, LL_WORD_HOMES = 32, LL_WORD_IDS = 4 };
-#define LL_ID_WORDS(ids) (((ids) + LL_WORD_IDS - 1u) / LL_WORD_IDS)
+/* Of operations whose rows go in words, at most (docs/performance.md): tokens a rank, and choices of all
+ * ranks that a warp looks through. Ids in a word. */
+enum { LL_WORD_TOKENS = 16, LL_WORD_CHOICES = 256, LL_WORD_IDS = 4 };
+/* A line, and what of it is a row's. Of a place, what an operation wipes; and most parts of all places. */
+enum { LL_LINE = 128, LL_LINE_DATA = 112, LL_WIPED = 2048, LL_MAX_PARTS = 1 << 15 };
+/* Bytes that come home to a rank in lines, at most (decision page 027): of sums, and of rows as they are. */
+enum { LL_LINED_SUMS = 14 << 20, LL_LINED_ROWS = 7 << 20 };
+#define LL_PARTS(place_bytes) (((place_bytes) + LL_WIPED - 1u) / LL_WIPED)
+#define LL_ID_WORDS(ids)      (((ids) + LL_WORD_IDS - 1u) / LL_WORD_IDS)
 enum { LL_MAX_TOPK = 32 }; /* a lane of a warp looks after each choice */
 enum { LL_SENDS = 1, LL_RECEIVES = 2 };
 enum { LL_STAGES = 3 };
@@ -53,6 +60,7 @@ struct ll_state {
     uint32_t bad_ids;
     uint32_t dispatched; /* traces of the latest dispatch received; 0: none since the object was reset */
     uint32_t reserved;
+    uint32_t lined[2]; /* combines whose rows came in lines, of each copy */
 };
 
 /* A row of the caller's that goes home as it is: one of the slab, or by rank a received token's. */
@@ -84,6 +92,12 @@ struct ll_masks {
     uint64_t *view;         /* [R] host-visible: nonzero, r is masked */
 };
 
+/* Rows in lines. */
+struct ll_lines {
+    uint64_t at, bytes;           /* offset in an EP heap; of one copy */
+    uint32_t place_bytes, places; /* of one copy; 0: there are none */
+};
+
 struct ll_lane {
     uint64_t entries, arrivals, buffers;               /* offsets in an EP heap */
     uint64_t entry_bytes, arrival_bytes, buffer_bytes; /* of one copy */
@@ -95,6 +109,7 @@ struct ll_lane {
     uint64_t words, word_bytes;      /* rows in words: offset in an EP heap; of one copy, 0: there are none */
     uint64_t word_rows;              /* places of a source of theirs */
     uint64_t id_bytes, all_id_bytes; /* there: of a source's ids, and of all, behind which rows begin */
+    struct ll_lines lines;
     struct ll_state *state;
     struct ep_record *bad_id;
     int32_t *ids;           /* [T][K] of this rank's own tokens, -1 for every invalid id */
@@ -150,7 +165,8 @@ struct ll_combine_args {
     uint32_t dispatched; /* traces of the dispatch that this combine was issued for */
     uint32_t summed;     /* one row a rank comes home, with its weights in it */
     uint32_t adds_here;  /* and the sender makes it from its experts' rows; else the caller has */
-    uint32_t in_words;   /* for the host: which kernel it is */
+    uint32_t in_lines;   /* for the host: which kernel it is */
+    uint32_t lined_rows; /* then, places of a token: K, or R */
     uint32_t compression, sent_bytes, blocks; /* of rows on their way: bytes; of 128 channels, rounded up */
     uint32_t stage_bytes, stages; /* in shared memory: chunks of each warp (ll_pipe.h), or rows (ll_make.h) */
     uint32_t words_offset;        /* there: what looks after them */

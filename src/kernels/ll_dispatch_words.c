@@ -2,7 +2,6 @@
  *
  * Low-latency dispatch of few tokens, whose rows go in words: any GPU, and the cpu machine. */
 #define LL_WITH_MASKS 0
-#define LL_WITH_WORDS 1
 #include "kernels/kernels.h"
 #include "kernels/ll_dispatch_words.h"
 

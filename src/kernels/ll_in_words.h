@@ -47,21 +47,6 @@ TERN_DEVICE uint32_t ll_pair_word(uint32_t at, int which)
     return at - 16 * odd + 16 * (uint32_t)which + 8 * odd;
 }
 
-/* One warp: 16 bytes a lane, at `at`, of a row that has so many. */
-TERN_DEVICE void ll_store_pairs(char *row, uint32_t at, struct vec16 v, uint32_t bytes, uint64_t epoch)
-{
-    int odd = lane() & 1;
-    uint64_t low = v.w[0] | (uint64_t)v.w[1] << 32, high = v.w[2] | (uint64_t)v.w[3] << 32;
-    uint64_t other = shfl_u64(odd ? low : high, lane() ^ 1);
-    uint32_t first = ll_pair_word(at, 0), second = ll_pair_word(at, 1);
-    if (first < bytes) {
-        st_tagged_sys(ll_word_at(row, first), odd ? other : low, epoch);
-    }
-    if (second < bytes) {
-        st_tagged_sys(ll_word_at(row, second), odd ? high : other, epoch);
-    }
-}
-
 /* ---- Receiving ---- */
 
 /* A wait for words of rank `peer`. */

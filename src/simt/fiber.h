@@ -358,12 +358,17 @@ TERN_DEVICE void st_tagged_sys(uint64_t *p, uint64_t data, uint64_t tag)
     __atomic_store_n(p + 1, tag, __ATOMIC_RELAXED);
 }
 
-TERN_DEVICE int ld_tagged_sys(const uint64_t *p, uint64_t tag, uint64_t *data)
+TERN_DEVICE uint64_t ld_tag_sys(const uint64_t *p, uint64_t *data)
 {
-    uint64_t seen = __atomic_load_n(p + 1, __ATOMIC_RELAXED);
+    uint64_t tag = __atomic_load_n(p + 1, __ATOMIC_RELAXED);
     simt_in_order();
     *data = __atomic_load_n(p, __ATOMIC_RELAXED);
-    return seen == tag;
+    return tag;
+}
+
+TERN_DEVICE int ld_tagged_sys(const uint64_t *p, uint64_t tag, uint64_t *data)
+{
+    return ld_tag_sys(p, data) == tag;
 }
 
 /* ThreadSanitizer does not see the fence before it, so the store itself is the release here, and that the

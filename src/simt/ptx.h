@@ -349,14 +349,19 @@ TERN_DEVICE void st_tagged_sys(uint64_t *p, uint64_t data, uint64_t tag)
                  : "memory");
 }
 
-TERN_DEVICE int ld_tagged_sys(const uint64_t *p, uint64_t tag, uint64_t *data)
+TERN_DEVICE uint64_t ld_tag_sys(const uint64_t *p, uint64_t *data)
 {
-    uint64_t seen;
+    uint64_t tag;
     asm volatile("{ .reg .b128 v; ld.relaxed.sys.global.b128 v, [%2]; mov.b128 {%0, %1}, v; }"
-                 : "=l"(*data), "=l"(seen)
+                 : "=l"(*data), "=l"(tag)
                  : "l"(p)
                  : "memory");
-    return seen == tag;
+    return tag;
+}
+
+TERN_DEVICE int ld_tagged_sys(const uint64_t *p, uint64_t tag, uint64_t *data)
+{
+    return ld_tag_sys(p, data) == tag;
 }
 
 TERN_DEVICE void fence_acqrel_sys(void) { asm volatile("fence.acq_rel.sys;" : : : "memory"); }

@@ -41,7 +41,8 @@
  *   void     fence_sc_sys()           also orders earlier stores before later loads
  *   void     st_fenced_sys_u64(p, v)                  after fence_acqrel_sys() in this thread: a release
  *   void     st_tagged_sys(p, data, tag)              16 bytes, aligned, in one access, and nothing more
- *   int      ld_tagged_sys(p, tag, &data)             1: the tag was there, and data are what came with it
+ *   uint64_t ld_tag_sys(p, &data)                     the tag that is there, and the data that came with it
+ *   int      ld_tagged_sys(p, tag, &data)             1: it is this tag
  *   void     fence_proxy_async()      earlier ordinary accesses of this thread, and those it has synchronised
  *                                     with, come before later bulk copies of this thread and of threads that
  *                                     synchronise with it afterwards; global and shared memory
