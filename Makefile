@@ -314,7 +314,7 @@ $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
 ifeq ($(VARIANT),tsan)
 AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done ep_no_fence ll_ready ll_done ll_no_fence \
     ll_dispatch_proxy ll_combine_proxy ll_chunk ll_ship ll_message ll_spread ll_gather \
-    simt_relaxed simt_no_fence simt_vote net_signal net_acquire queue_turn rail_signal rail_acquire rail_proxy)
+    simt_relaxed simt_no_fence simt_vote simt_early_fence net_signal net_acquire queue_turn rail_signal rail_acquire rail_proxy)
 SIMT_OBJ := $(call c_obj,$(wildcard test/simt_test.c))
 
 $(OBJ)/relaxed/%.o: EXTRA = -DTERN_WEAKEN_RELEASE
@@ -331,6 +331,7 @@ $(OBJ)/chunk/%.o: EXTRA = -DTERN_TEST_RELAXED_LL_CHUNK
 $(OBJ)/spread/%.o: EXTRA = -DTERN_TEST_RELAXED_LL_RAIL
 $(OBJ)/no_words/%.o: EXTRA = -DTERN_TEST_NO_LL_WORDS
 $(OBJ)/vote/%.o: EXTRA = -DTERN_TEST_VOTE_ONLY
+$(OBJ)/early_fence/%.o: EXTRA = -DTERN_TEST_EARLY_FENCE
 $(OBJ)/no_fence/%.o: EXTRA = -DTERN_TEST_NO_PROXY_FENCE -DTERN_TEST_NO_SYSTEM_FENCE
 
 # Kernels that ep_random_test and ep_ll_random_test run, and what of those moves tokens. Few tokens are what shows
@@ -365,7 +366,7 @@ define wrong_rail
 $(B)/awake/rail_$(1): $(call c_obj,$(wildcard test/rail_test.c)) $(OBJ)/$(2)/test/rail_kernel.o $(HELP_LIB) $(STATIC)
 	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
 endef
-$(foreach name,no_words relaxed ready done no_fence dispatch_proxy combine_proxy chunk spread signal acquire turn rail rail_proxy vote,$(eval $(call wrong,$(name))))
+$(foreach name,no_words relaxed ready done no_fence dispatch_proxy combine_proxy chunk spread signal acquire turn rail rail_proxy vote early_fence,$(eval $(call wrong,$(name))))
 $(eval $(call wrong_rail,signal,signal))
 $(eval $(call wrong_rail,acquire,rail))
 $(eval $(call wrong_rail,proxy,rail_proxy))
@@ -390,12 +391,12 @@ endef
 $(eval $(call wrong_ll_rail,message,chunk,ll_dispatch))
 $(eval $(call wrong_ll_rail,spread,spread,ll_dispatch))
 $(eval $(call wrong_ll_rail,gather,chunk,ll_combine ll_combine_fp8 ll_combine_log10))
-$(B)/awake/simt_relaxed: $(SIMT_OBJ) $(OBJ)/relaxed/test/simt_kernels.o $(HELP_LIB) $(STATIC)
-	$(call program,$(filter %.o,$^) $(HELP_LIB))
-$(B)/awake/simt_no_fence: $(SIMT_OBJ) $(OBJ)/no_fence/test/simt_kernels.o $(HELP_LIB) $(STATIC)
-	$(call program,$(filter %.o,$^) $(HELP_LIB))
-$(B)/awake/simt_vote: $(SIMT_OBJ) $(OBJ)/vote/test/simt_kernels.o $(HELP_LIB) $(STATIC)
-	$(call program,$(filter %.o,$^) $(HELP_LIB))
+# $(call wrong_simt,name)
+define wrong_simt
+$(B)/awake/simt_$(1): $(SIMT_OBJ) $(OBJ)/$(1)/test/simt_kernels.o $(HELP_LIB) $(STATIC)
+	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
+endef
+$(foreach name,relaxed no_fence vote early_fence,$(eval $(call wrong_simt,$(name))))
 endif
 
 # ---- Tests -------------------------------------------------------------------------------------------------

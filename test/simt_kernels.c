@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels that use the executor as the real ones do, and some that break its rules on purpose. Three are also
+ * Kernels that use the executor as the real ones do, and some that break its rules on purpose. Five are also
  * built wrong for ThreadSanitizer to find: with -DTERN_WEAKEN_RELEASE simt_message raises its flag with a
  * relaxed store, with -DTERN_TEST_NO_PROXY_FENCE simt_pipeline stores what it wrote without the proxy fence,
- * with -DTERN_TEST_VOTE_ONLY lanes of simt_lanes vote where they should synchronise.
+ * with -DTERN_TEST_VOTE_ONLY lanes of simt_lanes vote where they should synchronise, with
+ * -DTERN_TEST_EARLY_FENCE simt_fence and simt_relay have their fence before what it is to cover.
  */
 #include "simt_kernels.h"
 
@@ -93,6 +94,108 @@ TERN_KERNEL(simt_message, struct simt_args, p)
             if (tid() == 0) {
                 st_release_sys_u64(taken, (uint64_t)i + 1); /* pairs with the acquire of block 0 */
             }
+        }
+    }
+    if (bid() == 1) {
+        p->out[tid()] = sum;
+    }
+}
+
+#ifdef TERN_TEST_EARLY_FENCE
+#define EARLY_FENCE() fence_acqrel_sys()
+#define FENCE()       ((void)0)
+#else
+#define EARLY_FENCE() ((void)0)
+#define FENCE()       fence_acqrel_sys() /* pairs with the acquires of await_flag */
+#endif
+
+/* One thread: until the flag is `value`. */
+TERN_DEVICE void await_flag(const uint64_t *flag, uint64_t value)
+{
+    while (ld_acquire_sys_u64(flag) != value) { /* pairs with the release of whoever raises it */
+        spin();
+    }
+}
+
+/* All threads of a block that writes words in round i, once those of the round before have been read. */
+TERN_DEVICE void write_words(const struct simt_args *p, int i)
+{
+    if (tid() == 0) {
+        await_flag(&p->flags[1], (uint64_t)i);
+    }
+    sync_block();
+    if (tid() == 0) {
+        EARLY_FENCE();
+    }
+    for (int w = tid(); w < SIMT_MESSAGE_WORDS; w += nthr()) {
+        p->words[w] = (uint32_t)(i + w);
+    }
+    sync_block();
+}
+
+/* All threads of the block that reads them; the sum of this thread's. */
+TERN_DEVICE uint32_t read_words(const struct simt_args *p, int i)
+{
+    uint32_t sum = 0;
+    if (tid() == 0) {
+        await_flag(&p->flags[0], (uint64_t)i + 1);
+    }
+    sync_block();
+    for (int w = tid(); w < SIMT_MESSAGE_WORDS; w += nthr()) {
+        sum += p->words[w];
+    }
+    sync_block();
+    if (tid() == 0) {
+        st_release_sys_u64(&p->flags[1], (uint64_t)i + 1); /* pairs with the acquire of write_words */
+    }
+    return sum;
+}
+
+/* As simt_message, by a fence of one thread: behind the barrier it covers what all have written. A second
+ * barrier between fence and store takes nothing away. */
+TERN_KERNEL(simt_fence, struct simt_args, p)
+{
+    uint32_t sum = 0;
+
+    for (int i = 0; i < p->rounds; i++) {
+        if (bid() == 1) {
+            sum += read_words(p, i);
+            continue;
+        }
+        write_words(p, i);
+        if (tid() == 0) {
+            FENCE();
+        }
+        sync_block();
+        if (tid() == 0) {
+            st_fenced_sys_u64(&p->flags[0], (uint64_t)i + 1);
+        }
+    }
+    if (bid() == 1) {
+        p->out[tid()] = sum;
+    }
+}
+
+/* The same, but block 2 raises the flag, which hears of the words by an atomic. */
+TERN_KERNEL(simt_relay, struct simt_args, p)
+{
+    uint32_t sum = 0;
+
+    for (int i = 0; i < p->rounds; i++) {
+        if (bid() == 1) {
+            sum += read_words(p, i);
+        } else if (bid() == 0) {
+            write_words(p, i);
+            if (tid() == 0) {
+                (void)atom_add_acqrel_gpu_u32(p->counter, 1); /* pairs with the same of block 2 */
+            }
+        } else if (tid() == 0) {
+            EARLY_FENCE();
+            while (atom_add_acqrel_gpu_u32(p->counter, 0) != (uint32_t)i + 1) { /* pairs with block 0's */
+                spin();
+            }
+            FENCE();
+            st_fenced_sys_u64(&p->flags[0], (uint64_t)i + 1);
         }
     }
     if (bid() == 1) {

@@ -23,6 +23,8 @@ struct simt_args {
     X(simt_warp)                                                                                             \
     X(simt_lanes)                                                                                            \
     X(simt_message)                                                                                          \
+    X(simt_fence)                                                                                            \
+    X(simt_relay)                                                                                            \
     X(simt_pipeline)                                                                                         \
     X(simt_late)                                                                                             \
     X(simt_trace)                                                                                            \

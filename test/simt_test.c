@@ -83,7 +83,8 @@ static void test_warp(void)
     }
 }
 
-static void test_message(void)
+/* Some blocks pass rounds of words on, and block 1 sums them. */
+static void check_message(simt_function *function, const char *name, int num_blocks)
 {
     for (uint64_t seed = 0; seed < 5; seed++) {
         struct rig r;
@@ -92,7 +93,7 @@ static void test_message(void)
         r.args.rounds = 10;
         r.args.words = (uint32_t *)rig_alloc(&r, SIMT_MESSAGE_WORDS * 4);
         r.args.out = (uint32_t *)rig_alloc(&r, 64 * 4);
-        LAUNCH(&r, simt_message, 2, 64, 0, NULL);
+        CHECK(rig_launch(&r, function, name, num_blocks, 64, 0, NULL) == TERN_OK);
         SYNC(&r, NULL);
         for (int i = 0; i < 64; i++) {
             sum += r.args.out[i];
@@ -104,6 +105,12 @@ static void test_message(void)
         rig_close(&r);
     }
 }
+
+static void test_message(void) { check_message(tern_cpu_simt_message, "simt_message", 2); }
+
+static void test_fence(void) { check_message(tern_cpu_simt_fence, "simt_fence", 2); }
+
+static void test_relay(void) { check_message(tern_cpu_simt_relay, "simt_relay", 3); }
 
 /* ---- Bulk copies ---- */
 
@@ -315,6 +322,8 @@ static const struct test tests[] = {
     {"warp", test_warp, 0},
     {"lanes", test_lanes, 0},
     {"message", test_message, 0},
+    {"fence", test_fence, 0},
+    {"relay", test_relay, 0},
     {"pipeline", test_pipeline, 0},
     {"late", test_late, 0},
     {"poison", test_poison, 0},

@@ -73,6 +73,8 @@ reports "streams whose counters are looked at without acquiring" src/ "$build/aw
 reports "streams without the proxy fence after a counter" src/simt/bulk.c "$build/awake/rail_proxy" --case 1
 reports "a flag raised by a relaxed store" simt_message "$build/awake/simt_relaxed" message
 reports "lanes that vote between a store and a load" simt_lanes "$build/awake/simt_vote" lanes
+reports "a fence before the barrier that brings what it should cover" simt_fence "$build/awake/simt_early_fence" fence
+reports "a fence before an atomic that brings it" simt_relay "$build/awake/simt_early_fence" relay
 reports "a bulk store without the proxy fence" simt_pipeline "$build/awake/simt_no_fence" pipeline
 silent "the right route, dispatch and combine" "$build/test/ep_random_test" --case 1
 silent "the right low-latency dispatch and combine" "$build/test/ep_ll_random_test" --case 1
@@ -82,5 +84,5 @@ silent "the right signals and waits" "$build/test/net_order_test" --case 1
 silent "the right barriers" "$build/test/net_order_test" --case 13
 silent "the right turns" "$build/test/queue_test" --case 1
 silent "the right streams" "$build/test/rail_test" --seeds 1-3
-silent "the right flag and fence" "$build/test/simt_test" message pipeline
+silent "the right flag and fences" "$build/test/simt_test" message fence relay pipeline
 finish

@@ -61,6 +61,8 @@ struct fiber {
     char *stack_low;
     char *stack_high;
     void *context;          /* ThreadSanitizer's; bound to the stack for ever */
+    void *fence_context;    /* likewise, or NULL: has acquired what the fiber's fences cover, no more */
+    char fence_clock;       /* of the fiber at its last fence */
     void *fake_stack;       /* AddressSanitizer's */
     struct bulk_op *stores; /* whose writes are not done */
     uint64_t groups;        /* committed so far; the open group has this number */

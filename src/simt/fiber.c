@@ -164,6 +164,9 @@ void terni_fibers_destroy(struct executor *x)
         if (f->context != NULL) {
             order_destroy(f->context);
         }
+        if (f->fence_context != NULL) {
+            order_destroy(f->fence_context);
+        }
     }
     while (x->slabs != NULL) {
         struct slab *slab = x->slabs;

@@ -35,7 +35,7 @@
 struct simt_thread {
     int tid, bid, nthr, nblk;
     char *shared;
-    int fenced;        /* a system fence since the last acquire: what st_fenced relies on */
+    int fenced;        /* a system fence since the last load that acquires: what st_fenced relies on */
     uint32_t releases; /* stores and additions that release, so far */
     uint32_t atomics;  /* others, but those between threads of a block */
 };
@@ -83,9 +83,17 @@ void bulk_commit(void);
 void bulk_wait_read(int n);
 void bulk_wait(int n);
 
-/* What st_fenced relies on: an acquire brings what a fence made before it does not pass on. */
+/* What st_fenced relies on, as far as it is seen without ThreadSanitizer: an acquire brings what a fence made
+ * before it does not pass on. That of a load, or in shared memory: another atomic between fence and store may
+ * be of something that the store is not to pass on, as a claim of the record of a fault is. */
 TERN_DEVICE void simt_acquired(void) { simt_self->fenced = 0; }
+#ifdef TERN_THREAD_SANITIZER
+#define SIMT_TELLS_FENCES 1 /* to ThreadSanitizer, which does not know them: fence.c */
+void simt_fenced(void);
+void simt_release_fenced(void *word);
+#else
 TERN_DEVICE void simt_fenced(void) { simt_self->fenced = 1; }
+#endif
 TERN_DEVICE void simt_check_fence(void)
 {
     if (!simt_self->fenced) {
@@ -371,24 +379,37 @@ TERN_DEVICE int ld_tagged_sys(const uint64_t *p, uint64_t tag, uint64_t *data)
     return ld_tag_sys(p, data) == tag;
 }
 
-/* ThreadSanitizer does not see the fence before it, so the store itself is the release here, and that the
- * fence is there is looked at. */
-TERN_DEVICE void st_fenced_sys_u64(uint64_t *p, uint64_t v)
-{
-    simt_check_fence();
-    st_release_sys_u64(p, v);
-}
-
-TERN_DEVICE void st_fenced_sys_u32(uint32_t *p, uint32_t v)
-{
-    simt_check_fence();
-    st_release_sys_u32(p, v);
-}
-
 TERN_DEVICE void st_relaxed_sys_u64(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 
-/* Acquire-release operations carry all the order that kernels rely on here; ThreadSanitizer does not model
- * stand-alone fences, so a kernel that needs one between relaxed accesses is reported. */
+/* That there is a fence before the store is looked at everywhere. Where ThreadSanitizer is told of fences the
+ * store hands on what the last one of this thread covers, and no more; elsewhere it is a release. */
+#ifdef SIMT_TELLS_FENCES
+#define FIBER_ST_FENCED(bits)                                                                                \
+    TERN_DEVICE void st_fenced_sys_u##bits(uint##bits##_t *p, uint##bits##_t v)                              \
+    {                                                                                                        \
+        simt_check_fence();                                                                                  \
+        simt_released();                                                                                     \
+        simt_point();                                                                                        \
+        if (TERN_ORDER_RELEASE == __ATOMIC_RELEASE) {                                                        \
+            simt_release_fenced(p);                                                                          \
+        }                                                                                                    \
+        st_relaxed_sys_u##bits(p, v);                                                                        \
+        simt_point();                                                                                        \
+    }
+#else
+#define FIBER_ST_FENCED(bits)                                                                                \
+    TERN_DEVICE void st_fenced_sys_u##bits(uint##bits##_t *p, uint##bits##_t v)                              \
+    {                                                                                                        \
+        simt_check_fence();                                                                                  \
+        st_release_sys_u##bits(p, v);                                                                        \
+    }
+#endif
+FIBER_ST_FENCED(64)
+FIBER_ST_FENCED(32)
+#undef FIBER_ST_FENCED
+
+/* Other stores and loads get no order by it, as ThreadSanitizer sees them: a kernel that needs a fence
+ * between relaxed accesses is reported. */
 TERN_DEVICE void fence_acqrel_sys(void) { simt_fenced(); }
 
 /* An exchange, not a fence, which ThreadSanitizer does not know: it orders as much on the hosts there are. */
