@@ -309,12 +309,13 @@ $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
 # them alone (ready, done), are relaxed, or the fences before them missing, or in one of them (dispatch, combine of
 # low latency) the fence between a stage and its bulk copy, or (across domains) the order of rows that
 # leave together, or of a row that is spread and its word; and kernels of simt_test likewise. net_ops has relaxed
-# signals, or looks at words without acquiring; rail_kernel likewise, or lacks the fence before bulk copies;
-# queue_kernel ends its turn at a queue by a relaxed store.
+# signals, or looks at words without acquiring; rail_kernel likewise, or lacks the fence before bulk copies, or has
+# the one of shared memory in its place; queue_kernel ends its turn at a queue by a relaxed store.
 ifeq ($(VARIANT),tsan)
 AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done ep_no_fence ll_ready ll_done ll_no_fence \
     ll_dispatch_proxy ll_combine_proxy ll_chunk ll_ship ll_message ll_spread ll_gather \
-    simt_relaxed simt_no_fence simt_vote simt_early_fence net_signal net_acquire queue_turn rail_signal rail_acquire rail_proxy)
+    simt_relaxed simt_no_fence simt_vote simt_early_fence simt_other_proxy net_signal net_acquire queue_turn \
+    rail_signal rail_acquire rail_proxy rail_other_proxy)
 SIMT_OBJ := $(call c_obj,$(wildcard test/simt_test.c))
 
 $(OBJ)/relaxed/%.o: EXTRA = -DTERN_WEAKEN_RELEASE
@@ -331,6 +332,7 @@ $(OBJ)/chunk/%.o: EXTRA = -DTERN_TEST_RELAXED_LL_CHUNK
 $(OBJ)/spread/%.o: EXTRA = -DTERN_TEST_RELAXED_LL_RAIL
 $(OBJ)/no_words/%.o: EXTRA = -DTERN_TEST_NO_LL_WORDS
 $(OBJ)/vote/%.o: EXTRA = -DTERN_TEST_VOTE_ONLY
+$(OBJ)/other_proxy/%.o: EXTRA = -DTERN_TEST_OTHER_PROXY_FENCE
 $(OBJ)/early_fence/%.o: EXTRA = -DTERN_TEST_EARLY_FENCE
 $(OBJ)/no_fence/%.o: EXTRA = -DTERN_TEST_NO_PROXY_FENCE -DTERN_TEST_NO_SYSTEM_FENCE
 
@@ -366,10 +368,11 @@ define wrong_rail
 $(B)/awake/rail_$(1): $(call c_obj,$(wildcard test/rail_test.c)) $(OBJ)/$(2)/test/rail_kernel.o $(HELP_LIB) $(STATIC)
 	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
 endef
-$(foreach name,no_words relaxed ready done no_fence dispatch_proxy combine_proxy chunk spread signal acquire turn rail rail_proxy vote early_fence,$(eval $(call wrong,$(name))))
+$(foreach name,no_words relaxed ready done no_fence dispatch_proxy combine_proxy chunk spread signal acquire turn rail rail_proxy vote early_fence other_proxy,$(eval $(call wrong,$(name))))
 $(eval $(call wrong_rail,signal,signal))
 $(eval $(call wrong_rail,acquire,rail))
 $(eval $(call wrong_rail,proxy,rail_proxy))
+$(eval $(call wrong_rail,other_proxy,other_proxy))
 $(B)/awake/queue_turn: $(call c_obj,$(wildcard test/queue_test.c)) $(OBJ)/turn/test/queue_kernel.o $(HELP_LIB) $(STATIC)
 	$(call program,$(filter %.o,$^) $(HELP_LIB))
 $(foreach name,signal acquire,$(eval $(call wrong_net,$(name))))
@@ -396,7 +399,7 @@ define wrong_simt
 $(B)/awake/simt_$(1): $(SIMT_OBJ) $(OBJ)/$(1)/test/simt_kernels.o $(HELP_LIB) $(STATIC)
 	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
 endef
-$(foreach name,relaxed no_fence vote early_fence,$(eval $(call wrong_simt,$(name))))
+$(foreach name,relaxed no_fence vote early_fence other_proxy,$(eval $(call wrong_simt,$(name))))
 endif
 
 # ---- Tests -------------------------------------------------------------------------------------------------

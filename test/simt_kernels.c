@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels that use the executor as the real ones do, and some that break its rules on purpose. Five are also
+ * Kernels that use the executor as the real ones do, and some that break its rules on purpose. Some are also
  * built wrong for ThreadSanitizer to find: with -DTERN_WEAKEN_RELEASE simt_message raises its flag with a
  * relaxed store, with -DTERN_TEST_NO_PROXY_FENCE simt_pipeline stores what it wrote without the proxy fence,
+ * with -DTERN_TEST_OTHER_PROXY_FENCE with that of global memory,
  * with -DTERN_TEST_VOTE_ONLY lanes of simt_lanes vote where they should synchronise, with
  * -DTERN_TEST_EARLY_FENCE simt_fence and simt_relay have their fence before what it is to cover.
  */
@@ -233,8 +234,10 @@ TERN_KERNEL(simt_pipeline, struct simt_args, p)
         for (int w = lane(); w < SIMT_CHUNK / 4; w += 32) {
             out[w] = in[w] + 1u;
         }
-#ifndef TERN_TEST_NO_PROXY_FENCE
-        fence_proxy_async(); /* of `out` before the store, of reads of `in` before the next load */
+#ifdef TERN_TEST_OTHER_PROXY_FENCE
+        fence_proxy_async_global();
+#elif !defined(TERN_TEST_NO_PROXY_FENCE)
+        fence_proxy_async_shared(); /* of `out` before the store, of reads of `in` before the next load */
 #endif
         sync_warp();
         if (lane() == 0) {

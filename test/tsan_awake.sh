@@ -45,7 +45,7 @@ reports "relaxed release stores in the kernels of route, dispatch and combine" s
 # One release alone, every other in place.
 reports "a relaxed store of ready alone" src/kernels/ "$build/awake/ep_ready" --case 1
 reports "a relaxed store of done alone" src/kernels/ "$build/awake/ep_done" --case 1
-reports "a relaxed store of low latency's entry words alone" src/kernels/ "$build/awake/ll_ready" --seeds 81-92
+reports "a relaxed store of low latency's entry words alone" src/kernels/ "$build/awake/ll_ready" --seeds 277-300
 reports "a relaxed store of low latency's arrival words alone" src/kernels/ "$build/awake/ll_done" --case 1
 reports "low latency's dispatch without the proxy fence" src/kernels/ll_send "$build/awake/ll_dispatch_proxy" --case 1
 reports "low latency's combine without the proxy fence" src/kernels/ll_make "$build/awake/ll_combine_proxy" --case 1
@@ -71,11 +71,14 @@ reports "a turn at a queue that ends without a release" src/net/ "$build/awake/q
 reports "streams whose signals are relaxed" src/ "$build/awake/rail_signal" --case 1
 reports "streams whose counters are looked at without acquiring" src/ "$build/awake/rail_acquire" --case 1
 reports "streams without the proxy fence after a counter" src/simt/bulk.c "$build/awake/rail_proxy" --case 1
+reports "streams with the proxy fence of shared memory there" src/simt/bulk.c "$build/awake/rail_other_proxy" --case 1
 reports "a flag raised by a relaxed store" simt_message "$build/awake/simt_relaxed" message
 reports "lanes that vote between a store and a load" simt_lanes "$build/awake/simt_vote" lanes
 reports "a fence before the barrier that brings what it should cover" simt_fence "$build/awake/simt_early_fence" fence
 reports "a fence before an atomic that brings it" simt_relay "$build/awake/simt_early_fence" relay
 reports "a bulk store without the proxy fence" simt_pipeline "$build/awake/simt_no_fence" pipeline
+reports "a bulk store of shared memory with the proxy fence of global memory" simt_pipeline \
+    "$build/awake/simt_other_proxy" pipeline
 silent "the right route, dispatch and combine" "$build/test/ep_random_test" --case 1
 silent "the right low-latency dispatch and combine" "$build/test/ep_ll_random_test" --case 1
 silent "the right low-latency dispatch and combine across domains" "$build/test/ep_ll_inter_test" --case 1

@@ -28,7 +28,7 @@
 #include "kernels/inter_fault.h"
 #include "kernels/rail_args.h"
 
-/* A program that is wrong on purpose, for test/tsan_awake.sh. */
+/* Programs that are wrong on purpose, for test/tsan_awake.sh. */
 #ifdef TERN_WEAKEN_RAIL
 #define RAIL_LOAD(p) ld_relaxed_sys_u64(p)
 #else
@@ -37,6 +37,8 @@
 #endif
 #ifdef TERN_TEST_NO_RAIL_PROXY
 #define RAIL_PROXY_FENCE() ((void)0)
+#elif defined(TERN_TEST_OTHER_PROXY_FENCE)
+#define RAIL_PROXY_FENCE() fence_proxy_async_shared()
 #else
 /* Ordinary accesses of a ring, of this warp or seen through the word, come before bulk copies there. */
 #define RAIL_PROXY_FENCE() fence_proxy_async_global()

@@ -9,18 +9,22 @@
  *
  * The order that ThreadSanitizer is told, which is that of the async proxy and no more:
  *
- *   A copy runs in a context of its own. When issued, the copy comes after the clock `proxy` of its block,
- *   and not after the fiber that issues it. Into `proxy` release:
+ *   A copy runs in two contexts of its own, one for each memory, shared and global, that it reads or writes.
+ *   When issued, each comes after the clock in `proxies` of its block that is of the same memory, and not
+ *   after the fiber that issues it. Into such a clock release:
  *     1. the start of the block: earlier kernels' writes may be copied without a fence;
- *     2. fence_proxy_async: what the calling fiber did, and what it was ordered after;
- *     3. a successful mbar_test, bulk_wait or bulk_wait_read, in the name of the copies that it found
- * complete: a copy comes after one whose end somebody of the block has waited for. So an ordinary write
- * (one's own, or a peer's that was acquired) followed by a copy without a fence is a race, and so is a copy
- * into a buffer from which another copy, not waited for, still reads. Completion goes the other way: a load
- * releases into its mbarrier and mbar_test acquires from there, after mbar_expect's release too; a store
- * releases into a clock of its fiber and group when read and another when written, and bulk_wait_read and
- * bulk_wait acquire those. One approximation: a fence counts for all of the block from the moment it is made,
- * before any barrier hands it on; other schedules show what that hides. */
+ *     2. fence_proxy_async, or the one of this memory alone: what the calling fiber did, and what it was
+ *        ordered after;
+ *     3. a successful mbar_test, bulk_wait or bulk_wait_read, in the name of what the copies that it found
+ *        complete did to this memory: a copy comes after one whose end somebody of the block has waited for.
+ *
+ * So an ordinary write (one's own, or a peer's that was acquired) followed by a copy without a fence, or with
+ * one of the other memory, is a race, and so is a copy into a buffer from which another copy, not waited for,
+ * still reads. Completion goes the other way: a load releases into its mbarrier and mbar_test acquires from
+ * there, after mbar_expect's release too; a store releases into a clock of its fiber and group when read and
+ * another when written, bulk_wait_read acquires the one and bulk_wait both. One approximation: a fence counts
+ * for all of the block from the moment it is made, before any barrier hands it on; other schedules show what
+ * that hides. */
 #include "simt/executor.h"
 
 #include <stdlib.h>
@@ -35,15 +39,29 @@ enum {
 };
 #define COUNT_MASK ((1ull << COUNT_BITS) - 1)
 
-/* Clocks of an mbarrier's phase with this parity: everything, and the copies alone. */
+/* Clocks of an mbarrier's phase with this parity: everything, and what copies did to one memory alone. */
 static char *phase_clock(uint64_t *bar, uint32_t parity) { return (char *)bar + 4 * parity; }
 
-static char *copies_clock(uint64_t *bar, uint32_t parity) { return (char *)bar + 4 * parity + 1; }
+static char *copies_clock(uint64_t *bar, uint32_t parity, int space)
+{
+    return (char *)bar + 4 * parity + 1 + space;
+}
 
 static int in_shared(const struct block *b, const void *p, uint64_t bytes)
 {
     uintptr_t low = (uintptr_t)b->shared, at = (uintptr_t)p;
     return at >= low && bytes <= b->shared_bytes && at - low <= b->shared_bytes - bytes;
+}
+
+/* In which accesses to this memory are handed on from copies to later ones of the block. */
+static void enter_engine(struct fiber *f, int space)
+{
+    struct block *b = f->block;
+
+    if (b->engines[space] == NULL) {
+        b->engines[space] = terni_context_take(f->executor);
+    }
+    order_enter(b->engines[space]);
 }
 
 /* ---- mbarriers ---- */
@@ -137,25 +155,38 @@ int mbar_test(uint64_t *bar, uint32_t parity)
         return 0;
     }
     order_acquire(phase_clock(bar, parity)); /* pairs with the releases of mbar_expect and of the copies */
-    order_enter(f->block->engine);
-    order_acquire(copies_clock(bar, parity));
-    order_release(&f->block->proxy);
+    for (int space = 0; space < SPACE_COUNT; space++) {
+        enter_engine(f, space);
+        order_acquire(copies_clock(bar, parity, space));
+        order_release(&f->block->proxies[space]);
+    }
     order_enter(f->context);
     return 1;
 }
 
 /* ---- Issue ---- */
 
+/* Their releases pair with the acquires in issue(). */
 void fence_proxy_async(void)
 {
     struct fiber *f = current_fiber();
 
     f->executor->stats.proxy_fences++;
-    order_release(&f->block->proxy); /* pairs with the acquire in issue() */
+    order_release(&f->block->proxies[SPACE_SHARED]);
+    order_release(&f->block->proxies[SPACE_GLOBAL]);
 }
 
-void fence_proxy_async_global(void) { fence_proxy_async(); }
-void fence_proxy_async_shared(void) { fence_proxy_async(); }
+static void fence_of(enum space space)
+{
+    struct fiber *f = current_fiber();
+
+    f->executor->stats.proxy_fences++;
+    order_release(&f->block->proxies[space]);
+}
+
+void fence_proxy_async_global(void) { fence_of(SPACE_GLOBAL); }
+
+void fence_proxy_async_shared(void) { fence_of(SPACE_SHARED); }
 
 static void check_copy(struct fiber *f, const char *call, const void *shared, const void *global,
                        uint32_t bytes)
@@ -177,7 +208,7 @@ static void check_copy(struct fiber *f, const char *call, const void *shared, co
     }
 }
 
-/* An op in the pending list, in a new context that comes after the block's proxy clock. */
+/* An op in the pending list, in new contexts that come after the block's proxy clocks. */
 static struct bulk_op *issue(struct fiber *f, void *dst, const void *src, uint32_t bytes)
 {
     struct executor *x = f->executor;
@@ -205,9 +236,11 @@ static struct bulk_op *issue(struct fiber *f, void *dst, const void *src, uint32
     op->bytes = bytes;
     op->staging = NULL;
     op->next = NULL;
-    op->context = terni_context_take(x);
-    order_enter(op->context);
-    order_acquire(&f->block->proxy);
+    for (int space = 0; space < SPACE_COUNT; space++) {
+        op->contexts[space] = terni_context_take(x);
+        order_enter(op->contexts[space]);
+        order_acquire(&f->block->proxies[space]);
+    }
     order_enter(f->context);
     x->pending[x->num_pending++] = op;
     return op;
@@ -272,27 +305,35 @@ static int groups_done(const struct fiber *f)
     return 1;
 }
 
-/* Acquires what the groups from `first` released, and hands it to later copies of the block. */
-static void acquire_groups(struct fiber *f, char *clocks, uint64_t first)
+/* Acquires what the groups that are waited for did to this memory, and hands it to later copies of the block.
+ */
+static void acquire_groups(struct fiber *f, enum space space)
 {
+    char *clocks = space == SPACE_SHARED ? f->read_clock : f->write_clock;
+    uint64_t *acquired = space == SPACE_SHARED ? &f->groups_read : &f->groups_written;
+    uint64_t first = *acquired;
+
+    if (first >= f->wait_limit) {
+        return;
+    }
+    *acquired = f->wait_limit;
     if (f->wait_limit - first > SIMT_GROUP_CLOCKS) {
         first = f->wait_limit - SIMT_GROUP_CLOCKS;
     }
     for (uint64_t g = first; g < f->wait_limit; g++) {
         order_acquire(&clocks[g % SIMT_GROUP_CLOCKS]);
     }
-    order_enter(f->block->engine);
+    enter_engine(f, space);
     for (uint64_t g = first; g < f->wait_limit; g++) {
         order_acquire(&clocks[g % SIMT_GROUP_CLOCKS]);
     }
-    order_release(&f->block->proxy);
+    order_release(&f->block->proxies[space]);
     order_enter(f->context);
 }
 
 static void wait_groups(int n, int waits_read)
 {
     struct fiber *f = current_fiber();
-    uint64_t *acquired = waits_read ? &f->groups_read : &f->groups_written;
 
     f->executor->stats.bulk_waits++;
     if (n < 0 || n > 7) {
@@ -308,9 +349,9 @@ static void wait_groups(int n, int waits_read)
         f->warp->at_bulk |= 1u << f->lane;
         terni_fiber_yield(f);
     }
-    if (*acquired < f->wait_limit) {
-        acquire_groups(f, waits_read ? f->read_clock : f->write_clock, *acquired);
-        *acquired = f->wait_limit;
+    acquire_groups(f, SPACE_SHARED);
+    if (!waits_read) {
+        acquire_groups(f, SPACE_GLOBAL);
     }
 }
 
@@ -344,9 +385,9 @@ static void wake_if_done(struct fiber *f)
 
 static void read_source(struct executor *x, struct bulk_op *op)
 {
-    order_enter(op->context);
     op->staging = (char *)terni_executor_need(malloc((size_t)op->bytes + 1), "the staging of a bulk copy");
-    memcpy(op->staging, op->src, op->bytes);
+    order_enter(op->contexts[op->fiber != NULL ? SPACE_SHARED : SPACE_GLOBAL]);
+    order_copy_in(op->staging, op->src, op->bytes);
     if (op->fiber != NULL) {
         order_release(&op->fiber->read_clock[op->group % SIMT_GROUP_CLOCKS]);
     }
@@ -360,9 +401,11 @@ static void complete_load(struct executor *x, struct bulk_op *op)
 {
     uint32_t parity = (uint32_t)*op->bar & 1u;
 
-    order_enter(op->context);
-    order_release(phase_clock(op->bar, parity)); /* pairs with the acquire of mbar_test */
-    order_release(copies_clock(op->bar, parity));
+    for (int space = 0; space < SPACE_COUNT; space++) {
+        order_enter(op->contexts[space]);
+        order_release(phase_clock(op->bar, parity)); /* pairs with the acquire of mbar_test */
+        order_release(copies_clock(op->bar, parity, space));
+    }
     order_enter(x->context);
     op->block->pending_loads--;
     if (!bar_advance(x, op->bar, 0, -(int64_t)op->bytes)) {
@@ -374,7 +417,7 @@ static void complete_store(struct executor *x, struct bulk_op *op)
 {
     struct bulk_op **link = &op->fiber->stores;
 
-    order_enter(op->context);
+    order_enter(op->contexts[SPACE_GLOBAL]);
     order_release(&op->fiber->write_clock[op->group % SIMT_GROUP_CLOCKS]); /* pairs with bulk_wait */
     order_enter(x->context);
     while (*link != op) {
@@ -395,16 +438,17 @@ void terni_bulk_step(struct executor *x)
         read_source(x, op);
         return;
     }
-    order_enter(op->context);
-    memcpy(op->dst, op->staging, op->bytes);
-    free(op->staging);
+    order_enter(op->contexts[op->fiber != NULL ? SPACE_GLOBAL : SPACE_SHARED]);
+    order_copy_out(op->dst, op->staging, op->bytes);
     order_enter(x->context);
+    free(op->staging);
     if (op->fiber != NULL) {
         complete_store(x, op);
     } else {
         complete_load(x, op);
     }
-    terni_context_give(x, op->context);
+    terni_context_give(x, op->contexts[SPACE_SHARED]);
+    terni_context_give(x, op->contexts[SPACE_GLOBAL]);
     x->pending[i] = x->pending[--x->num_pending];
     op->next = x->free_ops;
     x->free_ops = op;

@@ -18,7 +18,7 @@
 #include <time.h>
 
 #define WORD_POLL_NS    100000u /* for words that only others can write */
-#define RECENT_CONTEXTS 64      /* idle contexts are kept this long before reuse */
+#define RECENT_CONTEXTS 128     /* idle contexts are kept this long before reuse; a bulk copy has two */
 
 void *terni_executor_need(void *memory, const char *what)
 {

@@ -30,6 +30,10 @@ enum {
     SIMT_GROUP_CLOCKS = 16          /* more than the groups that bulk_wait can leave open */
 };
 
+/* A side of a bulk copy, and what a fence between proxies is of. */
+enum space { SPACE_SHARED, SPACE_GLOBAL };
+enum { SPACE_COUNT = SPACE_GLOBAL + 1 };
+
 typedef void simt_function(const void *args);
 
 /* ---- Fibers (fiber.c) ---- */
@@ -71,8 +75,8 @@ struct fiber {
     uint64_t groups_written;
     int waits_read; /* while in bulk_wait: until groups below wait_limit are read, or written */
     uint64_t wait_limit;
-    char read_clock[SIMT_GROUP_CLOCKS];
-    char write_clock[SIMT_GROUP_CLOCKS];
+    char read_clock[SIMT_GROUP_CLOCKS];  /* of reads of shared memory */
+    char write_clock[SIMT_GROUP_CLOCKS]; /* of writes of global memory */
     struct fiber *next_free;
 };
 
@@ -122,10 +126,12 @@ struct block {
     uint64_t **bars; /* initialised mbarriers */
     int num_bars, max_bars;
     int pending_loads;
-    void *engine; /* context that allocates, fills and frees shared memory and carries clocks to `proxy` */
-    char begin;   /* clock: the launch, and shared memory is there */
-    char end;     /* clock: its fibers have ended */
-    char proxy;   /* clock: what bulk copies issued from now on come after */
+    /* Contexts that carry clocks to `proxies`; the one of shared memory allocates, fills and frees it, too,
+     * the other is NULL until it is needed. */
+    void *engines[SPACE_COUNT];
+    char begin;                /* clock: the launch, and shared memory is there */
+    char end;                  /* clock: its fibers have ended */
+    char proxies[SPACE_COUNT]; /* clocks: what bulk copies issued from now on come after */
     int num_warps;
     struct warp warps[];
 };
@@ -153,7 +159,7 @@ struct bulk_op {
     const char *src;
     uint32_t bytes;
     char *staging; /* NULL until the source has been read */
-    void *context;
+    void *contexts[SPACE_COUNT];
     struct bulk_op *next; /* of the fiber's stores, or free */
 };
 

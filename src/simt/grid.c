@@ -28,8 +28,8 @@ static void shared_open(struct executor *x, struct block *b)
 {
     void *memory = NULL;
 
-    b->engine = terni_context_take(x);
-    order_enter(b->engine);
+    b->engines[SPACE_SHARED] = terni_context_take(x);
+    order_enter(b->engines[SPACE_SHARED]);
     order_acquire(&b->grid->begin);
     if (b->shared_bytes != 0) {
         if (posix_memalign(&memory, 128, b->shared_bytes) != 0) {
@@ -45,7 +45,8 @@ static void shared_open(struct executor *x, struct block *b)
         }
     }
     order_release(&b->begin);
-    order_release(&b->proxy);
+    order_release(&b->proxies[SPACE_SHARED]);
+    order_release(&b->proxies[SPACE_GLOBAL]);
     order_enter(x->context);
 }
 
@@ -168,11 +169,14 @@ void terni_block_close(struct block *b)
     if (b->pending_loads != 0) {
         terni_report(x, b, "the block has ended before its bulk loads have");
     }
-    order_enter(b->engine);
+    order_enter(b->engines[SPACE_SHARED]);
     order_acquire(&b->end);
     free(b->shared);
     order_enter(x->context);
-    terni_context_give(x, b->engine);
+    terni_context_give(x, b->engines[SPACE_SHARED]);
+    if (b->engines[SPACE_GLOBAL] != NULL) {
+        terni_context_give(x, b->engines[SPACE_GLOBAL]);
+    }
     if (b->prev != NULL) {
         b->prev->next = b->next;
     } else {

@@ -12,6 +12,8 @@
 #define TERN_SANITIZER_H
 
 #include <stddef.h>
+#include <stdint.h>
+#include <string.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define TERN_ASAN 1
@@ -32,6 +34,30 @@ static inline void *order_create(void) { return __tsan_create_fiber(0); }
 static inline void order_destroy(void *context) { __tsan_destroy_fiber(context); }
 /* Accesses from here on are those of `context`; flag 1: without ordering it after what came before. */
 static inline void order_enter(void *context) { __tsan_switch_to_fiber(context, 1); }
+
+void __tsan_read_range(void *p, unsigned long bytes); /* which gcc and clang call, but no header has */
+void __tsan_write_range(void *p, unsigned long bytes);
+
+static inline void copy_unseen(void *dst, const void *src, size_t bytes)
+{
+    /* Volatile, or the compiler would call memcpy, which is watched. */
+    volatile uint64_t *to = (volatile uint64_t *)dst;
+    const uint64_t *from = (const uint64_t *)src;
+
+    for (size_t i = 0; i < bytes / 8; i++) {
+        to[i] = from[i];
+    }
+}
+static inline void order_copy_in(void *dst, const void *src, size_t bytes)
+{
+    __tsan_read_range((void *)(uintptr_t)src, bytes);
+    copy_unseen(dst, src, bytes);
+}
+static inline void order_copy_out(void *dst, const void *src, size_t bytes)
+{
+    __tsan_write_range(dst, bytes);
+    copy_unseen(dst, src, bytes);
+}
 #else
 static inline void order_release(char *clock) { (void)clock; }
 static inline void order_acquire(char *clock) { (void)clock; }
@@ -39,6 +65,10 @@ static inline void *order_current(void) { return NULL; }
 static inline void *order_create(void) { return NULL; }
 static inline void order_destroy(void *context) { (void)context; }
 static inline void order_enter(void *context) { (void)context; }
+/* The halves of a copy through memory of the executor's own: the first is an access to the source, the second
+ * one to the destination, which may be made in different contexts. Multiples of 8 bytes, aligned. */
+static inline void order_copy_in(void *dst, const void *src, size_t bytes) { memcpy(dst, src, bytes); }
+static inline void order_copy_out(void *dst, const void *src, size_t bytes) { memcpy(dst, src, bytes); }
 #endif
 
 #ifdef TERN_ASAN

@@ -47,7 +47,7 @@
  *                                     with, come before later bulk copies of this thread and of threads that
  *                                     synchronise with it afterwards; global and shared memory
  *   void     fence_proxy_async_global() fence_proxy_async_shared()  the same for one of them, which takes 20
- *                                     cycles instead of 500; the cpu machine takes each for both
+ *                                     cycles instead of 500
  *   void     mbar_init(bar, count)    then fence_mbar_init() before others use it
  *   void     mbar_expect(bar, bytes)  one arrival, and so many bytes to come
  *   int      mbar_test(bar, parity)   1 once the phase with that parity is complete; acquires. May take its
