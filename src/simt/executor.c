@@ -31,17 +31,22 @@ void *terni_executor_need(void *memory, const char *what)
 
 /* ---- Contexts of ThreadSanitizer; NULL and free of cost in other builds ---- */
 
+void *terni_context_create(struct executor *x)
+{
+    void *current = order_current();
+    void *context;
+
+    order_enter(x->origin);
+    context = order_create();
+    order_enter(current);
+    return context;
+}
+
 void *terni_context_take(struct executor *x)
 {
 #ifdef TERN_TSAN
     if (x->num_contexts < RECENT_CONTEXTS) {
-        /* Made by the scheduler: a context comes after its maker. */
-        void *maker = order_current();
-        void *context;
-        order_enter(x->context);
-        context = order_create();
-        order_enter(maker);
-        return context;
+        return terni_context_create(x);
     }
     void *context = x->contexts[x->first_context];
     x->first_context = (x->first_context + 1) % x->max_contexts;
@@ -150,6 +155,7 @@ static void *worker_main(void *argument)
     struct executor *x = (struct executor *)argument;
 
     x->context = order_current();
+    x->origin = order_create();
     pthread_mutex_lock(&x->lock);
     for (;;) {
         int waiting, num_words;
@@ -173,6 +179,9 @@ static void *worker_main(void *argument)
     terni_bulk_destroy(x);
     terni_fibers_destroy(x);
     contexts_destroy(x);
+    if (x->origin != NULL) {
+        order_destroy(x->origin);
+    }
     return NULL;
 }
 

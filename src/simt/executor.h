@@ -288,6 +288,7 @@ struct executor {
     struct policy policy;
     struct stack_context scheduler;
     void *context; /* of the scheduler */
+    void *origin;  /* makes contexts: each comes after its maker, which has seen nothing since the opening */
     void *scheduler_fake_stack;
     const void *scheduler_low;
     size_t scheduler_bytes;
@@ -343,6 +344,8 @@ void *terni_executor_need(void *memory, const char *what);
 /* An idle context, never one that was in use lately where that can be had: a context remembers what it was
  * ordered after, which hides races. Callable from fibers. */
 void *terni_context_take(struct executor *x);
+/* A new one, which comes after the opening of the executor and nothing later. Callable from fibers. */
+void *terni_context_create(struct executor *x);
 void terni_context_give(struct executor *x, void *context);
 
 /* schedule.c */

@@ -25,8 +25,7 @@ void simt_release_fenced(void *word)
     struct fiber *f = current_fiber();
 
     if (f->fence_context == NULL) {
-        order_enter(f->executor->context); /* a context comes after its maker */
-        f->fence_context = order_create();
+        f->fence_context = terni_context_create(f->executor);
     }
     order_enter(f->fence_context);
     order_acquire(&f->fence_clock);

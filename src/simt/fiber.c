@@ -138,7 +138,7 @@ struct fiber *terni_fiber_take(struct executor *x)
     f = x->free_fibers;
     x->free_fibers = f->next_free;
     if (f->context == NULL) {
-        f->context = order_create();
+        f->context = terni_context_create(x);
     }
     f->fate = FIBER_LIVES;
     f->stores = NULL;
