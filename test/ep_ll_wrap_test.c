@@ -10,14 +10,16 @@
 
 #include "ep/ep_ll.h"
 
-enum { RANKS = 4, SHARE = 2, TOPK = RANKS, TOKENS = 20, FEW = 6, HIDDEN = 64, SEEDS = 24 };
+enum { RANKS = 4, SHARE = 2, TOPK = RANKS, TOKENS = 20, FEW = 6, SEEDS = 24 };
+enum { HIDDEN = 64, WIDE = 1920 };
 enum { EXPERTS = SHARE * RANKS, SLAB_ROWS = EXPERTS * TOKENS, GROUP = 2 };
 static const uint64_t half = 1ull << 32; /* the epoch whose tag is that of a word never written */
 
 struct lane_user {
     int is_railed;
-    uint32_t most; /* tokens of a dispatch */
-    int shift;     /* which they are */
+    uint32_t most;             /* tokens of a dispatch */
+    int shift;                 /* which they are */
+    uint32_t hidden, channels; /* of the object, and of a call */
     struct tern_comm *comms[RANKS];
     struct tern_ep *eps[RANKS];
     struct tern_stream *streams[RANKS];
@@ -41,28 +43,34 @@ static int take(struct lane_user *u, int r, size_t bytes, const void *from, void
     return 0;
 }
 
-/* Choice k of every token is an expert of rank k; only choice 0 has weight. */
+static void fill_rows(const struct lane_user *u, int r, uint16_t *in)
+{
+    for (int i = 0; i < TOKENS * (int)u->hidden; i++) {
+        in[i] = token_at(u, r, i / (int)u->hidden, i % (int)u->hidden);
+    }
+}
+
+/* Choice k of every token is an expert of rank k; only choice 0 has weight, or all have as much. */
 static int fill(struct lane_user *u, int r)
 {
     int64_t ids[TOKENS][TOPK];
-    uint16_t in[TOKENS][HIDDEN];
+    uint16_t in[TOKENS * WIDE];
+    size_t in_bytes = TOKENS * u->hidden * 2;
     float weights[TOKENS][TOPK];
     void *memory;
 
     for (int t = 0; t < TOKENS; t++) {
         for (int k = 0; k < TOPK; k++) {
             ids[t][k] = SHARE * k + t % SHARE;
-            weights[t][k] = k == 0;
-        }
-        for (int i = 0; i < HIDDEN; i++) {
-            in[t][i] = token_at(u, r, t, i);
+            weights[t][k] = u->hidden == WIDE ? 0.25f : k == 0;
         }
     }
+    fill_rows(u, r, in);
     OK(tern_stream_open(u->comms[r], &u->streams[r]));
     PASS(take(u, r, sizeof ids, ids, &u->ids[r]));
-    PASS(take(u, r, sizeof in, in, &u->in[r]));
-    PASS(take(u, r, (size_t)SLAB_ROWS * HIDDEN * 2, NULL, &u->slab[r]));
-    PASS(take(u, r, sizeof in, NULL, &u->home[r]));
+    PASS(take(u, r, in_bytes, in, &u->in[r]));
+    PASS(take(u, r, (size_t)SLAB_ROWS * u->hidden * 2, NULL, &u->slab[r]));
+    PASS(take(u, r, in_bytes, NULL, &u->home[r]));
     PASS(take(u, r, sizeof weights, weights, &memory));
     u->weights[r] = (float *)memory;
     PASS(take(u, r, SHARE * sizeof(int32_t), NULL, &memory));
@@ -79,9 +87,9 @@ static int open_ranks(struct lane_user *u, uint64_t seed)
     config.num_experts = EXPERTS;
     config.max_topk = TOPK;
     config.max_tokens = TOKENS;
-    config.max_row_bytes = 2 * HIDDEN;
+    config.max_row_bytes = 2 * u->hidden;
     config.ll_tokens = TOKENS;
-    config.ll_hidden = HIDDEN;
+    config.ll_hidden = u->hidden;
     config.ll_rail = (uint32_t)u->is_railed;
     config.domain_ranks = u->is_railed ? GROUP : 0;
     OK(tern_comm_open_all(RANKS, &comm, u->comms));
@@ -126,7 +134,7 @@ static int round_trip(struct lane_user *u, uint32_t tokens)
         d.num_tokens = tokens;
         d.max_tokens = u->most;
         d.topk = TOPK;
-        d.hidden = HIDDEN;
+        d.hidden = u->channels;
         d.out = u->slab[r];
         d.out_counts = u->counts[r];
         c.in = u->slab[r];
@@ -149,13 +157,14 @@ static int round_trip(struct lane_user *u, uint32_t tokens)
 static int verify(struct lane_user *u)
 {
     for (int r = 0; r < RANKS; r++) {
-        uint16_t home[TOKENS][HIDDEN];
-        OK(tern_copy(u->comms[r], home, u->home[r], sizeof home, u->streams[r]));
+        uint16_t home[TOKENS * WIDE];
+        int width = (int)u->hidden;
+        OK(tern_copy(u->comms[r], home, u->home[r], TOKENS * u->hidden * 2, u->streams[r]));
         OK(tern_stream_synchronize(u->comms[r], u->streams[r]));
-        for (int i = 0; i < (int)u->most * HIDDEN; i++) {
-            uint16_t wanted = token_at(u, r, i / HIDDEN, i % HIDDEN), seen = home[i / HIDDEN][i % HIDDEN];
-            CHECK(seen == wanted, "rank %d, token %d, channel %d: %04x, expected %04x", r, i / HIDDEN,
-                  i % HIDDEN, seen, wanted);
+        for (int i = 0; i < (int)u->most * width; i++) {
+            uint16_t wanted = token_at(u, r, i / width, i % width);
+            CHECK(home[i] == wanted, "rank %d, token %d, channel %d: %04x, expected %04x", r, i / width,
+                  i % width, home[i], wanted);
         }
     }
     return 0;
@@ -177,11 +186,9 @@ static int shift_tokens(struct lane_user *u, int shift)
 {
     u->shift = shift;
     for (int r = 0; r < RANKS; r++) {
-        uint16_t in[TOKENS][HIDDEN];
-        for (int i = 0; i < TOKENS * HIDDEN; i++) {
-            in[i / HIDDEN][i % HIDDEN] = token_at(u, r, i / HIDDEN, i % HIDDEN);
-        }
-        OK(tern_copy(u->comms[r], u->in[r], in, sizeof in, u->streams[r]));
+        uint16_t in[TOKENS * WIDE];
+        fill_rows(u, r, in);
+        OK(tern_copy(u->comms[r], u->in[r], in, TOKENS * u->hidden * 2, u->streams[r]));
         OK(tern_stream_synchronize(u->comms[r], u->streams[r]));
     }
     return 0;
@@ -198,20 +205,44 @@ static int come_again(struct lane_user *u, uint64_t first)
     return verify(u);
 }
 
-/* Tags of lines come again after 65535 combines. Between, as few as wipe every place once: rows of other
- * tokens would else be taken for those that come. */
+/* The count of combines in lines of the copy that combines have, of rank 0. */
+static int read_lined(struct lane_user *u, uint32_t *lined)
+{
+    struct ll_lane lane = terni_ll_lane(u->eps[0], 0);
+    uint32_t both[2];
+
+    OK(tern_copy(u->comms[0], both, lane.state->lined, sizeof both, u->streams[0]));
+    OK(tern_stream_synchronize(u->comms[0], u->streams[0]));
+    *lined = both[0]; /* a dispatch has an odd epoch, and a combine an even one */
+    return 0;
+}
+
+/* Tags of lines come again after 65535 combines. Between, as few as wipe every part of every place once, of
+ * no tokens and of few with shorter rows: rows of other tokens would else be taken for those that come. */
 static int lines_again(struct lane_user *u)
 {
-    uint32_t places = terni_ll_lane(u->eps[0], 0).lines.places;
-    CHECK(places >= u->most * TOPK && places < 200, "%u places of rows in lines", places);
+    struct ll_lines lines = terni_ll_lane(u->eps[0], 0).lines;
+    uint32_t parts = lines.places * LL_PARTS(lines.place_bytes), lined;
+    CHECK(lines.places >= u->most * TOPK && parts < 400, "%u parts of rows in lines", parts);
     PASS(round_trip(u, u->most));
-    for (uint32_t i = 0; i < places; i++) {
-        PASS(round_trip(u, 0));
+    for (uint32_t i = 0; i < parts; i++) {
+        u->channels = HIDDEN;
+        PASS(round_trip(u, i % 3 == 0 ? 2 : 0));
     }
-    PASS(set_lined(u, 0xffff));
+    u->channels = u->hidden;
+    PASS(set_lined(u, LL_LINE_TAGS));
     PASS(shift_tokens(u, 1));
     PASS(round_trip(u, u->most));
-    return verify(u);
+    PASS(verify(u));
+    PASS(set_lined(u, LL_LINED_LAST)); /* the count begins anew behind it, and tags go on */
+    for (int shift = 2; shift < 5; shift++) {
+        PASS(shift_tokens(u, shift));
+        PASS(round_trip(u, u->most));
+        PASS(verify(u));
+    }
+    PASS(read_lined(u, &lined));
+    CHECK(lined == 2, "the count is %u behind its last and two more", lined);
+    return 0;
 }
 
 static void close_ranks(struct lane_user *u)
@@ -235,6 +266,7 @@ static int every_seed(struct test *t, int is_railed, uint32_t most, uint64_t fir
         memset(&u, 0, sizeof u);
         u.is_railed = is_railed;
         u.most = most;
+        u.hidden = u.channels = first ? HIDDEN : WIDE;
         test_detail(t, "seed %d", seed);
         result = open_ranks(&u, (uint64_t)seed);
         result = result ? result : first ? cross(&u, first) : lines_again(&u);

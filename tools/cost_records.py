@@ -104,6 +104,14 @@ for _files in ("2026-11-26-2xH100/before_ep_", "2026-11-26-2xH100/after_ep_"):
         NOT_CLAIMED[_files + "sms24", _op] = "two H100, few tokens"
     for _op in ("route", "dispatch", "combine"):
         NOT_CLAIMED[_files + "r4", _op] = "ranks share a GPU"
+# Two H200, before and after combines went in lines. The model has neither words nor lines, nor dispatch's orders.
+for _side in ("before", "after"):
+    for _name in ("at_dispatch_1", "at_dispatch_2", "at_combine_1", "at_combine_2"):
+        for _op in ("dispatch", "combine"):
+            NOT_CLAIMED["2026-11-26-2xH200/%s_ll_%s" % (_side, _name), _op] = "words and lines, newer than the model"
+    for _name in ("four_at_dispatch", "four_at_combine"):
+        for _op in ("dispatch", "combine"):
+            NOT_CLAIMED["2026-11-26-2xH200/%s_ll_%s" % (_side, _name), _op] = "ranks share a GPU"
 for _name in ("h512", "h1000", "h2048", "h5120"):
     for _op in ("route", "dispatch", "combine"):
         NOT_CLAIMED["2026-11-26-2xH100/after_ep_" + _name, _op] = "two H100, short rows"

@@ -32,7 +32,9 @@ enum { LL_ENTRY_SIGNATURE, LL_ENTRY_ROWS, LL_ENTRY_CHOICES };
  * ranks that a warp looks through. Ids in a word. */
 enum { LL_WORD_TOKENS = 16, LL_WORD_CHOICES = 256, LL_WORD_IDS = 4 };
 /* A line, and what of it is a row's. Of a place, what an operation wipes; and most parts of all places. */
-enum { LL_LINE = 128, LL_LINE_DATA = 112, LL_WIPED = 2048, LL_MAX_PARTS = 1 << 15 };
+enum { LL_LINE = 128, LL_LINE_DATA = 112, LL_WIPED = 2048, LL_MAX_PARTS = 1 << 14 };
+#define LL_LINE_TAGS  0xffffu                     /* from 1 on */
+#define LL_LINED_LAST ((LL_LINE_TAGS << 16) - 1u) /* whole rounds of tags: the count begins anew behind it */
 /* Bytes that come home to a rank in lines, at most (decision page 027): of sums, and of rows as they are. */
 enum { LL_LINED_SUMS = 14 << 20, LL_LINED_ROWS = 7 << 20 };
 #define LL_PARTS(place_bytes) (((place_bytes) + LL_WIPED - 1u) / LL_WIPED)

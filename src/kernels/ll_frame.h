@@ -79,7 +79,8 @@ TERN_DEVICE void ll_raise(const struct op_frame *f, const struct ll_lane *l, uin
             l->state->entered = 0;
             l->state->epoch = epoch;
             if (LL_WITH_LINES) {
-                l->state->lined[epoch & 1]++;
+                uint32_t *lined = &l->state->lined[epoch & 1];
+                *lined = *lined == LL_LINED_LAST ? 0 : *lined + 1;
             }
             if (ll_has_masks(l)) {
                 ll_learn(f, l, epoch);

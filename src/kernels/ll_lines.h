@@ -9,7 +9,8 @@
  * A tag of 16 bits comes again. It counts the combines whose rows come in lines, of each of the two copies;
  * all ranks count alike. In a place that no row comes to an old tag may remain, so each such combine wipes a
  * part of one place, as far as it awaits no row there. All of a place has been wiped, or written,
- * LL_MAX_PARTS combines later at the latest, and a tag comes again after twice as many. */
+ * LL_MAX_PARTS combines later at the latest, or twice as many where the count begins anew; and a tag comes
+ * again after four times as many. */
 #ifndef TERN_LL_LINES_H
 #define TERN_LL_LINES_H
 
@@ -19,7 +20,7 @@
 enum { LL_VECS = LL_WITH_LINES ? 4 * LL_LINE_DATA : 512 };
 
 /* 1 to 65535: what is wiped, or was never written, has none of them. */
-TERN_DEVICE uint32_t ll_line_tag(const struct ll_glance *g) { return 1 + g->lined % 0xffffu; }
+TERN_DEVICE uint32_t ll_line_tag(const struct ll_glance *g) { return 1 + g->lined % LL_LINE_TAGS; }
 
 /* Whole lines that so many bytes of a row take. */
 TERN_DEVICE uint32_t ll_lines_of(uint32_t bytes)
