@@ -98,16 +98,34 @@ static int lost_dispatch_body(struct stage *x)
     return check_victim(x, TERN_OP_LL_DISPATCH, x->batch.ranks[VICTIM].out);
 }
 
+/* Every rank's rows of a combine are home. */
+static int send_home(struct stage *x)
+{
+    PASS(begin(x));
+    PASS(ll_dispatch_issue(&x->batch, TERN_LL_RECEIVE, 0));
+    PASS(ll_combine_issue(&x->batch, TERN_LL_SEND, 0));
+    return world_ep_synchronize(&x->scene.world, x->scene.eps);
+}
+
 /* Likewise the first tokens, of which each misses all its rows. */
 static int lost_combine_body(struct stage *x)
 {
     uint32_t topk = x->batch.shape.batch.topk;
 
-    PASS(begin(x));
-    PASS(ll_dispatch_issue(&x->batch, TERN_LL_RECEIVE, 0));
-    PASS(ll_combine_issue(&x->batch, TERN_LL_SEND, 0));
-    PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
+    for (int r = 0; r < RANKS; r++) {
+        ll_words_forbid(x->scene.eps[r]);
+    }
+    PASS(send_home(x));
     CHECK(lose(x, 2, 0, MOST_WARPS * topk) >= MOST_WARPS, "too few rows");
+    PASS(ll_combine_issue(&x->batch, TERN_LL_RECEIVE, 0));
+    return check_victim(x, TERN_OP_LL_COMBINE, x->batch.ranks[VICTIM].home);
+}
+
+/* Of rows in lines, which have no words: all of them. */
+static int lost_lines_body(struct stage *x)
+{
+    PASS(send_home(x));
+    CHECK(ll_words_lose_lines(x->scene.eps[VICTIM], 0, 2) >= MOST_WARPS, "too few lines");
     PASS(ll_combine_issue(&x->batch, TERN_LL_RECEIVE, 0));
     return check_victim(x, TERN_OP_LL_COMBINE, x->batch.ranks[VICTIM].home);
 }
@@ -186,6 +204,7 @@ static int with_stage(struct test *t, int (*body)(struct stage *), uint32_t doma
 
 static int lost_dispatch(struct test *t) { return with_stage(t, lost_dispatch_body, 0, TERN_LL_PLAIN); }
 static int lost_combine(struct test *t) { return with_stage(t, lost_combine_body, 0, TERN_LL_PLAIN); }
+static int lost_lines(struct test *t) { return with_stage(t, lost_lines_body, 0, TERN_LL_PLAIN); }
 static int lost_chunk(struct test *t)
 {
     PASS(with_stage(t, lost_chunk_body, RANKS / 2, TERN_LL_PLAIN));
@@ -199,6 +218,7 @@ int main(int argc, char **argv)
     test_begin(&t, argc, argv);
     test_run(&t, "rows of a dispatch whose words never came", lost_dispatch);
     test_run(&t, "rows of a combine whose words never came", lost_combine);
+    test_run(&t, "lines of a combine that never came", lost_lines);
     test_run(&t, "a chunk of a combine whose word never came, with masks", lost_chunk);
     return test_end(&t);
 }

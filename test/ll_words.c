@@ -93,4 +93,18 @@ void ll_words_spoil(const struct tern_ep *ep, uint32_t lane)
     memset(own + l->ll.plan, 0x3f, l->ll.bytes - l->ll.plan);
 }
 
+int ll_words_lose_lines(const struct tern_ep *ep, uint32_t lane, uint64_t epoch)
+{
+    const struct ep_layout *l = &ep->layout;
+    char *window = ep->heap->bases[ep->comm->rank];
+    uint64_t *tags =
+        (uint64_t *)(void *)(window + l->ll_lines + (2 * lane + (epoch & 1)) * l->ll.lines.bytes) + 1;
+    int lost = 0;
+
+    for (uint64_t i = 0; i < l->ll.lines.bytes / sizeof *tags; i += 2) {
+        lost += __atomic_exchange_n(&tags[i], 0, __ATOMIC_RELAXED) >> 48 != 0;
+    }
+    return lost;
+}
+
 void ll_words_forbid(struct tern_ep *ep) { ep->no_words = 1; }
