@@ -35,8 +35,8 @@ int ll_words_posted(const struct tern_ep *ep, uint64_t *posted);
  * remembers of rows received with the bytes of 0.5f. */
 void ll_words_spoil(const struct tern_ep *ep, uint32_t lane);
 
-/* Wipes all rows in lines of a lane's combine number `epoch` from this rank's window, likewise. Returns how many
- * accesses of 16 bytes had come. */
+/* Wipes all rows in lines of a lane's combine number `epoch` from this rank's window, likewise. Returns how
+ * many accesses of 16 bytes had come. */
 int ll_words_lose_lines(const struct tern_ep *ep, uint32_t lane, uint64_t epoch);
 /* As if a pair of ranks had no native atomics: rows of few tokens go as those of many. On all ranks. */
 void ll_words_forbid(struct tern_ep *ep);
