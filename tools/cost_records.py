@@ -112,6 +112,17 @@ for _side in ("before", "after"):
     for _name in ("four_at_dispatch", "four_at_combine"):
         for _op in ("dispatch", "combine"):
             NOT_CLAIMED["2026-11-26-2xH200/%s_ll_%s" % (_side, _name), _op] = "ranks share a GPU"
+# Eight H200, and four of them.
+for _name in ("before_ll_at_dispatch", "ll_at_combine", "ll_at_dispatch"):
+    for _gpus in ("r4_", "r8_"):
+        for _op in ("dispatch", "combine"):
+            NOT_CLAIMED["2026-11-26-8xH200/" + _gpus + _name, _op] = "words and lines, newer than the model"
+for _name in ("r4_after_ll_few_combine", "r4_after_ll_few_dispatch", "r8_after_ll_few_combine",
+              "r8_after_ll_few_dispatch", "r8_before_ll_few_dispatch"):
+    NOT_CLAIMED["2026-11-26-8xH200/" + _name, "combine"] = "words and lines, newer than the model"
+NOT_CLAIMED["2026-11-26-8xH200/r8_ep_sms24", "combine"] = "128 tokens on eight GPUs"
+NOT_CLAIMED["2026-11-26-8xH200/r8_ep_sms8", "combine"] = "faster since sm_add, which is of the kernels before"
+NOT_CLAIMED["2026-11-26-8xH200/r8_ep_sms8", "route"] = "the model's route does not know how many processors count"
 for _name in ("h512", "h1000", "h2048", "h5120"):
     for _op in ("route", "dispatch", "combine"):
         NOT_CLAIMED["2026-11-26-2xH100/after_ep_" + _name, _op] = "two H100, short rows"

@@ -168,7 +168,9 @@ static void layout_lines(const struct ep_shape *s, struct ll_lines *lines)
 {
     uint64_t row_bytes = 2ull * s->ll_hidden, tokens = s->ll_tokens;
     uint64_t place_bytes = (row_bytes + LL_LINE_DATA - 1) / LL_LINE_DATA * LL_LINE;
-    uint64_t sums = lesser(tokens * lesser(s->num_ranks, s->max_topk), LL_LINED_SUMS / row_bytes);
+    uint64_t each = lesser(s->num_ranks, s->max_topk);
+    uint64_t most = s->num_ranks > 2 ? LL_LINED_TOKENS / row_bytes * each : LL_LINED_SUMS / row_bytes;
+    uint64_t sums = lesser(tokens * each, most);
     uint64_t rows = lesser(tokens * s->max_topk, LL_LINED_ROWS / row_bytes);
     lines->place_bytes = (uint32_t)place_bytes;
     lines->places = (uint32_t)lesser(larger(sums, rows), LL_MAX_PARTS / LL_PARTS(place_bytes));

@@ -35,8 +35,9 @@ enum { LL_WORD_TOKENS = 16, LL_WORD_CHOICES = 256, LL_WORD_IDS = 4 };
 enum { LL_LINE = 128, LL_LINE_DATA = 112, LL_WIPED = 2048, LL_MAX_PARTS = 1 << 14 };
 #define LL_LINE_TAGS  0xffffu                     /* from 1 on */
 #define LL_LINED_LAST ((LL_LINE_TAGS << 16) - 1u) /* whole rounds of tags: the count begins anew behind it */
-/* Bytes that come home to a rank in lines, at most (decision page 027): of sums, and of rows as they are. */
-enum { LL_LINED_SUMS = 14 << 20, LL_LINED_ROWS = 7 << 20 };
+/* Bytes that come home to a rank in lines, at most (decision page 027): of sums of two ranks, and of rows as
+ * they are; of sums of more ranks, so many bytes of tokens. */
+enum { LL_LINED_SUMS = 14 << 20, LL_LINED_ROWS = 7 << 20, LL_LINED_TOKENS = 21 << 16 };
 #define LL_PARTS(place_bytes) (((place_bytes) + LL_WIPED - 1u) / LL_WIPED)
 #define LL_ID_WORDS(ids)      (((ids) + LL_WORD_IDS - 1u) / LL_WORD_IDS)
 enum { LL_MAX_TOPK = 32 }; /* a lane of a warp looks after each choice */
