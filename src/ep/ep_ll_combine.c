@@ -85,13 +85,10 @@ static uint32_t rows_of_token(const struct ll_dispatch_args *d)
 /* By what is the same on all ranks. */
 static void choose_lines(struct ll_combine_args *k, const struct ll_dispatch_args *d)
 {
-    uint64_t rows = (uint64_t)d->max_tokens * rows_of_token(d), most = LL_LINED_ROWS;
+    uint64_t rows = (uint64_t)d->max_tokens * rows_of_token(d);
+    uint64_t most = terni_ll_most_lined((uint32_t)d->f.num_ranks, d->topk, k->row_bytes, k->summed != 0);
     k->lined_rows = rows_of_token(d);
-    if (k->summed) {
-        most = d->f.num_ranks > 2 ? (uint64_t)LL_LINED_TOKENS * k->lined_rows : LL_LINED_SUMS;
-    }
-    k->in_lines = k->compression == TERN_LL_PLAIN && rows > 0 && rows <= k->lane.lines.places &&
-                  rows * k->row_bytes <= most;
+    k->in_lines = k->compression == TERN_LL_PLAIN && rows > 0 && rows <= k->lane.lines.places && rows <= most;
 }
 
 static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,

@@ -100,6 +100,8 @@ uint32_t terni_ll_sent_bytes(uint32_t compression, uint32_t hidden);
 uint32_t terni_ll_place_offset(const struct ep_shape *shape);
 uint32_t terni_ll_stage_offset(const struct ep_shape *shape);
 uint32_t terni_ll_shared_bytes(const struct ep_shape *shape, uint32_t row_bytes);
+/* Rows of a combine that come home to a rank in lines (kernels/ll_lines.h), at most. */
+uint64_t terni_ll_most_lined(uint32_t num_ranks, uint32_t topk, uint32_t row_bytes, int summed);
 /* Of the ids of so many tokens a rank, where rows go in words; behind the others. */
 uint32_t terni_ll_ids_bytes(const struct ep_shape *shape, uint32_t tokens, uint32_t topk);
 /* Beside what an operation needs: who is gone, and how long each was waited for. */

@@ -163,15 +163,21 @@ static uint32_t most_out_slots(const struct ep_shape *s, uint64_t row_bytes)
     return s->limits_out ? between(given, FEWEST_OUT_SLOTS, MOST_OUT_SLOTS) : MOST_OUT_SLOTS;
 }
 
+uint64_t terni_ll_most_lined(uint32_t num_ranks, uint32_t topk, uint32_t row_bytes, int summed)
+{
+    if (!summed) {
+        return LL_LINED_ROWS / row_bytes;
+    }
+    return num_ranks > 2 ? LL_LINED_TOKENS / row_bytes * lesser(num_ranks, topk) : LL_LINED_SUMS / row_bytes;
+}
+
 /* As many places as combines in lines can take, and as can be wiped in time. */
 static void layout_lines(const struct ep_shape *s, struct ll_lines *lines)
 {
-    uint64_t row_bytes = 2ull * s->ll_hidden, tokens = s->ll_tokens;
-    uint64_t place_bytes = (row_bytes + LL_LINE_DATA - 1) / LL_LINE_DATA * LL_LINE;
-    uint64_t each = lesser(s->num_ranks, s->max_topk);
-    uint64_t most = s->num_ranks > 2 ? LL_LINED_TOKENS / row_bytes * each : LL_LINED_SUMS / row_bytes;
-    uint64_t sums = lesser(tokens * each, most);
-    uint64_t rows = lesser(tokens * s->max_topk, LL_LINED_ROWS / row_bytes);
+    uint32_t ranks = s->num_ranks, topk = s->max_topk, row_bytes = 2 * s->ll_hidden;
+    uint64_t place_bytes = LL_LINED_BYTES(row_bytes), tokens = s->ll_tokens;
+    uint64_t sums = lesser(tokens * lesser(ranks, topk), terni_ll_most_lined(ranks, topk, row_bytes, 1));
+    uint64_t rows = lesser(tokens * topk, terni_ll_most_lined(ranks, topk, row_bytes, 0));
     lines->place_bytes = (uint32_t)place_bytes;
     lines->places = (uint32_t)lesser(larger(sums, rows), LL_MAX_PARTS / LL_PARTS(place_bytes));
     lines->bytes = align_up(lines->places * place_bytes, ALIGNMENT);

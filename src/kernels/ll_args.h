@@ -38,6 +38,8 @@ enum { LL_LINE = 128, LL_LINE_DATA = 112, LL_WIPED = 2048, LL_MAX_PARTS = 1 << 1
 /* Bytes that come home to a rank in lines, at most (decision page 027): of sums of two ranks, and of rows as
  * they are; of sums of more ranks, so many bytes of tokens. */
 enum { LL_LINED_SUMS = 14 << 20, LL_LINED_ROWS = 7 << 20, LL_LINED_TOKENS = 21 << 16 };
+/* Whole lines, of so many bytes of a row. */
+#define LL_LINED_BYTES(bytes) (((bytes) + LL_LINE_DATA - 1u) / LL_LINE_DATA * LL_LINE)
 #define LL_PARTS(place_bytes) (((place_bytes) + LL_WIPED - 1u) / LL_WIPED)
 #define LL_ID_WORDS(ids)      (((ids) + LL_WORD_IDS - 1u) / LL_WORD_IDS)
 enum { LL_MAX_TOPK = 32 }; /* a lane of a warp looks after each choice */

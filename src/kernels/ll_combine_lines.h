@@ -189,7 +189,7 @@ TERN_DEVICE void ll_wipe_home(const struct ll_combine_args *p, const struct ll_g
         ll_expect_rows(p, t, &a);
         int place = ll_lined_by_rank(p) ? a.owner : lane();
         int comes = a.owner >= 0 && (uint32_t)place == part.place - t * p->lined_rows;
-        taken = warp_any(comes) ? ll_lines_of(p->row_bytes) : 0;
+        taken = warp_any(comes) ? LL_LINED_BYTES(p->row_bytes) : 0;
     }
     ll_wipe(&p->f, &p->lane, g->epoch, part, taken);
 }

@@ -22,12 +22,6 @@ enum { LL_VECS = LL_WITH_LINES ? 4 * LL_LINE_DATA : 512 };
 /* 1 to 65535: what is wiped, or was never written, has none of them. */
 TERN_DEVICE uint32_t ll_line_tag(const struct ll_glance *g) { return 1 + g->lined % LL_LINE_TAGS; }
 
-/* Whole lines that so many bytes of a row take. */
-TERN_DEVICE uint32_t ll_lines_of(uint32_t bytes)
-{
-    return (bytes + LL_LINE_DATA - 1) / LL_LINE_DATA * LL_LINE;
-}
-
 /* A place, in this heap. */
 TERN_DEVICE char *ll_line_place(const struct ll_lane *l, char *heap, uint64_t epoch, uint64_t place)
 {
