@@ -4,6 +4,7 @@
  * that the ranks' kernels count in their device memory; nobody can wait for it. In one domain, and railed;
  * and of few tokens, whose rows go in words that have all of the epoch. Likewise combines in lines, whose
  * tags come again sooner. */
+#include "ll_words.h"
 #include "support.h"
 
 #include <string.h>
@@ -16,7 +17,7 @@ enum { EXPERTS = SHARE * RANKS, SLAB_ROWS = EXPERTS * TOKENS, GROUP = 2 };
 static const uint64_t half = 1ull << 32; /* the epoch whose tag is that of a word never written */
 
 struct lane_user {
-    int is_railed;
+    int is_railed, by_words;   /* by_words: rows have arrival words, however few they are */
     uint32_t most;             /* tokens of a dispatch */
     int shift;                 /* which they are */
     uint32_t hidden, channels; /* of the object, and of a call */
@@ -95,6 +96,9 @@ static int open_ranks(struct lane_user *u, uint64_t seed)
     OK(tern_comm_open_all(RANKS, &comm, u->comms));
     OK(tern_ep_open_all(RANKS, u->comms, &config, u->eps));
     for (int r = 0; r < RANKS; r++) {
+        if (u->by_words) {
+            ll_words_forbid(u->eps[r]);
+        }
         PASS(fill(u, r));
     }
     return 0;
@@ -257,7 +261,7 @@ static void close_ranks(struct lane_user *u)
 }
 
 /* `first`: an epoch, or 0 for lines_again. */
-static int every_seed(struct test *t, int is_railed, uint32_t most, uint64_t first)
+static int every_seed(struct test *t, int is_railed, int by_words, uint32_t most, uint64_t first)
 {
     int result = 0, seeds = first ? SEEDS : SEEDS / 4;
 
@@ -265,6 +269,7 @@ static int every_seed(struct test *t, int is_railed, uint32_t most, uint64_t fir
         struct lane_user u;
         memset(&u, 0, sizeof u);
         u.is_railed = is_railed;
+        u.by_words = by_words;
         u.most = most;
         u.hidden = u.channels = first ? HIDDEN : WIDE;
         test_detail(t, "seed %d", seed);
@@ -276,19 +281,19 @@ static int every_seed(struct test *t, int is_railed, uint32_t most, uint64_t fir
     return result;
 }
 
-static int at_dispatch(struct test *t) { return every_seed(t, 0, TOKENS, half - 2); }
+static int at_dispatch(struct test *t) { return every_seed(t, 0, 1, TOKENS, half - 2); }
 
-static int at_combine(struct test *t) { return every_seed(t, 0, TOKENS, half - 3); }
+static int at_combine(struct test *t) { return every_seed(t, 0, 1, TOKENS, half - 3); }
 
-static int railed_dispatch(struct test *t) { return every_seed(t, 1, TOKENS, half - 2); }
+static int railed_dispatch(struct test *t) { return every_seed(t, 1, 0, TOKENS, half - 2); }
 
-static int railed_combine(struct test *t) { return every_seed(t, 1, TOKENS, half - 3); }
+static int railed_combine(struct test *t) { return every_seed(t, 1, 0, TOKENS, half - 3); }
 
-static int few_dispatch(struct test *t) { return every_seed(t, 0, FEW, half - 2); }
+static int few_dispatch(struct test *t) { return every_seed(t, 0, 0, FEW, half - 2); }
 
-static int few_combine(struct test *t) { return every_seed(t, 0, FEW, half - 3); }
+static int few_combine(struct test *t) { return every_seed(t, 0, 0, FEW, half - 3); }
 
-static int tags_again(struct test *t) { return every_seed(t, 0, TOKENS, 0); }
+static int tags_again(struct test *t) { return every_seed(t, 0, 0, TOKENS, 0); }
 
 int main(int argc, char **argv)
 {
