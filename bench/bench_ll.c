@@ -308,12 +308,17 @@ static enum tern_status run_open(const struct options *o, struct report *report,
 /* One domain needs no network. */
 static enum tern_status choose(struct carriage *carriage, const struct options *o, const struct party *party)
 {
-    if (o->net.domain_size == 0 && o->net.transport != NOT_CHOSEN) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--transport %s needs --domain-size",
-                         options_word(COMMAND_LL, "--transport", o->net.transport));
+    uint32_t size = o->net.domain_size;
+    int is_one = size == 0 || size == (uint32_t)party->num_ranks;
+    if (is_one && o->net.transport != NOT_CHOSEN) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "--transport %s needs --domain-size, of less than %d ranks, which are one domain",
+                         options_word(COMMAND_LL, "--transport", o->net.transport), party->num_ranks);
     }
-    if (o->net.domain_size == 0 && o->net.queues != 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--queues %u needs --domain-size", o->net.queues);
+    if (is_one && o->net.queues != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "--queues %u needs --domain-size, of less than %d ranks, which are one domain",
+                         o->net.queues, party->num_ranks);
     }
     return transport_choose(o, party, carriage);
 }

@@ -488,6 +488,8 @@ refused "--tokens 9000: 9000 is outside" ll --tokens 9000
 refused "--topk 33: 33 is outside 1 to 32" ll --ranks 2 --topk 33
 refused "--experts 10" ll --ranks 4 --experts 10
 refused "needs --domain-size" ll --ranks 4 --transport softnic
+refused "of less than 4 ranks, which are one domain" ll --ranks 4 --domain-size 4 --transport softnic
+refused "--queues 3 needs --domain-size, of less than 4 ranks" ll --ranks 4 --domain-size 4 --queues 3
 refused "--rail needs --domain-size" ll --ranks 4 --rail
 refused "--rail with --domain-size 4: 4 ranks are one domain" ll --ranks 4 --domain-size 4 --rail
 refused "--rail with --mask 1" ll --ranks 4 --domain-size 2 --rail --mask 1
@@ -651,23 +653,29 @@ for command in "" ep ll nic wire demo put get atomic signal pingpong barrier; do
     answers "tern-bench $(sed -n 's/^#define TERN_VERSION_[MP][A-Z]* *//p' include/tern/tern.h | paste -sd.)" $command --version
 done
 
-# lost ARGUMENT...: standard output cannot be written: it says so, and exits with 2
+# lost PROGRAM ARGUMENT...: standard output cannot be written: it says so, and exits with 2
 lost()
 {
-    timeout 200 "$bench" "$@" > /dev/full 2> "$scratch/err"
+    timeout 200 "$@" > /dev/full 2> "$scratch/err"
     status=$?
+    name=$(basename "$1")
+    shift
     if [ $status -eq 2 ] && grep -q 'standard output is lost' "$scratch/err"; then
-        ok "tern-bench $* fails where nothing can be written"
+        ok "$name $* fails where nothing can be written"
     else
         sed 's/^/# /' "$scratch/err"
-        not_ok "tern-bench $* fails where nothing can be written (status $status)"
+        not_ok "$name $* fails where nothing can be written (status $status)"
     fi
 }
 if [ -c /dev/full ]; then
-    lost ep --ranks 2 --tokens 4 --hidden 64 --iters 1
-    lost --version
-    lost help
-    lost ll --help
+    lost "$bench" ep --ranks 2 --tokens 4 --hidden 64 --iters 1
+    lost "$bench" --version
+    lost "$bench" help
+    lost "$bench" ll --help
+    lost "$build/bin/tern-info"
+    lost "$build/bin/tern-info" -c
+    lost "$build/bin/tern-info" --help
+    lost "$build/bin/tern-info" --version
 else
     skip "output that cannot be written: there is no /dev/full"
 fi

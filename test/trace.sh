@@ -106,8 +106,14 @@ refuses 2 "no file or folder"
 refuses 1 "$scratch/nothing: No such file" "$scratch/nothing"
 refuses 1 "$scratch/missing.trace: No such file" "$scratch"/trace/tern.0.*.trace "$scratch/missing.trace"
 refuses 1 "$scratch/empty: a folder without files" "$scratch/empty"
-"$tool" "$scratch/trace" 2> "$scratch/err" > /dev/full
-grep -q 'standard output: No space left' "$scratch/err" && ok "a full disk is told of" || not_ok "a full disk is told of"
+for argument in "$scratch/trace" --help --version; do
+    "$tool" "$argument" 2> "$scratch/err" > /dev/full
+    if [ $? -eq 1 ] && grep -q 'standard output is lost: No space left' "$scratch/err"; then
+        ok "a full disk is told of: $(basename -- "$argument")"
+    else
+        not_ok "a full disk is told of: $(basename -- "$argument")"
+    fi
+done
 
 # One warning a process, however many ranks it has, and no file.
 if [ "${TERN_VARIANT:-release}" = trace ]; then

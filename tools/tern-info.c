@@ -9,6 +9,7 @@
 #include "net/nic_place.h"
 #include "net/nic_provider.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +31,8 @@ static const char manual[] =
     "rank 0 prints its "
     "machine,\n"
     "ranks, hosts and domains. The exit status is 1 if something that should work does not, 2 for a wrong "
-    "option.\n";
+    "option,\n"
+    "or where what it prints cannot be written.\n";
 
 #ifdef __clang__
 static const char compiler[] = __VERSION__;
@@ -284,17 +286,27 @@ static int print_communicator(void)
     return status == TERN_OK ? 0 : complain("the barrier fails", status);
 }
 
+/* What is printed is there, or the exit status says that it is not. */
+static int finish(int result)
+{
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "tern-info: standard output is lost: %s\n", strerror(errno));
+        return 2;
+    }
+    return result;
+}
+
 int main(int argc, char **argv)
 {
     enum tern_status status;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             fputs(manual, stdout);
-            return 0;
+            return finish(0);
         }
         if (strcmp(argv[i], "--version") == 0) {
             printf("tern-info %d.%d.%d\n", TERN_VERSION_MAJOR, TERN_VERSION_MINOR, TERN_VERSION_PATCH);
-            return 0;
+            return finish(0);
         }
         if (strcmp(argv[i], "-c") != 0) {
             fprintf(stderr, "tern-info: unknown option %s; --help lists all\n", argv[i]);
@@ -306,10 +318,10 @@ int main(int argc, char **argv)
     }
     status = check_environment();
     if (status != TERN_OK) {
-        return complain("the environment is invalid", status);
+        return finish(complain("the environment is invalid", status));
     }
     if (argc > 1) {
-        return 0;
+        return finish(0);
     }
-    return terni_env(TERN_ENV_ID)[0] != '\0' ? print_communicator() : print_host();
+    return finish(terni_env(TERN_ENV_ID)[0] != '\0' ? print_communicator() : print_host());
 }

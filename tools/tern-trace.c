@@ -23,7 +23,19 @@ static const char manual[] =
     "one of its blocks, and below it what the block's threads waited for; arrows lead from the rank that "
     "was\n"
     "waited for to who waited. Programs leave such files if they run with TERN_TRACE=FOLDER and the library\n"
-    "that make VARIANT=trace builds. The exit status is 1 if a file cannot be used, 2 for a wrong option.\n";
+    "that make VARIANT=trace builds. The exit status is 1 if a file cannot be used, or what it prints not "
+    "be\n"
+    "written, 2 for a wrong option.\n";
+
+/* What is printed is there, or the exit status says that it is not. */
+static int finish(void)
+{
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "tern-trace: standard output is lost: %s\n", strerror(errno));
+        return 1;
+    }
+    return 0;
+}
 
 static int convert(struct traces *t, int summary)
 {
@@ -39,11 +51,7 @@ static int convert(struct traces *t, int summary)
     } else {
         trace_put(t);
     }
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "tern-trace: standard output: %s\n", strerror(errno));
-        return 1;
-    }
-    return 0;
+    return finish();
 }
 
 int main(int argc, char **argv)
@@ -54,11 +62,11 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             fputs(manual, stdout);
-            return 0;
+            return finish();
         }
         if (strcmp(argv[i], "--version") == 0) {
             printf("tern-trace %d.%d.%d\n", TERN_VERSION_MAJOR, TERN_VERSION_MINOR, TERN_VERSION_PATCH);
-            return 0;
+            return finish();
         }
         if (strcmp(argv[i], "--summary") == 0) {
             summary = 1;
