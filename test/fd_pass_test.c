@@ -9,6 +9,7 @@
 #include "comm_scene.h"
 #include "procs.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,25 @@
 #include <unistd.h>
 
 enum { most_fds = 4, nobody = 65534 };
+
+/* In the place of the C library's, for the library under test: where `ends_first` is set, as the kernel may do
+ * it. A look that does not wait sees no packet, then a packet comes and the connection ends, then the look
+ * sees the end. */
+static __thread int ends_first;
+
+ssize_t recv(int fd, void *memory, size_t bytes, int flags)
+{
+    ssize_t got = recvfrom(fd, memory, bytes, flags, NULL, NULL);
+    struct pollfd polled = {.fd = fd, .events = POLLIN};
+    if (!ends_first || got >= 0 || errno != EAGAIN) {
+        return got;
+    }
+    ends_first = 0;
+    while (poll(&polled, 1, 5000) > 0 && (polled.revents & POLLHUP) == 0) {
+        usleep(100);
+    }
+    return 0;
+}
 
 static struct part_name name_of(int rank)
 {
@@ -223,6 +243,45 @@ static int calls_that_end(struct test *t)
     return result;
 }
 
+/* Rank 1, which comes when rank 0 has begun to wait, and leaves when it has all it needs: who calls it again
+ * learns that. */
+static void *brief_peer(void *arg)
+{
+    struct peer *p = (struct peer *)arg;
+    const struct stage *s = p->stage;
+    struct part_name stranger = name_of(7);
+    struct pollfd polled = {.fd = s->peer_listen_fd, .events = POLLIN};
+    poll(&polled, 1, 5000);
+    call_with(&s->names[0], &stranger, sizeof stranger, -1, 0); /* so that rank 0 looks */
+    usleep(50000);
+    p->status = terni_fd_exchange(&s->names[1], 2, others[1], s->peer_listen_fd, s->wanted_fd, 5000, p->got);
+    close(s->peer_listen_fd);
+    return NULL;
+}
+
+/* An answer counts, also where the end of its connection is seen before it. */
+static int an_end_before_its_answer(struct test *t)
+{
+    struct stage s;
+    struct peer peer = {.stage = &s};
+    pthread_t thread;
+    int fds[2];
+    (void)t;
+    PASS(stage_open(&s));
+    CHECK(pthread_create(&thread, NULL, brief_peer, &peer) == 0, "no thread");
+    ends_first = 1;
+    enum tern_status status = terni_fd_exchange(&s.names[0], 2, others[0], s.listen_fd, s.own_fd, 5000, fds);
+    pthread_join(thread, NULL);
+    CHECK(ends_first == 0, "the end was not seen first");
+    s.peer_listen_fd = -1;
+    OK(status);
+    OK(peer.status);
+    close(fds[1]);
+    close(peer.got[0]);
+    stage_close(&s);
+    return 0;
+}
+
 /* A peer that does not come is named at the deadline, one that has gone, at once. */
 static int peers_that_do_not_come(struct test *t)
 {
@@ -290,6 +349,7 @@ int main(int argc, char **argv)
     test_run(&t, "strangers", strangers);
     test_run(&t, "other_user", other_user);
     test_run(&t, "calls_that_end", calls_that_end);
+    test_run(&t, "an_end_before_its_answer", an_end_before_its_answer);
     test_run(&t, "peers_that_do_not_come", peers_that_do_not_come);
     test_run(&t, "few_descriptors", few_descriptors);
     return test_end(&t);

@@ -118,12 +118,30 @@ static enum tern_status call(struct exchange *x, int rank)
     return status;
 }
 
+/* What a call is told. The kernel looks for a packet, then whether the connection has ended: of a packet and an
+ * end that come between, it reports the end. So an end is one only if it is reported twice. */
+enum { answer_here, answer_due, answer_lost };
+
+static int look_for_answer(int socket_fd)
+{
+    for (int look = 0; look < 2; look++) {
+        char answer;
+        ssize_t got = recv(socket_fd, &answer, sizeof answer, 0);
+        if (got == (ssize_t)sizeof answer) {
+            return answer_here;
+        }
+        if (got < 0) {
+            return errno == EAGAIN || errno == EINTR ? answer_due : answer_lost;
+        }
+    }
+    return answer_lost;
+}
+
 /* Takes the answers that are here, and calls those that have none to come. */
 static enum tern_status send_all(struct exchange *x)
 {
     for (int r = 0; r < x->num_ranks; r++) {
-        char answer;
-        ssize_t got;
+        int found;
         if (!x->is_peer[r] || x->is_sent[r]) {
             continue;
         }
@@ -131,13 +149,13 @@ static enum tern_status send_all(struct exchange *x)
             TERN_TRY(call(x, r));
             continue;
         }
-        got = recv(x->calls[r], &answer, sizeof answer, 0);
-        if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+        found = look_for_answer(x->calls[r]);
+        if (found == answer_due) {
             continue;
         }
         close(x->calls[r]);
         x->calls[r] = -1;
-        x->is_sent[r] = got == (ssize_t)sizeof answer;
+        x->is_sent[r] = found == answer_here;
         x->num_unsent -= x->is_sent[r];
         x->num_ended += !x->is_sent[r];
     }
