@@ -23,8 +23,8 @@
 
 enum { most_fds = 4, nobody = 65534 };
 
-/* In the place of the C library's, for the library under test: where `ends_first` is set, as the kernel may do
- * it. A look that does not wait sees no packet, then a packet comes and the connection ends, then the look
+/* In the place of the C library's, for the library under test: where `ends_first` is set, as the kernel may
+ * do it. A look that does not wait sees no packet, then a packet comes and the connection ends, then the look
  * sees the end. */
 static __thread int ends_first;
 

@@ -118,8 +118,8 @@ static enum tern_status call(struct exchange *x, int rank)
     return status;
 }
 
-/* What a call is told. The kernel looks for a packet, then whether the connection has ended: of a packet and an
- * end that come between, it reports the end. So an end is one only if it is reported twice. */
+/* What a call is told. The kernel looks for a packet, then whether the connection has ended: of a packet and
+ * an end that come between, it reports the end. So an end is one only if it is reported twice. */
 enum { answer_here, answer_due, answer_lost };
 
 static int look_for_answer(int socket_fd)
