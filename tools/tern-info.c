@@ -289,9 +289,11 @@ static int print_communicator(void)
 /* What is printed is there, or the exit status says that it is not. */
 static int finish(int result)
 {
+    errno = 0; /* of a write that failed before it is no longer known */
     if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "tern-info: standard output is lost: %s\n", strerror(errno));
-        return 2;
+        fprintf(stderr, "tern-info: standard output is lost%s%s\n", errno != 0 ? ": " : "",
+                errno != 0 ? strerror(errno) : "");
+        return result == 0 ? 2 : result;
     }
     return result;
 }

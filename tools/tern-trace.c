@@ -30,8 +30,10 @@ static const char manual[] =
 /* What is printed is there, or the exit status says that it is not. */
 static int finish(void)
 {
+    errno = 0; /* of a write that failed before it is no longer known */
     if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "tern-trace: standard output is lost: %s\n", strerror(errno));
+        fprintf(stderr, "tern-trace: standard output is lost%s%s\n", errno != 0 ? ": " : "",
+                errno != 0 ? strerror(errno) : "");
         return 1;
     }
     return 0;
