@@ -27,6 +27,7 @@ enum { most_fds = 4, nobody = 65534 };
  * do it. A look that does not wait sees no packet, then a packet comes and the connection ends, then the look
  * sees the end. */
 static __thread int ends_first;
+static _Atomic int has_looked; /* of the two, the first is done */
 
 ssize_t recv(int fd, void *memory, size_t bytes, int flags)
 {
@@ -36,6 +37,7 @@ ssize_t recv(int fd, void *memory, size_t bytes, int flags)
         return got;
     }
     ends_first = 0;
+    has_looked = 1;
     while (poll(&polled, 1, 5000) > 0 && (polled.revents & POLLHUP) == 0) {
         usleep(100);
     }
@@ -243,8 +245,8 @@ static int calls_that_end(struct test *t)
     return result;
 }
 
-/* Rank 1, which comes when rank 0 has begun to wait, and leaves when it has all it needs: who calls it again
- * learns that. */
+/* Rank 1, which comes when rank 0 has called it and has looked for an answer, as it does whenever a stranger
+ * calls, and leaves when it has all it needs: who calls it again learns that. */
 static void *brief_peer(void *arg)
 {
     struct peer *p = (struct peer *)arg;
@@ -252,8 +254,10 @@ static void *brief_peer(void *arg)
     struct part_name stranger = name_of(7);
     struct pollfd polled = {.fd = s->peer_listen_fd, .events = POLLIN};
     poll(&polled, 1, 5000);
-    call_with(&s->names[0], &stranger, sizeof stranger, -1, 0); /* so that rank 0 looks */
-    usleep(50000);
+    for (int ms = 0; ms < 5000 && !has_looked; ms++) {
+        call_with(&s->names[0], &stranger, sizeof stranger, -1, 0);
+        usleep(1000);
+    }
     p->status = terni_fd_exchange(&s->names[1], 2, others[1], s->peer_listen_fd, s->wanted_fd, 5000, p->got);
     close(s->peer_listen_fd);
     return NULL;
@@ -268,17 +272,18 @@ static int an_end_before_its_answer(struct test *t)
     int fds[2];
     (void)t;
     PASS(stage_open(&s));
-    CHECK(pthread_create(&thread, NULL, brief_peer, &peer) == 0, "no thread");
+    has_looked = 0;
     ends_first = 1;
+    CHECK(pthread_create(&thread, NULL, brief_peer, &peer) == 0, "no thread");
     enum tern_status status = terni_fd_exchange(&s.names[0], 2, others[0], s.listen_fd, s.own_fd, 5000, fds);
     pthread_join(thread, NULL);
-    CHECK(ends_first == 0, "the end was not seen first");
-    s.peer_listen_fd = -1;
-    OK(status);
-    OK(peer.status);
     close(fds[1]);
     close(peer.got[0]);
+    s.peer_listen_fd = -1;
     stage_close(&s);
+    CHECK(ends_first == 0, "the end was not seen first");
+    OK(status);
+    OK(peer.status);
     return 0;
 }
 
