@@ -312,7 +312,7 @@ static enum tern_status run_open(const struct options *o, struct report *report,
     double wire = 0;
     uint32_t sms, domain_ranks;
     TERN_TRY(ep_sms(o, party, &sms)); /* refused before anything is measured or printed */
-    TERN_TRY(shape_domains(o, party, &domain_ranks));
+    TERN_TRY(transport_domains(o, party, &domain_ranks));
     report->left_out = (int)domain_ranks < party->num_ranks ? 0 : OF_DOMAINS;
     TERN_TRY(about_note(report, party));
     TERN_TRY(wire_measure(party, o, &wire));

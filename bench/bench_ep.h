@@ -74,8 +74,6 @@ struct timing {
 /* The host's part: routing and sizes. */
 enum tern_status shape_open(struct shape *shape, const struct options *options, int num_ranks,
                             uint32_t tokens);
-/* Ranks of a domain, of a party that is open. TERN_INVALID_ARGUMENT: they do not fit the options. */
-enum tern_status shape_domains(const struct options *options, const struct party *party, uint32_t *ranks);
 void shape_close(struct shape *shape);
 /* Window memory the shape takes on the rank that needs most. */
 uint64_t shape_heap_bytes(const struct shape *shape);

@@ -295,32 +295,15 @@ static enum tern_status run_open(const struct options *o, struct report *report,
                                  uint32_t transport, struct tally *tally)
 {
     double wire = 0;
-    uint32_t sms;
-    TERN_TRY(party_sms(party, o->sms, UINT32_MAX, &sms)); /* refused before anything is measured or printed */
+    uint32_t sms, domain_ranks;
+    TERN_TRY(transport_domains(o, party, &domain_ranks)); /* refused before anything is measured or printed */
+    TERN_TRY(party_sms(party, o->sms, UINT32_MAX, &sms));
     TERN_TRY(about_note(report, party));
     TERN_TRY(wire_measure(party, o, &wire));
     TERN_TRY(note_settings(report, o, party, sms, wire));
     report_head(report);
     TERN_TRY(run_shapes(o, report, party, transport, wire, tally));
     return report_result(report, "elements", tally);
-}
-
-/* One domain needs no network. */
-static enum tern_status choose(struct carriage *carriage, const struct options *o, const struct party *party)
-{
-    uint32_t size = o->net.domain_size;
-    int is_one = size == 0 || size == (uint32_t)party->num_ranks;
-    if (is_one && o->net.transport != NOT_CHOSEN) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT,
-                         "--transport %s needs --domain-size, of less than %d ranks, which are one domain",
-                         options_word(COMMAND_LL, "--transport", o->net.transport), party->num_ranks);
-    }
-    if (is_one && o->net.queues != 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT,
-                         "--queues %u needs --domain-size, of less than %d ranks, which are one domain",
-                         o->net.queues, party->num_ranks);
-    }
-    return transport_choose(o, party, carriage);
 }
 
 /* Every shape of the options, opened and closed: what is refused is refused before a rank is open. */
@@ -348,11 +331,13 @@ enum tern_status ll_run_command(const struct options *options, struct report *re
     TERN_TRY(report_begin(report, party.first != 0, o.json));
     TERN_TRY(settle(&o, &party));
     TERN_TRY(try_shapes(&o, &party));
-    TERN_TRY(choose(&carriage, &o, &party));
-    TERN_TRY(party_open(
-        &party, wire_heap_bytes(party.num_ranks, wire_default_bytes(party.machine, party.num_ranks))));
-    enum tern_status status = run_open(&o, report, &party, carriage.transport, tally);
+    TERN_TRY(transport_choose(&o, &party, &carriage));
+    enum tern_status status = party_open(
+        &party, wire_heap_bytes(party.num_ranks, wire_default_bytes(party.machine, party.num_ranks)));
+    if (status == TERN_OK) {
+        status = run_open(&o, report, &party, carriage.transport, tally);
+        party_close(&party);
+    }
     transport_drop(&carriage);
-    party_close(&party);
     return status;
 }

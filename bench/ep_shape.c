@@ -6,6 +6,7 @@
 #include "bench_ep.h"
 #include "fill.h"
 #include "pgas/pgas.h"
+#include "transport.h"
 
 #include <string.h>
 
@@ -52,23 +53,6 @@ enum tern_status shape_open(struct shape *s, const struct options *o, int num_ra
 }
 
 void shape_close(struct shape *s) { routing_close(&s->routing); }
-
-enum tern_status shape_domains(const struct options *o, const struct party *p, uint32_t *ranks)
-{
-    *ranks = o->net.domain_size != 0 ? o->net.domain_size : (uint32_t)party_domain_ranks(p);
-    if (*ranks == (uint32_t)p->num_ranks && o->net.transport != NOT_CHOSEN) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT,
-                         "--transport %s carries rows between domains, and the %d ranks are one: give "
-                         "--domain-size",
-                         options_word(COMMAND_EP, "--transport", o->net.transport), p->num_ranks);
-    }
-    if (*ranks == (uint32_t)p->num_ranks && o->net.queues != 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT,
-                         "--queues %u needs --domain-size: the %d ranks are one domain", o->net.queues,
-                         p->num_ranks);
-    }
-    return TERN_OK;
-}
 
 static int in_window(enum buffer b) { return b >= BUF_ROWS && b <= BUF_EXPERTS; }
 
@@ -337,7 +321,7 @@ static enum tern_status choose_sms(struct bench *b)
 static enum tern_status open_all(struct bench *b)
 {
     int i;
-    TERN_TRY(shape_domains(b->shape.options, b->party, &b->shape.domain_ranks));
+    TERN_TRY(transport_domains(b->shape.options, b->party, &b->shape.domain_ranks));
     TERN_TRY(choose_sms(b));
     b->shape.routing.world.domain_ranks = (int)b->shape.domain_ranks;
     for (i = 0; i < b->party->num_local; i++) {

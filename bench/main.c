@@ -10,8 +10,8 @@
 #include "options.h"
 #include "report.h"
 #include "wire.h"
+#include "../tools/output.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,11 +133,5 @@ int main(int argc, char **argv)
      * after the other, and the first may wait for the second. Read by the driver when it starts. */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     status = answer_or_run(argc, argv);
-    errno = 0; /* of a write that failed before it is no longer known */
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "tern-bench: standard output is lost%s%s\n", errno != 0 ? ": " : "",
-                errno != 0 ? strerror(errno) : "");
-        return status == EXIT_SUCCESS ? EXIT_FAILED : status;
-    }
-    return status;
+    return output_is_whole("tern-bench") || status != EXIT_SUCCESS ? status : EXIT_FAILED;
 }

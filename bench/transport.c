@@ -45,6 +45,28 @@ enum tern_status transport_check(const struct options *o)
     return TERN_OK;
 }
 
+enum tern_status transport_domains(const struct options *o, const struct party *p, uint32_t *ranks)
+{
+    *ranks = o->net.domain_size != 0 ? o->net.domain_size : (uint32_t)party_domain_ranks(p);
+    if (*ranks != (uint32_t)p->num_ranks) {
+        return TERN_OK;
+    }
+    if (o->net.transport != NOT_CHOSEN) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "--transport %s carries rows between domains, and the %d ranks are one: give "
+                         "--domain-size, less than %d",
+                         options_word(COMMAND_EP, "--transport", o->net.transport), p->num_ranks,
+                         p->num_ranks);
+    }
+    if (o->net.queues != 0) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "--queues %u lead to other domains, and the %d ranks are one: give --domain-size, "
+                         "less than %d",
+                         o->net.queues, p->num_ranks, p->num_ranks);
+    }
+    return TERN_OK;
+}
+
 enum tern_status transport_choose(const struct options *o, const struct party *party, struct carriage *c)
 {
     const char *proxy = terni_env(TERN_ENV_PROXY);

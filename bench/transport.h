@@ -19,6 +19,9 @@ enum tern_status transport_check(const struct options *options);
 /* The same, and TERN_UNSUPPORTED: this build or machine has none. */
 enum tern_status transport_choose(const struct options *options, const struct party *party,
                                   struct carriage *carriage);
+/* Ranks of a domain, as asked or, of a party that is open, as found. TERN_INVALID_ARGUMENT: there is one, and
+ * options say what carries rows to others. */
+enum tern_status transport_domains(const struct options *options, const struct party *party, uint32_t *ranks);
 void transport_drop(struct carriage *carriage);
 /* The notes "transport", "model" and "faults". */
 enum tern_status transport_note(struct report *report, const struct options *options);

@@ -480,16 +480,16 @@ refused "--cast fp4" ll --cast fp4
 refused "--weights never" ll --weights never
 refused "--layout rank needs --weights dispatch" ll --layout rank --weights combine
 refused "--compression log8" ll --compression log8
-refused "--queues 3 needs --domain-size" ll --queues 3
+refused "--queues 3 lead to other domains" ll --queues 3
 refused "--mask 4: ranks are 0 to 3" ll --ranks 4 --mask 4
 refused "--mask 0: the only rank" ll --ranks 1 --mask 0
 refused "--hidden 24 is not a multiple of 16, with --cast fp8" ll --ranks 2 --hidden 24
 refused "--tokens 9000: 9000 is outside" ll --tokens 9000
 refused "--topk 33: 33 is outside 1 to 32" ll --ranks 2 --topk 33
 refused "--experts 10" ll --ranks 4 --experts 10
-refused "needs --domain-size" ll --ranks 4 --transport softnic
-refused "of less than 4 ranks, which are one domain" ll --ranks 4 --domain-size 4 --transport softnic
-refused "--queues 3 needs --domain-size, of less than 4 ranks" ll --ranks 4 --domain-size 4 --queues 3
+refused "--transport softnic carries rows between domains" ll --ranks 4 --transport softnic
+refused "give --domain-size, less than 4" ll --ranks 4 --domain-size 4 --transport softnic
+refused "--queues 3 lead to other domains, and the 4 ranks are one" ll --ranks 4 --domain-size 4 --queues 3
 refused "--rail needs --domain-size" ll --ranks 4 --rail
 refused "--rail with --domain-size 4: 4 ranks are one domain" ll --ranks 4 --domain-size 4 --rail
 refused "--rail with --mask 1" ll --ranks 4 --domain-size 2 --rail --mask 1
@@ -534,8 +534,8 @@ refused "--domain-size 3" ep --ranks 4 --domain-size 3
 refused "--domain-size 8" ep --ranks 4 --domain-size 8
 refused "--domain-size 129: 129 is outside" ep --domain-size 129
 refused "--transport softnic carries rows between domains" ep --ranks 2 --transport softnic
-refused "--queues 16 needs --domain-size" ep --ranks 2 --queues 16
-refused "--queues 16 needs --domain-size" ep --ranks 2 --domain-size 2 --queues 16
+refused "--queues 16 lead to other domains" ep --ranks 2 --queues 16
+refused "--queues 16 lead to other domains" ep --ranks 2 --domain-size 2 --queues 16
 refused "need --transport softnic" ep --ranks 2 --domain-size 1 --nic-gbps 5
 for command in ep ll put; do
     domains="--domain-size 1"

@@ -18,6 +18,7 @@
 #endif
 #include "comm/comm.h"
 #include "comm/id.h"
+#include "output.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -530,16 +531,6 @@ static int prepare(struct run *run)
     return 1;
 }
 
-/* Of what parse() printed. */
-static int flush_answer(void)
-{
-    if (fflush(stdout) == 0 && !ferror(stdout)) {
-        return 0;
-    }
-    say("standard output is lost: %s", strerror(errno));
-    return exit_usage;
-}
-
 int main(int argc, char **argv)
 {
     struct run run;
@@ -547,7 +538,7 @@ int main(int argc, char **argv)
     memset(&run, 0, sizeof run);
     status = parse(&run, argc, argv);
     if (status >= 0) {
-        return status == 0 ? flush_answer() : status;
+        return status == 0 && !output_is_whole("tern-run") ? exit_usage : status;
     }
     if (!prepare(&run)) {
         return exit_usage;

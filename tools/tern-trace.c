@@ -3,8 +3,8 @@
  * tern-trace: merges the stamps that ranks left (TERN_TRACE, docs/trace.md) into one trace in the Chrome
  * format, or into a table of who waited for whom. tern-trace/trace_parts.h says how. */
 #include "tern-trace/trace_parts.h"
+#include "output.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,16 +28,7 @@ static const char manual[] =
     "written, 2 for a wrong option.\n";
 
 /* What is printed is there, or the exit status says that it is not. */
-static int finish(void)
-{
-    errno = 0; /* of a write that failed before it is no longer known */
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "tern-trace: standard output is lost%s%s\n", errno != 0 ? ": " : "",
-                errno != 0 ? strerror(errno) : "");
-        return 1;
-    }
-    return 0;
-}
+static int finish(void) { return !output_is_whole("tern-trace"); }
 
 static int convert(struct traces *t, int summary)
 {
