@@ -291,12 +291,24 @@ static enum tern_status note_settings(struct report *report, const struct option
     return wire_note(report, party, wire);
 }
 
-static enum tern_status run_open(const struct options *o, struct report *report, struct party *party,
+/* Domains that are found count as those that are asked for. */
+static enum tern_status find_domains(struct options *o, const struct party *party, struct report *report)
+{
+    uint32_t ranks;
+    TERN_TRY(transport_domains(o, party, &ranks));
+    if (ranks < (uint32_t)party->num_ranks) {
+        o->net.domain_size = ranks;
+    }
+    report->left_out |= o->net.domain_size != 0 ? 0 : 1u << COL_NETWORK;
+    return TERN_OK;
+}
+
+static enum tern_status run_open(struct options *o, struct report *report, struct party *party,
                                  uint32_t transport, struct tally *tally)
 {
     double wire = 0;
-    uint32_t sms, domain_ranks;
-    TERN_TRY(transport_domains(o, party, &domain_ranks)); /* refused before anything is measured or printed */
+    uint32_t sms;
+    TERN_TRY(find_domains(o, party, report)); /* refused before anything is measured or printed */
     TERN_TRY(party_sms(party, o->sms, UINT32_MAX, &sms));
     TERN_TRY(about_note(report, party));
     TERN_TRY(wire_measure(party, o, &wire));
@@ -325,8 +337,7 @@ enum tern_status ll_run_command(const struct options *options, struct report *re
     report->kind = "ll";
     report->columns = columns;
     report->num_columns = NUM_COLS;
-    report->left_out = (options->ll.statistics ? 0 : 1u << COL_WAITED) |
-                       (options->net.domain_size != 0 ? 0 : 1u << COL_NETWORK);
+    report->left_out = options->ll.statistics ? 0 : 1u << COL_WAITED;
     TERN_TRY(party_init(&party, &o));
     TERN_TRY(report_begin(report, party.first != 0, o.json));
     TERN_TRY(settle(&o, &party));

@@ -64,6 +64,12 @@ right ep "loads and stores" --transfer plain --dtype fp8
 right ep "one rank" --ranks 1
 export TERN_DOMAIN_SIZE=2
 right ep "two domains" --layout expert
+right ll "two domains that are found" --transport proxy-tcp
+if grep -q '^# domains  *of 2 ranks, between them proxy-tcp' "$scratch/out" && grep -q '^#tokens.* network ' "$scratch/out"; then
+    ok "ll says which domains it has found, and what crosses"
+else
+    not_ok "ll says which domains it has found, and what crosses"
+fi
 unset TERN_DOMAIN_SIZE
 
 for transport in p2p softnic mock-mlx5 proxy-tcp; do
