@@ -29,8 +29,8 @@ enum { ABOUT = 10 }; /* a counter that is the same about differs by less than a 
 
 static const char *const op_names[NUM_OPS] = {"route", "dispatch", "combine"};
 
-/* Low latency: rows that go as those of many tokens do; railed; or as so few go, in words and lines. */
-enum { MANY = 1, RAILED, LINED };
+/* Low latency: rows that go as those of many tokens do; railed; or as so few go, in words and over blanks. */
+enum { MANY = 1, RAILED, BLANK };
 
 /* Who carries what goes to another domain. */
 enum carrier { BY_STORES, BY_PROXY, BY_NIC };
@@ -50,10 +50,10 @@ static const struct cost_case cases[] = {
     {"expert-256", TERN_LAYOUT_EXPERT, 256, 0, 0, 0, 0, BY_STORES},
     {"expert-1", TERN_LAYOUT_EXPERT, 1, 0, 0, 0, 0, BY_STORES},
     {"ll-expert-32", TERN_LL_BY_EXPERT, 32, MANY, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 0, BY_STORES},
-    {"ll-expert-1", TERN_LL_BY_EXPERT, 1, LINED, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 0, BY_STORES},
-    {"ll-summed-2", TERN_LL_BY_EXPERT, 2, LINED, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 0, BY_STORES},
+    {"ll-expert-1", TERN_LL_BY_EXPERT, 1, BLANK, TERN_CAST_NONE, TERN_LL_WEIGHTS_AT_COMBINE, 0, BY_STORES},
+    {"ll-summed-2", TERN_LL_BY_EXPERT, 2, BLANK, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 0, BY_STORES},
     {"ll-summed-32", TERN_LL_BY_EXPERT, 32, MANY, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 0, BY_STORES},
-    {"ll-lined-32", TERN_LL_BY_EXPERT, 32, LINED, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 0, BY_STORES},
+    {"ll-blank-32", TERN_LL_BY_EXPERT, 32, BLANK, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 0, BY_STORES},
     {"ll-rank-32", TERN_LL_BY_RANK, 32, MANY, TERN_CAST_FP8, TERN_LL_WEIGHTS_AT_DISPATCH, 0, BY_STORES},
     {"far-rank-64", TERN_LAYOUT_RANK, 64, 0, 0, 0, 2, BY_STORES},
     {"far-rank-1", TERN_LAYOUT_RANK, 1, 0, 0, 0, 2, BY_STORES},
@@ -87,7 +87,7 @@ enum trait { EXACT, SAME_ABOUT, OF_NO_USE };
 static enum trait trait_of(const struct cost_case *c, int op, int counter)
 {
     uint32_t looks = c->group && !c->low_latency && op != OP_ROUTE; /* for other work, while it waits */
-    uint32_t words = c->low_latency == LINED;
+    uint32_t words = c->low_latency == BLANK;
     enum trait credits = looks && op == OP_COMBINE ? SAME_ABOUT : EXACT;
 
     if (c->carrier != BY_STORES && counter < COST_REQUESTS) {

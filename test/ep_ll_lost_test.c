@@ -3,7 +3,8 @@
  * Low latency and words that get lost: every rank has sent, its kernel has ended, and then the words that say
  * so are wiped from one rank's window, as if they had never come. Whoever waits for such a row must not take
  * it, nor anything after it, for what lies in the buffer is not known. The deadline must name the sender.
- * With masks all goes on, without exactly the rows that the word stands for.
+ * With masks all goes on, without exactly the rows that the word stands for. Rows over blanks have no such
+ * words: there any word of theirs may be the one that is lost.
  *
  * Windows are host memory on the cpu machine only. */
 #include "ll_batch.h"
@@ -29,6 +30,7 @@ static int stage_open(struct stage *x, uint32_t timeout_ms, uint32_t domain_rank
     s.batch = scene_shape(RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
     s.batch.max_tokens = LOST_TOKENS;
     s.hidden = 64;
+    s.cast = TERN_CAST_FP8;
     s.compression = compression;
     ll_batch_init(&x->batch, &x->scene.world, x->scene.eps, &s, &x->scene.rng);
     for (int r = 0; r < RANKS; r++) {
@@ -60,8 +62,9 @@ static int lose(struct stage *x, uint64_t epoch, uint32_t begin, uint32_t end)
     return lost;
 }
 
-/* The victim has given up, says whose row it missed, and has written nothing into its output. */
-static int check_victim(struct stage *x, int operation, struct place output)
+/* The victim has given up, says whose row it missed, and has written nothing into its output. only_sender: no
+ * other's row was lost. */
+static int check_victim(struct stage *x, int operation, int only_sender, struct place output)
 {
     struct tern_fault f = TERN_FAULT_INIT;
     const unsigned char *seen;
@@ -70,7 +73,7 @@ static int check_victim(struct stage *x, int operation, struct place output)
     OK(tern_fault_get(x->scene.eps[VICTIM], &f));
     CHECK(f.operation == operation && f.reporter == VICTIM && f.awaited == TERN_AWAIT_DONE,
           "operation %d, reporter %d, awaited %d", f.operation, f.reporter, f.awaited);
-    CHECK(operation == TERN_OP_LL_COMBINE || f.peer == SENDER, "rank %d is to blame", f.peer);
+    CHECK(!only_sender || f.peer == SENDER, "rank %d is to blame", f.peer);
     seen = (const unsigned char *)world_peek(&x->scene.world, VICTIM, world_device(&x->scene.world, output),
                                              output.bytes);
     CHECK(seen, "no output");
@@ -92,10 +95,13 @@ static int begin(struct stage *x)
 /* Rows of the sender come first in the order of rows: each warp of the one block begins with one of them. */
 static int lost_dispatch_body(struct stage *x)
 {
+    for (int r = 0; r < RANKS; r++) {
+        ll_words_forbid(x->scene.eps[r]);
+    }
     PASS(begin(x));
     CHECK(lose(x, 1, SENDER * LOST_TOKENS, (SENDER + 1) * LOST_TOKENS) >= MOST_WARPS, "too few rows");
     PASS(ll_dispatch_issue(&x->batch, TERN_LL_RECEIVE, 0));
-    return check_victim(x, TERN_OP_LL_DISPATCH, x->batch.ranks[VICTIM].out);
+    return check_victim(x, TERN_OP_LL_DISPATCH, 1, x->batch.ranks[VICTIM].out);
 }
 
 /* Every rank's rows of a combine are home. */
@@ -118,16 +124,63 @@ static int lost_combine_body(struct stage *x)
     PASS(send_home(x));
     CHECK(lose(x, 2, 0, MOST_WARPS * topk) >= MOST_WARPS, "too few rows");
     PASS(ll_combine_issue(&x->batch, TERN_LL_RECEIVE, 0));
-    return check_victim(x, TERN_OP_LL_COMBINE, x->batch.ranks[VICTIM].home);
+    return check_victim(x, TERN_OP_LL_COMBINE, 0, x->batch.ranks[VICTIM].home);
 }
 
-/* Of rows in lines, which have no words: all of them. */
-static int lost_lines_body(struct stage *x)
+/* Of rows over blanks, which have no words: all of them. */
+static int lost_blanks_body(struct stage *x)
 {
     PASS(send_home(x));
-    CHECK(ll_words_lose_lines(x->scene.eps[VICTIM], 0, 2) >= MOST_WARPS, "too few lines");
+    CHECK(ll_words_lose_blanks(x->scene.eps[VICTIM], 0, 2) >= MOST_WARPS, "too few words");
     PASS(ll_combine_issue(&x->batch, TERN_LL_RECEIVE, 0));
-    return check_victim(x, TERN_OP_LL_COMBINE, x->batch.ranks[VICTIM].home);
+    return check_victim(x, TERN_OP_LL_COMBINE, 0, x->batch.ranks[VICTIM].home);
+}
+
+static int lost_places_body(struct stage *x)
+{
+    PASS(begin(x));
+    CHECK(ll_words_lose_blanks(x->scene.eps[VICTIM], 0, 1) >= MOST_WARPS, "too few words");
+    PASS(ll_dispatch_issue(&x->batch, TERN_LL_RECEIVE, 0));
+    return check_victim(x, TERN_OP_LL_DISPATCH, 0, x->batch.ranks[VICTIM].out);
+}
+
+/* One word of one row, of a dispatch (epoch 1) or of a combine (2); then a reset, and all is as if it had not
+ * been. */
+static int lose_one(struct stage *x, int epoch, uint64_t number)
+{
+    struct ll_batch *b = &x->batch;
+
+    PASS(epoch == 1 ? begin(x) : send_home(x));
+    PASS(ll_words_lose_one(x->scene.eps[VICTIM], 0, (uint64_t)epoch, number));
+    PASS(epoch == 1 ? ll_dispatch_issue(b, TERN_LL_RECEIVE, 0) : ll_combine_issue(b, TERN_LL_RECEIVE, 0));
+    REFUSES(tern_ep_synchronize(x->scene.eps[VICTIM]), TERN_TIMEOUT, "did not finish");
+    OK(tern_ep_reset_all(RANKS, x->scene.eps));
+    PASS(world_upload(&x->scene.world));
+    PASS(ll_dispatch_issue(b, TERN_LL_BOTH, 0));
+    PASS(ll_combine_issue(b, TERN_LL_BOTH, 0));
+    ll_expect_dispatch(b);
+    ll_expect_combine(b);
+    PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
+    return world_verify(&x->scene.world, "after a reset");
+}
+
+/* The first row's words: of its notes the first choice, key, token, first weight, first scale; of its first
+ * piece the first choice, key, and four channels side by side, or eight bytes. */
+static int lost_word_body(struct stage *x)
+{
+    uint64_t topk = x->batch.shape.batch.topk, notes = 2 * topk + 2;
+    uint64_t scales = 8; /* a sector of them */
+    uint64_t piece = notes + scales, payload = piece + topk + 1;
+    uint64_t of_dispatch[] = {0,       topk,        topk + 1,    topk + 2,   notes, piece, piece + topk,
+                              payload, payload + 1, payload + 2, payload + 3};
+
+    for (size_t i = 0; i < sizeof of_dispatch / sizeof *of_dispatch; i++) {
+        PASS(lose_one(x, 1, of_dispatch[i]));
+    }
+    for (uint64_t i = 0; i < 4; i++) {
+        PASS(lose_one(x, 2, i));
+    }
+    return 0;
 }
 
 /* Rows that the sender's chunk number `chunk` has for the far victim weigh nothing in the reference. Returns
@@ -203,8 +256,10 @@ static int with_stage(struct test *t, int (*body)(struct stage *), uint32_t doma
 }
 
 static int lost_dispatch(struct test *t) { return with_stage(t, lost_dispatch_body, 0, TERN_LL_PLAIN); }
+static int lost_places(struct test *t) { return with_stage(t, lost_places_body, 0, TERN_LL_PLAIN); }
+static int lost_word(struct test *t) { return with_stage(t, lost_word_body, 0, TERN_LL_PLAIN); }
 static int lost_combine(struct test *t) { return with_stage(t, lost_combine_body, 0, TERN_LL_PLAIN); }
-static int lost_lines(struct test *t) { return with_stage(t, lost_lines_body, 0, TERN_LL_PLAIN); }
+static int lost_blanks(struct test *t) { return with_stage(t, lost_blanks_body, 0, TERN_LL_PLAIN); }
 static int lost_chunk(struct test *t)
 {
     PASS(with_stage(t, lost_chunk_body, RANKS / 2, TERN_LL_PLAIN));
@@ -217,8 +272,10 @@ int main(int argc, char **argv)
 
     test_begin(&t, argc, argv);
     test_run(&t, "rows of a dispatch whose words never came", lost_dispatch);
+    test_run(&t, "rows of a dispatch over blanks that never came", lost_places);
     test_run(&t, "rows of a combine whose words never came", lost_combine);
-    test_run(&t, "lines of a combine that never came", lost_lines);
+    test_run(&t, "rows of a combine over blanks that never came", lost_blanks);
+    test_run(&t, "single words of rows over blanks that never came", lost_word);
     test_run(&t, "a chunk of a combine whose word never came, with masks", lost_chunk);
     return test_end(&t);
 }

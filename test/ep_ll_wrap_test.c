@@ -2,8 +2,7 @@
  *
  * Low latency after 2^32 operations in a lane, when the tags of words come again. The test sets the epoch
  * that the ranks' kernels count in their device memory; nobody can wait for it. In one domain, and railed;
- * and of few tokens, whose rows go in words that have all of the epoch. Likewise combines in lines, whose
- * tags come again sooner. */
+ * and of few tokens, whose rows go in words that have all of the epoch. */
 #include "ll_words.h"
 #include "support.h"
 
@@ -12,15 +11,14 @@
 #include "ep/ep_ll.h"
 
 enum { RANKS = 4, SHARE = 2, TOPK = RANKS, TOKENS = 20, FEW = 6, SEEDS = 24 };
-enum { HIDDEN = 64, WIDE = 1920 };
+enum { HIDDEN = 64 };
 enum { EXPERTS = SHARE * RANKS, SLAB_ROWS = EXPERTS * TOKENS, GROUP = 2 };
 static const uint64_t half = 1ull << 32; /* the epoch whose tag is that of a word never written */
 
 struct lane_user {
-    int is_railed, by_words;   /* by_words: rows have arrival words, however few they are */
-    uint32_t most;             /* tokens of a dispatch */
-    int shift;                 /* which they are */
-    uint32_t hidden, channels; /* of the object, and of a call */
+    int is_railed, by_words; /* by_words: rows have arrival words, however few they are */
+    uint32_t most;           /* tokens of a dispatch */
+    int shift;               /* which they are */
     struct tern_comm *comms[RANKS];
     struct tern_ep *eps[RANKS];
     struct tern_stream *streams[RANKS];
@@ -46,8 +44,8 @@ static int take(struct lane_user *u, int r, size_t bytes, const void *from, void
 
 static void fill_rows(const struct lane_user *u, int r, uint16_t *in)
 {
-    for (int i = 0; i < TOKENS * (int)u->hidden; i++) {
-        in[i] = token_at(u, r, i / (int)u->hidden, i % (int)u->hidden);
+    for (int i = 0; i < TOKENS * HIDDEN; i++) {
+        in[i] = token_at(u, r, i / HIDDEN, i % HIDDEN);
     }
 }
 
@@ -55,22 +53,22 @@ static void fill_rows(const struct lane_user *u, int r, uint16_t *in)
 static int fill(struct lane_user *u, int r)
 {
     int64_t ids[TOKENS][TOPK];
-    uint16_t in[TOKENS * WIDE];
-    size_t in_bytes = TOKENS * u->hidden * 2;
+    uint16_t in[TOKENS * HIDDEN];
+    size_t in_bytes = TOKENS * HIDDEN * 2;
     float weights[TOKENS][TOPK];
     void *memory;
 
     for (int t = 0; t < TOKENS; t++) {
         for (int k = 0; k < TOPK; k++) {
             ids[t][k] = SHARE * k + t % SHARE;
-            weights[t][k] = u->hidden == WIDE ? 0.25f : k == 0;
+            weights[t][k] = k == 0;
         }
     }
     fill_rows(u, r, in);
     OK(tern_stream_open(u->comms[r], &u->streams[r]));
     PASS(take(u, r, sizeof ids, ids, &u->ids[r]));
     PASS(take(u, r, in_bytes, in, &u->in[r]));
-    PASS(take(u, r, (size_t)SLAB_ROWS * u->hidden * 2, NULL, &u->slab[r]));
+    PASS(take(u, r, (size_t)SLAB_ROWS * HIDDEN * 2, NULL, &u->slab[r]));
     PASS(take(u, r, in_bytes, NULL, &u->home[r]));
     PASS(take(u, r, sizeof weights, weights, &memory));
     u->weights[r] = (float *)memory;
@@ -88,9 +86,9 @@ static int open_ranks(struct lane_user *u, uint64_t seed)
     config.num_experts = EXPERTS;
     config.max_topk = TOPK;
     config.max_tokens = TOKENS;
-    config.max_row_bytes = 2 * u->hidden;
+    config.max_row_bytes = 2 * HIDDEN;
     config.ll_tokens = TOKENS;
-    config.ll_hidden = u->hidden;
+    config.ll_hidden = HIDDEN;
     config.ll_rail = (uint32_t)u->is_railed;
     config.domain_ranks = u->is_railed ? GROUP : 0;
     OK(tern_comm_open_all(RANKS, &comm, u->comms));
@@ -114,18 +112,6 @@ static int set_epoch(struct lane_user *u, uint64_t epoch)
     return 0;
 }
 
-/* As if the next combine had so many before it whose rows came in lines (kernels/ll_lines.h). */
-static int set_lined(struct lane_user *u, uint32_t lined)
-{
-    for (int r = 0; r < RANKS; r++) {
-        struct ll_lane lane = terni_ll_lane(u->eps[r], 0);
-        uint32_t both[2] = {lined, lined};
-        OK(tern_copy(u->comms[r], lane.state->lined, both, sizeof both, u->streams[r]));
-        OK(tern_stream_synchronize(u->comms[r], u->streams[r]));
-    }
-    return 0;
-}
-
 /* A dispatch of so many tokens a rank and a combine of what came; two epochs. */
 static int round_trip(struct lane_user *u, uint32_t tokens)
 {
@@ -138,7 +124,7 @@ static int round_trip(struct lane_user *u, uint32_t tokens)
         d.num_tokens = tokens;
         d.max_tokens = u->most;
         d.topk = TOPK;
-        d.hidden = u->channels;
+        d.hidden = HIDDEN;
         d.out = u->slab[r];
         d.out_counts = u->counts[r];
         c.in = u->slab[r];
@@ -161,14 +147,13 @@ static int round_trip(struct lane_user *u, uint32_t tokens)
 static int verify(struct lane_user *u)
 {
     for (int r = 0; r < RANKS; r++) {
-        uint16_t home[TOKENS * WIDE];
-        int width = (int)u->hidden;
-        OK(tern_copy(u->comms[r], home, u->home[r], TOKENS * u->hidden * 2, u->streams[r]));
+        uint16_t home[TOKENS * HIDDEN];
+        OK(tern_copy(u->comms[r], home, u->home[r], TOKENS * HIDDEN * 2, u->streams[r]));
         OK(tern_stream_synchronize(u->comms[r], u->streams[r]));
-        for (int i = 0; i < (int)u->most * width; i++) {
-            uint16_t wanted = token_at(u, r, i / width, i % width);
-            CHECK(home[i] == wanted, "rank %d, token %d, channel %d: %04x, expected %04x", r, i / width,
-                  i % width, home[i], wanted);
+        for (int i = 0; i < (int)u->most * HIDDEN; i++) {
+            uint16_t wanted = token_at(u, r, i / HIDDEN, i % HIDDEN);
+            CHECK(home[i] == wanted, "rank %d, token %d, channel %d: %04x, expected %04x", r, i / HIDDEN,
+                  i % HIDDEN, home[i], wanted);
         }
     }
     return 0;
@@ -190,9 +175,9 @@ static int shift_tokens(struct lane_user *u, int shift)
 {
     u->shift = shift;
     for (int r = 0; r < RANKS; r++) {
-        uint16_t in[TOKENS * WIDE];
+        uint16_t in[TOKENS * HIDDEN];
         fill_rows(u, r, in);
-        OK(tern_copy(u->comms[r], u->in[r], in, TOKENS * u->hidden * 2, u->streams[r]));
+        OK(tern_copy(u->comms[r], u->in[r], in, TOKENS * HIDDEN * 2, u->streams[r]));
         OK(tern_stream_synchronize(u->comms[r], u->streams[r]));
     }
     return 0;
@@ -209,46 +194,6 @@ static int come_again(struct lane_user *u, uint64_t first)
     return verify(u);
 }
 
-/* The count of combines in lines of the copy that combines have, of rank 0. */
-static int read_lined(struct lane_user *u, uint32_t *lined)
-{
-    struct ll_lane lane = terni_ll_lane(u->eps[0], 0);
-    uint32_t both[2];
-
-    OK(tern_copy(u->comms[0], both, lane.state->lined, sizeof both, u->streams[0]));
-    OK(tern_stream_synchronize(u->comms[0], u->streams[0]));
-    *lined = both[0]; /* a dispatch has an odd epoch, and a combine an even one */
-    return 0;
-}
-
-/* Tags of lines come again after 65535 combines. Between, as few as wipe every part of every place once, of
- * no tokens and of few with shorter rows: rows of other tokens would else be taken for those that come. */
-static int lines_again(struct lane_user *u)
-{
-    struct ll_lines lines = terni_ll_lane(u->eps[0], 0).lines;
-    uint32_t parts = lines.places * LL_PARTS(lines.place_bytes), lined;
-    CHECK(lines.places >= u->most * TOPK && parts < 400, "%u parts of rows in lines", parts);
-    PASS(round_trip(u, u->most));
-    for (uint32_t i = 0; i < parts; i++) {
-        u->channels = HIDDEN;
-        PASS(round_trip(u, i % 3 == 0 ? 2 : 0));
-    }
-    u->channels = u->hidden;
-    PASS(set_lined(u, LL_LINE_TAGS));
-    PASS(shift_tokens(u, 1));
-    PASS(round_trip(u, u->most));
-    PASS(verify(u));
-    PASS(set_lined(u, LL_LINED_LAST)); /* the count begins anew behind it, and tags go on */
-    for (int shift = 2; shift < 5; shift++) {
-        PASS(shift_tokens(u, shift));
-        PASS(round_trip(u, u->most));
-        PASS(verify(u));
-    }
-    PASS(read_lined(u, &lined));
-    CHECK(lined == 2, "the count is %u behind its last and two more", lined);
-    return 0;
-}
-
 static void close_ranks(struct lane_user *u)
 {
     for (int r = 0; r < RANKS; r++) {
@@ -260,21 +205,19 @@ static void close_ranks(struct lane_user *u)
     }
 }
 
-/* `first`: an epoch, or 0 for lines_again. */
 static int every_seed(struct test *t, int is_railed, int by_words, uint32_t most, uint64_t first)
 {
-    int result = 0, seeds = first ? SEEDS : SEEDS / 4;
+    int result = 0;
 
-    for (int seed = 1; result == 0 && seed <= test_scaled(t, seeds); seed++) {
+    for (int seed = 1; result == 0 && seed <= test_scaled(t, SEEDS); seed++) {
         struct lane_user u;
         memset(&u, 0, sizeof u);
         u.is_railed = is_railed;
         u.by_words = by_words;
         u.most = most;
-        u.hidden = u.channels = first ? HIDDEN : WIDE;
         test_detail(t, "seed %d", seed);
         result = open_ranks(&u, (uint64_t)seed);
-        result = result ? result : first ? cross(&u, first) : lines_again(&u);
+        result = result ? result : cross(&u, first);
         result = result || most != FEW ? result : come_again(&u, first);
         close_ranks(&u);
     }
@@ -293,8 +236,6 @@ static int few_dispatch(struct test *t) { return every_seed(t, 0, 0, FEW, half -
 
 static int few_combine(struct test *t) { return every_seed(t, 0, 0, FEW, half - 3); }
 
-static int tags_again(struct test *t) { return every_seed(t, 0, 0, TOKENS, 0); }
-
 int main(int argc, char **argv)
 {
     struct test t;
@@ -306,6 +247,5 @@ int main(int argc, char **argv)
     test_run(&t, "a railed combine whose tag is 0", railed_combine);
     test_run(&t, "a dispatch of few tokens whose tag is 0, and comes again", few_dispatch);
     test_run(&t, "a combine of few tokens whose tag is 0, and comes again", few_combine);
-    test_run(&t, "a combine in lines whose tag comes again", tags_again);
     return test_end(&t);
 }

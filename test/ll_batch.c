@@ -92,6 +92,11 @@ void ll_batch_redraw_ids(struct ll_batch *b, int routing, struct rng *r)
         struct ll_member *m = &b->ranks[s];
         rng_bf16(r, (uint16_t *)world_image(w, m->in), m->in.bytes / 2, b->shape.wild);
         rng_bf16(r, (uint16_t *)world_image(w, m->made), m->made.bytes / 2, b->shape.wild);
+        if (b->shape.wild && b->batch.weights[s].bytes > 0 && rng_one_in(r, 4)) { /* a NaN, all ones */
+            size_t last = b->batch.weights[s].bytes / sizeof(float);
+            memset((float *)world_image(w, b->batch.weights[s]) + rng_below(r, (uint32_t)last), 0xff,
+                   sizeof(float));
+        }
         world_poison(w, m->out);
         world_poison(w, m->scales);
         world_poison(w, m->counts);

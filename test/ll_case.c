@@ -166,6 +166,17 @@ static int mask_more(struct ll_batch *b, struct rng *r)
     return 0;
 }
 
+/* Nobody is in an operation: rows have left nothing behind, not even what nobody looks at. */
+static int check_blanks(const struct ll_batch *b)
+{
+    for (int i = 0; i < b->batch.world->num_ranks; i++) {
+        uint64_t left;
+        PASS(ll_words_left(b->eps[i], b->shape.lane, &left));
+        CHECK(left == 0, "rank %d: %llu words are left where rows have been", i, (unsigned long long)left);
+    }
+    return 0;
+}
+
 /* `combines`: 0 to 2. */
 static int one_round(const struct ll_case *c, struct ll_batch *b, int routing, int combines, struct rng *r)
 {
@@ -188,6 +199,7 @@ static int one_round(const struct ll_case *c, struct ll_batch *b, int routing, i
         ll_expect_combine(b);
     }
     PASS(world_ep_synchronize(w, b->eps));
+    PASS(w->self >= 0 ? 0 : check_blanks(b));
     return world_verify(w, c->rounds > 1 ? "a round of several" : "the one round");
 }
 

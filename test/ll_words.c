@@ -10,6 +10,7 @@
 #include "net/softnic_provider.h"
 #include "pgas/pgas_nics.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 uint64_t *ll_words_arrivals(const struct tern_ep *ep, uint32_t lane, uint64_t epoch)
@@ -93,18 +94,57 @@ void ll_words_spoil(const struct tern_ep *ep, uint32_t lane)
     memset(own + l->ll.plan, 0x3f, l->ll.bytes - l->ll.plan);
 }
 
-int ll_words_lose_lines(const struct tern_ep *ep, uint32_t lane, uint64_t epoch)
+/* Of this rank's window. */
+static uint32_t *places_of(const struct tern_ep *ep, uint32_t lane, uint64_t epoch)
 {
     const struct ep_layout *l = &ep->layout;
-    char *window = ep->heap->bases[ep->comm->rank];
-    uint64_t *tags =
-        (uint64_t *)(void *)(window + l->ll_lines + (2 * lane + (epoch & 1)) * l->ll.lines.bytes) + 1;
-    int lost = 0;
+    uint64_t at = l->ll_blanks + (2 * lane + (epoch & 1)) * l->ll.blank_bytes;
 
-    for (uint64_t i = 0; i < l->ll.lines.bytes / sizeof *tags; i += 2) {
-        lost += __atomic_exchange_n(&tags[i], 0, __ATOMIC_RELAXED) >> 48 != 0;
+    return (uint32_t *)(void *)(ep->heap->bases[ep->comm->rank] + at);
+}
+
+uint64_t ll_words_lose_blanks(const struct tern_ep *ep, uint32_t lane, uint64_t epoch)
+{
+    uint32_t *words = places_of(ep, lane, epoch);
+    uint64_t lost = 0;
+
+    for (uint64_t i = 0; i < ep->layout.ll.blank_bytes / sizeof *words; i++) {
+        lost += __atomic_exchange_n(&words[i], 0, __ATOMIC_RELAXED) != 0;
     }
     return lost;
+}
+
+int ll_words_lose_one(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, uint64_t number)
+{
+    uint32_t *words = places_of(ep, lane, epoch);
+
+    for (uint64_t i = 0; i < ep->layout.ll.blank_bytes / sizeof *words; i++) {
+        if (words[i] != 0 && number-- == 0) {
+            words[i] = 0;
+            return 0;
+        }
+    }
+    CHECK(0, "%llu words too few", (unsigned long long)number + 1);
+    return 0;
+}
+
+int ll_words_left(const struct tern_ep *ep, uint32_t lane, uint64_t *left)
+{
+    const struct ep_layout *l = &ep->layout;
+    const struct machine_ops *ops = ep->machine->ops;
+    struct tern_stream *stream = ops->own_stream(ep->machine);
+    uint64_t bytes = 2 * l->ll.blank_bytes;
+    uint32_t *words = (uint32_t *)test_take(bytes, 1);
+
+    OK(ops->copy(ep->machine, words, ep->heap->bases[ep->comm->rank] + l->ll_blanks + lane * bytes, bytes,
+                 stream));
+    OK(ops->stream_synchronize(ep->machine, stream));
+    *left = 0;
+    for (uint64_t i = 0; i < bytes / sizeof *words; i++) {
+        *left += words[i] != 0;
+    }
+    free(words);
+    return 0;
 }
 
 void ll_words_forbid(struct tern_ep *ep) { ep->no_words = 1; }

@@ -35,9 +35,14 @@ int ll_words_posted(const struct tern_ep *ep, uint64_t *posted);
  * remembers of rows received with the bytes of 0.5f. */
 void ll_words_spoil(const struct tern_ep *ep, uint32_t lane);
 
-/* Wipes all rows in lines of a lane's combine number `epoch` from this rank's window, likewise. Returns how
- * many accesses of 16 bytes had come. */
-int ll_words_lose_lines(const struct tern_ep *ep, uint32_t lane, uint64_t epoch);
+/* Makes all places blank of a lane's operation number `epoch` in this rank's window, likewise, of rows that
+ * go over blanks. Returns how many words were not. */
+uint64_t ll_words_lose_blanks(const struct tern_ep *ep, uint32_t lane, uint64_t epoch);
+/* The same of the number-th word alone that is not blank; fails if there are fewer. */
+int ll_words_lose_one(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, uint64_t number);
+/* Of rows over blanks: words of a lane's places in this rank's window, on any machine, that are not blank
+ * while no rank is in an operation. */
+int ll_words_left(const struct tern_ep *ep, uint32_t lane, uint64_t *left);
 /* As if a pair of ranks had no native atomics: rows of few tokens go as those of many. On all ranks. */
 void ll_words_forbid(struct tern_ep *ep);
 

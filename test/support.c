@@ -248,7 +248,8 @@ void rng_bf16(struct rng *r, uint16_t *memory, size_t count, int wild)
             memory[i] = value >> 20 & 1 ? special[(value >> 24 & 255) % 9] : (uint16_t)value;
         }
         if (none_here) {
-            memory[i] = (uint16_t)((value & 0x807fu) | 0x7f81u);
+            /* Among them words of ones alone, and almost. */
+            memory[i] = (uint16_t)((value & 0x807fu) | (value >> 40 & 1 ? 0xfffeu : 0x7f81u));
         }
     }
 }

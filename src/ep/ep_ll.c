@@ -88,9 +88,8 @@ struct ll_lane terni_ll_lane(const struct tern_ep *ep, uint32_t lane)
     k.word_rows = ep->no_words ? 0 : l->ll.word_rows;
     k.id_bytes = l->ll.id_bytes;
     k.all_id_bytes = l->ll.all_id_bytes;
-    k.lines = l->ll.lines;
-    k.lines.at = l->ll_lines + lane * 2 * l->ll.lines.bytes;
-    k.lines.places = ep->no_words ? 0 : k.lines.places;
+    k.blanks = l->ll_blanks + lane * 2 * l->ll.blank_bytes;
+    k.blank_bytes = ep->no_words ? 0 : l->ll.blank_bytes;
     k.state = (struct ll_state *)(ep->device_memory + l->ll_states) + lane;
     k.bad_id = (struct ep_record *)(ep->host_memory_device + l->ll_bad_ids) + lane;
     k.ids = (int32_t *)(own + l->ll.ids);

@@ -82,13 +82,14 @@ static uint32_t rows_of_token(const struct ll_dispatch_args *d)
     return d->summed && d->topk > (uint32_t)d->f.num_ranks ? (uint32_t)d->f.num_ranks : d->topk;
 }
 
-/* By what is the same on all ranks. */
-static void choose_lines(struct ll_combine_args *k, const struct ll_dispatch_args *d)
+/* By what is the same on all ranks: whether all places of a token's rows fit. */
+static void choose_blanks(struct ll_combine_args *k, const struct ll_dispatch_args *d)
 {
     uint64_t rows = (uint64_t)d->max_tokens * rows_of_token(d);
-    uint64_t most = terni_ll_most_lined((uint32_t)d->f.num_ranks, d->topk, k->row_bytes, k->summed != 0);
-    k->lined_rows = rows_of_token(d);
-    k->in_lines = k->compression == TERN_LL_PLAIN && rows > 0 && rows <= k->lane.lines.places && rows <= most;
+    uint64_t bytes = rows * align_up(k->row_bytes, LL_BLANK_ALIGN);
+    k->token_places = rows_of_token(d);
+    k->over_blanks =
+        k->compression == TERN_LL_PLAIN && rows > 0 && bytes <= k->lane.blank_bytes && bytes <= LL_MOST_HOME;
 }
 
 static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
@@ -109,7 +110,7 @@ static void fill_input(struct tern_ep *ep, const struct tern_ll_combine_args *a,
     k->blocks = (d->hidden + TERN_FP8_BLOCK - 1) / TERN_FP8_BLOCK;
     k->summed = d->summed;
     k->adds_here = d->summed && !d->by_rank;
-    choose_lines(k, d);
+    choose_blanks(k, d);
     uint64_t s = terni_ep_sign(TERN_OP_LL_COMBINE, d->f.message.signature);
     k->f.message.signature = terni_ep_sign(s, a->compression) & 0xffffffffu;
 }
@@ -121,7 +122,7 @@ static uint32_t fill_room(const struct tern_ep *ep, struct ll_combine_args *k)
     struct ll_depth depth = terni_tuning_ll_depth(&ep->machine->info, &ep->shape);
     int as_they_are = !k->adds_here && k->compression == TERN_LL_PLAIN;
     struct ll_room room = {0, 0, 0, 0};
-    if (k->in_lines) {
+    if (k->over_blanks) {
         return 0;
     }
     if (!as_they_are) {
@@ -162,8 +163,8 @@ static enum tern_status launch(struct tern_ep *ep, const struct tern_ll_combine_
         what.num_sms = is_railed ? a->num_sms : blocks_with_slots(ep, a->num_sms);
         what.args = &k;
         what.args_bytes = sizeof(k);
-    } else if (c->in_lines) {
-        what.bulk = what.plain = TERN_KERNEL_ll_combine_lines;
+    } else if (c->over_blanks) {
+        what.bulk = what.plain = TERN_KERNEL_ll_combine_blanks;
         what.num_sms = a->num_sms;
         what.args = c;
         what.args_bytes = sizeof(*c);

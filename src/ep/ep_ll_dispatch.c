@@ -120,6 +120,15 @@ static enum tern_status check_apart(const struct tern_ll_dispatch_args *a, const
     return terni_extents_check(&x);
 }
 
+/* By what is the same on all ranks: whether places of all their rows fit. */
+static void choose_blanks(struct ll_dispatch_args *k)
+{
+    uint32_t bytes = LL_BLANK_ROW_BYTES(k->topk, k->payload_bytes, k->scale_bytes);
+    uint64_t rows = (uint64_t)(uint32_t)k->f.num_ranks * k->max_tokens;
+    k->over_blanks = !terni_ll_in_words(k) && rows * align_up(bytes, LL_BLANK_ALIGN) <= k->lane.blank_bytes;
+    k->row_bytes = k->over_blanks ? bytes : k->row_bytes;
+}
+
 static void fill_inputs(struct tern_ep *ep, const struct tern_ll_dispatch_args *a, struct ll_dispatch_args *k)
 {
     memset(k, 0, sizeof(*k));
@@ -143,6 +152,7 @@ static void fill_inputs(struct tern_ep *ep, const struct tern_ll_dispatch_args *
     k->payload_bytes = a->cast == TERN_CAST_NONE ? 2 * a->hidden : a->hidden;
     k->scale_bytes = terni_ll_scale_bytes(a->cast, a->hidden);
     k->row_bytes = k->header_bytes + k->payload_bytes + (uint32_t)align_up(k->scale_bytes, 16);
+    choose_blanks(k);
     k->place_offset = terni_ll_place_offset(&ep->shape);
     k->stage_offset = terni_ll_stage_offset(&ep->shape);
     uint64_t s = terni_ep_sign(terni_ep_sign(TERN_OP_LL_DISPATCH, a->hidden), a->cast);
@@ -185,6 +195,11 @@ static enum tern_status launch(struct tern_ep *ep, const struct tern_ll_dispatch
         what.args_bytes = sizeof(k);
     } else if (terni_ll_in_words(d)) {
         what.bulk = what.plain = TERN_KERNEL_ll_dispatch_words;
+        what.args = d;
+        what.args_bytes = sizeof(*d);
+    } else if (d->over_blanks) {
+        what.bulk = TERN_KERNEL_ll_dispatch_blanks_bulk;
+        what.plain = TERN_KERNEL_ll_dispatch_blanks_plain;
         what.args = d;
         what.args_bytes = sizeof(*d);
     } else {

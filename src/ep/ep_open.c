@@ -288,12 +288,14 @@ static enum tern_status create(struct tern_comm *comm, const struct tern_ep_conf
     return prepare(ep);
 }
 
-/* Whether low latency cannot have rows in words (kernels/ll_in_words.h): a link without atomics may cut 16
- * bytes in two, and ids take shared memory beside all else. */
+/* Whether low latency cannot have rows in words (kernels/ll_in_words.h), nor over blanks (ll_blanks.h): a
+ * link without atomics may cut words in two, and their rows and ids take shared memory. */
 static uint32_t lacks_words(const struct tern_ep *ep)
 {
     const struct ep_shape *s = &ep->shape;
-    uint32_t bytes = terni_ll_shared_bytes(s, terni_ll_row_bytes(s)) + terni_ll_watch_bytes(s);
+    uint32_t row_bytes = terni_ll_row_bytes(s), over_blanks = terni_ll_blank_row_bytes(s);
+    row_bytes = over_blanks > row_bytes ? over_blanks : row_bytes;
+    uint32_t bytes = terni_ll_shared_bytes(s, row_bytes) + terni_ll_watch_bytes(s);
     uint32_t tokens = (uint32_t)ep->layout.ll.word_rows, lacks = 0;
     for (int r = 0; r < ep->comm->num_ranks; r++) {
         lacks |= ep->comm->lacks_atomics[r];

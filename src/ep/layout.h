@@ -43,7 +43,7 @@ struct route_host_layout {
 struct ll_layout {
     uint64_t entry_words, entry_bytes, arrival_bytes, row_stride, home_stride, buffer_bytes;
     uint64_t word_rows, word_bytes;     /* rows in words: of a source, and of one copy; 0: there are none */
-    struct ll_lines lines;              /* rows in lines, but where they are */
+    uint64_t blank_bytes;               /* places of rows over blanks, likewise */
     uint64_t id_bytes, all_id_bytes;    /* there: ids of a source, and of all, behind which rows begin */
     uint64_t rows_out_bytes;            /* to other domains, likewise; 0: there are none */
     uint32_t out_slots, recycles;       /* rows of a combine in them; there may be more */
@@ -63,11 +63,12 @@ struct ep_layout {
     /* the window, in the object's heap */
     uint64_t control; /* where the object's part of it begins: behind the words of its network */
     uint64_t done, abort, message, counts, pieces, staging, window_bytes;
-    uint64_t ll_entries, ll_arrivals, ll_buffers, ll_words, ll_lines; /* of all lanes, with two copies each */
-    uint64_t ll_heard, ll_alive;                                      /* masks */
-    uint64_t row_tails, block_tails, rail_words;                      /* other domains, with the next six */
-    uint64_t rows_in, rows_out, row_bytes;                            /* bytes: of one */
-    uint64_t blocks_in, blocks_out, block_bytes;                      /* likewise */
+    uint64_t ll_entries, ll_arrivals, ll_buffers, ll_words,
+        ll_blanks;                               /* of all lanes, with two copies each */
+    uint64_t ll_heard, ll_alive;                 /* masks */
+    uint64_t row_tails, block_tails, rail_words; /* other domains, with the next six */
+    uint64_t rows_in, rows_out, row_bytes;       /* bytes: of one */
+    uint64_t blocks_in, blocks_out, block_bytes; /* likewise */
     uint64_t rails;
     uint64_t ll_entries_out, ll_rows_out; /* of all lanes, each with its two copies */
     uint64_t control_bytes;               /* from control on, zeroed by a reset */
@@ -94,14 +95,14 @@ uint32_t terni_entry_ints(const struct ep_shape *shape, uint32_t layout, uint32_
 uint32_t terni_ll_header_bytes(uint32_t topk, uint32_t is_railed);
 uint32_t terni_ll_scale_bytes(uint32_t cast, uint32_t hidden);
 uint32_t terni_ll_row_bytes(const struct ep_shape *shape);
+/* Likewise over blanks (kernels/ll_row_blanks.h). */
+uint32_t terni_ll_blank_row_bytes(const struct ep_shape *shape);
 /* Low latency: bytes of a row of a combine on its way, whose compression is an enum tern_ll_compression. */
 uint32_t terni_ll_sent_bytes(uint32_t compression, uint32_t hidden);
 /* Shared memory of a block: where what receiving needs begins, where the stages begin, and all of it. */
 uint32_t terni_ll_place_offset(const struct ep_shape *shape);
 uint32_t terni_ll_stage_offset(const struct ep_shape *shape);
 uint32_t terni_ll_shared_bytes(const struct ep_shape *shape, uint32_t row_bytes);
-/* Rows of a combine that come home to a rank in lines (kernels/ll_lines.h), at most. */
-uint64_t terni_ll_most_lined(uint32_t num_ranks, uint32_t topk, uint32_t row_bytes, int summed);
 /* Of the ids of so many tokens a rank, where rows go in words; behind the others. */
 uint32_t terni_ll_ids_bytes(const struct ep_shape *shape, uint32_t tokens, uint32_t topk);
 /* Beside what an operation needs: who is gone, and how long each was waited for. */

@@ -163,24 +163,22 @@ static uint32_t most_out_slots(const struct ep_shape *s, uint64_t row_bytes)
     return s->limits_out ? between(given, FEWEST_OUT_SLOTS, MOST_OUT_SLOTS) : MOST_OUT_SLOTS;
 }
 
-uint64_t terni_ll_most_lined(uint32_t num_ranks, uint32_t topk, uint32_t row_bytes, int summed)
+uint32_t terni_ll_blank_row_bytes(const struct ep_shape *s)
 {
-    if (!summed) {
-        return LL_LINED_ROWS / row_bytes;
-    }
-    return num_ranks > 2 ? LL_LINED_TOKENS / row_bytes * lesser(num_ranks, topk) : LL_LINED_SUMS / row_bytes;
+    uint32_t topk = s->max_topk, hidden = s->ll_hidden;
+    uint64_t plain = LL_BLANK_ROW_BYTES(topk, 2 * hidden, 0u);
+    uint64_t cast =
+        LL_BLANK_ROW_BYTES(topk, (uint32_t)align_up(hidden, 16), terni_ll_scale_bytes(TERN_CAST_FP8, hidden));
+    return (uint32_t)larger(plain, cast);
 }
 
-/* As many places as combines in lines can take, and as can be wiped in time. */
-static void layout_lines(const struct ep_shape *s, struct ll_lines *lines)
+/* Of one copy: all rows that an operation may have, or as many as there are to be. */
+static uint64_t blank_bytes(const struct ep_shape *s)
 {
-    uint32_t ranks = s->num_ranks, topk = s->max_topk, row_bytes = 2 * s->ll_hidden;
-    uint64_t place_bytes = LL_LINED_BYTES(row_bytes), tokens = s->ll_tokens;
-    uint64_t sums = lesser(tokens * lesser(ranks, topk), terni_ll_most_lined(ranks, topk, row_bytes, 1));
-    uint64_t rows = lesser(tokens * topk, terni_ll_most_lined(ranks, topk, row_bytes, 0));
-    lines->place_bytes = (uint32_t)place_bytes;
-    lines->places = (uint32_t)lesser(larger(sums, rows), LL_MAX_PARTS / LL_PARTS(place_bytes));
-    lines->bytes = align_up(lines->places * place_bytes, ALIGNMENT);
+    uint64_t rows =
+        (uint64_t)s->num_ranks * s->ll_tokens * align_up(terni_ll_blank_row_bytes(s), LL_BLANK_ALIGN);
+    uint64_t home = (uint64_t)s->ll_tokens * s->max_topk * align_up(2ull * s->ll_hidden, LL_BLANK_ALIGN);
+    return align_up(larger(lesser(rows, LL_MOST_BLANK), lesser(home, LL_MOST_HOME)), ALIGNMENT);
 }
 
 void terni_layout_lane(const struct ep_shape *s, struct ll_layout *l)
@@ -210,7 +208,7 @@ void terni_layout_lane(const struct ep_shape *s, struct ll_layout *l)
         l->all_id_bytes = align_up(s->num_ranks * l->id_bytes, ALIGNMENT);
         l->word_bytes =
             align_up(l->all_id_bytes + 2 * l->word_rows * s->num_ranks * l->row_stride, ALIGNMENT);
-        layout_lines(s, &l->lines);
+        l->blank_bytes = blank_bytes(s);
     }
     if (far > 0 && s->ll_lanes > 0) {
         uint64_t away = far * tokens * here; /* rows of a combine, at most */

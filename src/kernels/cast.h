@@ -61,14 +61,19 @@ TERN_DEVICE struct block_scale block_scale_of(float amax, uint32_t cast)
     return s;
 }
 
-/* One lane's 8 channels, from c on. */
-TERN_DEVICE void cast_store(char *row, uint32_t c, struct vec16 v, float factor)
+/* One lane's 8 channels. */
+TERN_DEVICE void cast_vec16(uint32_t *out, struct vec16 v, float factor)
 {
-    uint32_t *out = (uint32_t *)(void *)(row + c);
     out[0] = cvt_e4m3x4(bf16_lo(v.w[0]) * factor, bf16_hi(v.w[0]) * factor, bf16_lo(v.w[1]) * factor,
                         bf16_hi(v.w[1]) * factor);
     out[1] = cvt_e4m3x4(bf16_lo(v.w[2]) * factor, bf16_hi(v.w[2]) * factor, bf16_lo(v.w[3]) * factor,
                         bf16_hi(v.w[3]) * factor);
+}
+
+/* The same, from channel c on. */
+TERN_DEVICE void cast_store(char *row, uint32_t c, struct vec16 v, float factor)
+{
+    cast_vec16((uint32_t *)(void *)(row + c), v, factor);
 }
 
 TERN_DEVICE void cast_store_scale(char *scales, uint32_t block, uint32_t stored, uint32_t cast)

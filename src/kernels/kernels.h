@@ -45,6 +45,8 @@
     X(ll_dispatch_mask_bulk, struct ll_dispatch_args, 512)                                                   \
     X(ll_dispatch_plain, struct ll_dispatch_args, 512)                                                       \
     X(ll_dispatch_words, struct ll_dispatch_args, 512)                                                       \
+    X(ll_dispatch_blanks_bulk, struct ll_dispatch_args, 512)                                                 \
+    X(ll_dispatch_blanks_plain, struct ll_dispatch_args, 512)                                                \
     X(ll_dispatch_inter_bulk, struct ll_dispatch_inter_args, 384)                                            \
     X(ll_dispatch_inter_plain, struct ll_dispatch_inter_args, 384)                                           \
     X(ll_dispatch_rail_bulk, struct ll_dispatch_inter_args, 384)                                             \
@@ -52,7 +54,7 @@
     X(ll_combine_bulk, struct ll_combine_args, 512)                                                          \
     X(ll_combine_mask_bulk, struct ll_combine_args, 512)                                                     \
     X(ll_combine_plain, struct ll_combine_args, 512)                                                         \
-    X(ll_combine_lines, struct ll_combine_args, 512)                                                         \
+    X(ll_combine_blanks, struct ll_combine_args, 512)                                                        \
     X(ll_combine_fp8_bulk, struct ll_combine_args, 512)                                                      \
     X(ll_combine_fp8_mask_bulk, struct ll_combine_args, 512)                                                 \
     X(ll_combine_fp8_plain, struct ll_combine_args, 512)                                                     \

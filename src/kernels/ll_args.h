@@ -18,8 +18,8 @@
  *   buffers[2]             the rows themselves, likewise indexed
  *   words[2]               of few tokens, W = LL_WORD_TOKENS at most (ll_in_words.h): ids of each rank s; and
  *                          behind them rows of a dispatch [s][t], t below W
- *   lines[2]               of some more (ll_lines.h): rows of a combine [t][k], or sums [t][r] if there are
- *                          fewer ranks than choices */
+ *   blanks[2]              of some more (ll_blanks.h): rows of a dispatch [s][j]; of a combine [t][k], or
+ *                          sums [t][r] if there are fewer ranks than choices */
 #ifndef TERN_LL_ARGS_H
 #define TERN_LL_ARGS_H
 
@@ -31,17 +31,22 @@ enum { LL_ENTRY_SIGNATURE, LL_ENTRY_ROWS, LL_ENTRY_CHOICES };
 /* Of operations whose rows go in words, at most (docs/performance.md): tokens a rank, and choices of all
  * ranks that a warp looks through. Ids in a word. */
 enum { LL_WORD_TOKENS = 16, LL_WORD_CHOICES = 256, LL_WORD_IDS = 4 };
-/* A line, and what of it is a row's. Of a place, what an operation wipes; and most parts of all places. */
-enum { LL_LINE = 128, LL_LINE_DATA = 112, LL_WIPED = 2048, LL_MAX_PARTS = 1 << 14 };
-#define LL_LINE_TAGS  0xffffu                     /* from 1 on */
-#define LL_LINED_LAST ((LL_LINE_TAGS << 16) - 1u) /* whole rounds of tags: the count begins anew behind it */
-/* Bytes that come home to a rank in lines, at most (decision page 027): of sums of two ranks, and of rows as
- * they are; of sums of more ranks, so many bytes of tokens. */
-enum { LL_LINED_SUMS = 14 << 20, LL_LINED_ROWS = 7 << 20, LL_LINED_TOKENS = 21 << 16 };
-/* Whole lines, of so many bytes of a row. */
-#define LL_LINED_BYTES(bytes) (((bytes) + LL_LINE_DATA - 1u) / LL_LINE_DATA * LL_LINE)
-#define LL_PARTS(place_bytes) (((place_bytes) + LL_WIPED - 1u) / LL_WIPED)
 #define LL_ID_WORDS(ids)      (((ids) + LL_WORD_IDS - 1u) / LL_WORD_IDS)
+#define LL_ROUNDED(bytes, to) (((bytes) + (to)-1u) / (to) * (to))
+/* Rows over blanks (decision page 028): bytes of all places, of one copy of a lane, at most, and of those
+ * of a combine; where places begin. */
+enum { LL_MOST_BLANK = 64 << 20, LL_MOST_HOME = 16 << 20, LL_BLANK_ALIGN = 128, LL_SECTOR = 32 };
+/* A dispatch's row there: notes, which are a head and scales, then pieces of the payload, each behind a head
+ * of its own. A head's words: K choices, the key; of notes also the token and K weights. Whole sectors. */
+enum { LL_PIECE = 4096 };
+#define LL_PIECES(payload_bytes) (((payload_bytes) + LL_PIECE - 1u) / LL_PIECE)
+#define LL_HEAD_BYTES(topk)      LL_ROUNDED(4u * ((topk) + 1u), LL_SECTOR)
+#define LL_NOTES_BYTES(topk)     LL_ROUNDED(4u * (2u * (topk) + 2u), LL_SECTOR)
+#define LL_SCALES_BYTES(bytes)   LL_ROUNDED(bytes, LL_SECTOR)
+#define LL_BLANK_ROW_BYTES(topk, payload_bytes, scale_bytes)                                                 \
+    LL_ROUNDED(LL_NOTES_BYTES(topk) + LL_SCALES_BYTES(scale_bytes) + (payload_bytes) +                       \
+                   LL_PIECES(payload_bytes) * LL_HEAD_BYTES(topk),                                           \
+               LL_SECTOR)
 enum { LL_MAX_TOPK = 32 }; /* a lane of a warp looks after each choice */
 enum { LL_SENDS = 1, LL_RECEIVES = 2 };
 enum { LL_STAGES = 3 };
@@ -65,7 +70,6 @@ struct ll_state {
     uint32_t bad_ids;
     uint32_t dispatched; /* traces of the latest dispatch received; 0: none since the object was reset */
     uint32_t reserved;
-    uint32_t lined[2]; /* combines whose rows came in lines, of each copy */
 };
 
 /* A row of the caller's that goes home as it is: one of the slab, or by rank a received token's. */
@@ -97,12 +101,6 @@ struct ll_masks {
     uint64_t *view;         /* [R] host-visible: nonzero, r is masked */
 };
 
-/* Rows in lines. */
-struct ll_lines {
-    uint64_t at, bytes;           /* offset in an EP heap; of one copy */
-    uint32_t place_bytes, places; /* of one copy; 0: there are none */
-};
-
 struct ll_lane {
     uint64_t entries, arrivals, buffers;               /* offsets in an EP heap */
     uint64_t entry_bytes, arrival_bytes, buffer_bytes; /* of one copy */
@@ -114,7 +112,7 @@ struct ll_lane {
     uint64_t words, word_bytes;      /* rows in words: offset in an EP heap; of one copy, 0: there are none */
     uint64_t word_rows;              /* places of a source of theirs */
     uint64_t id_bytes, all_id_bytes; /* there: of a source's ids, and of all, behind which rows begin */
-    struct ll_lines lines;
+    uint64_t blanks, blank_bytes;    /* rows over blanks: likewise */
     struct ll_state *state;
     struct ep_record *bad_id;
     int32_t *ids;           /* [T][K] of this rank's own tokens, -1 for every invalid id */
@@ -136,8 +134,9 @@ struct ll_dispatch_args {
     const void *topk_idx;
     const float *weights; /* NULL: given at combine */
     uint32_t phases, idx_bytes, num_tokens, topk, max_tokens, num_experts, experts_a_rank;
-    uint32_t hidden, cast, summed;                                /* summed: weights at dispatch */
-    uint32_t by_rank;                                             /* one row a (token, rank) */
+    uint32_t hidden, cast, summed; /* summed: weights at dispatch */
+    uint32_t by_rank;              /* one row a (token, rank) */
+    uint32_t over_blanks; /* for the host: which kernel it is; row_bytes are then LL_BLANK_ROW_BYTES */
     uint32_t header_bytes, payload_bytes, scale_bytes, row_bytes; /* of a row on its way; in its buffer */
     uint32_t traces; /* of this dispatch in the lane: its signature and num_tokens, hashed; not 0 */
     uint32_t place_offset, stage_offset, ids_offset; /* in shared memory */
@@ -167,11 +166,11 @@ struct ll_combine_args {
     char *out;
     int64_t out_stride;
     uint32_t phases, num_tokens, topk, experts_a_rank, row_bytes;
-    uint32_t dispatched; /* traces of the dispatch that this combine was issued for */
-    uint32_t summed;     /* one row a rank comes home, with its weights in it */
-    uint32_t adds_here;  /* and the sender makes it from its experts' rows; else the caller has */
-    uint32_t in_lines;   /* for the host: which kernel it is */
-    uint32_t lined_rows; /* then, places of a token: K, or R */
+    uint32_t dispatched;   /* traces of the dispatch that this combine was issued for */
+    uint32_t summed;       /* one row a rank comes home, with its weights in it */
+    uint32_t adds_here;    /* and the sender makes it from its experts' rows; else the caller has */
+    uint32_t over_blanks;  /* for the host: which kernel it is */
+    uint32_t token_places; /* then, places of a token: K, or R */
     uint32_t compression, sent_bytes, blocks; /* of rows on their way: bytes; of 128 channels, rounded up */
     uint32_t stage_bytes, stages; /* in shared memory: chunks of each warp (ll_pipe.h), or rows (ll_make.h) */
     uint32_t words_offset;        /* there: what looks after them */

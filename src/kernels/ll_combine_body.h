@@ -4,7 +4,7 @@
  * is; with weights given at dispatch, a rank first adds what its experts made of one received row, each with
  * its weight, and one row goes home. By rank the caller has made that one row, which goes as it is. With a
  * compression (`codec`, ll_codec.h) rows are packed before they go, and unpacked where they are added. How
- * rows leave is in ll_pipe.h and ll_make.h, and of few tokens in ll_combine_lines.h. At home warps take
+ * rows leave is in ll_pipe.h and ll_make.h, and of few tokens in ll_combine_blanks.h. At home warps take
  * pieces of tokens, wait for the words of the rows that a token awaits (ll_awaited.h), add them in the order
  * of choices and round once.
  *
@@ -15,7 +15,7 @@
 #define TERN_LL_COMBINE_BODY_H
 
 #include "kernels/ll_awaited.h"
-#include "kernels/ll_combine_lines.h"
+#include "kernels/ll_combine_blanks.h"
 #include "kernels/ll_gather.h"
 #include "kernels/ll_make.h"
 #include "kernels/ll_pipe.h"
@@ -49,8 +49,8 @@ TERN_DEVICE struct ll_outset ll_set_out(const struct ll_combine_args *p, const i
     }
     s.dispatched = p->lane.state->dispatched;
     s.count = (uint32_t)p->lane.totals[p->adds_here ? LL_TOTAL_ROWS : LL_TOTAL_PUSHES];
-    if (LL_WITH_LINES) {
-        s.origin = ll_prepare_lines(p);
+    if (LL_WITH_BLANKS) {
+        s.origin = ll_prepare_blanks(p);
     } else if (ll_as_they_are(p, codec)) {
         s.push = ll_prepare_pipe(p, bulk);
     } else {
@@ -77,15 +77,14 @@ TERN_DEVICE void ll_announce_combine(const struct ll_combine_args *p, uint64_t e
     sync_warp();
 }
 
-TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, const struct ll_glance *g,
-                                 const struct ll_outset *s, const int codec, const int bulk)
+TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch, const struct ll_outset *s,
+                                 const int codec, const int bulk)
 {
-    const uint64_t epoch = g->epoch;
     if (ll_is_speaker()) {
         ll_announce_combine(p, epoch, s->heap);
     }
-    if (LL_WITH_LINES) {
-        ll_lines_send(p, g, s->count, s->origin);
+    if (LL_WITH_BLANKS) {
+        ll_blanks_send(p, epoch, s->count, s->origin);
     } else if (ll_as_they_are(p, codec)) {
         ll_pipe_send(p, epoch, s->count, s->push, bulk);
     } else {
@@ -140,24 +139,19 @@ TERN_DEVICE void ll_add_token(const struct ll_combine_args *p, uint64_t epoch, u
  * ll_raise to do. */
 TERN_DEVICE int ll_turn(void) { return warp() == nwarps() - 1 ? warp() : nwarps() - 2 - warp(); }
 
-TERN_DEVICE void ll_combine_receive(const struct ll_combine_args *p, const struct ll_glance *g,
-                                    const int codec)
+TERN_DEVICE void ll_combine_receive(const struct ll_combine_args *p, uint64_t epoch, const int codec)
 {
-    const uint64_t epoch = g->epoch;
     uint32_t pieces = (p->row_bytes + LL_SUM - 1) / LL_SUM;
     uint32_t units = p->num_tokens * pieces;
     uint64_t begin = ll_begin(&p->lane);
     int ok = !LL_WITH_RAIL || ll_gather(p, epoch, begin, ll_turn(), codec);
-    if (LL_WITH_LINES && ll_is_wiper()) {
-        ll_wipe_home(p, g);
-    }
     ok = ok && (!ll_is_speaker() || ll_await_entries(&p->f, &p->lane, epoch, begin));
     for (uint32_t u = (uint32_t)(ll_turn() * nblk() + bid()); ok && u < units;
          u += (uint32_t)(nblk() * nwarps())) {
         struct ll_awaited a;
-        if (LL_WITH_LINES) {
+        if (LL_WITH_BLANKS) {
             ll_expect_rows(p, u / pieces, &a);
-            ok = ll_add_lines(p, g, begin, u / pieces, u % pieces * LL_SUM, &a);
+            ok = ll_add_blanks(p, epoch, begin, u / pieces, u % pieces * LL_SUM, &a);
             continue;
         }
         ok = ll_await_rows(p, epoch, begin, u / pieces, &a);
@@ -204,13 +198,13 @@ TERN_DEVICE void ll_combine_body(const struct ll_combine_args *p, const int code
         ok = ll_combine_fits(p, epoch, s.dispatched);
     }
     if (ok && (p->phases & LL_SENDS)) {
-        ll_combine_send(p, &glance, &s, codec, bulk);
+        ll_combine_send(p, epoch, &s, codec, bulk);
     }
     if (p->phases & LL_RECEIVES) {
         ll_raise(&p->f, &p->lane, epoch);
     }
     if (ok && (p->phases & LL_RECEIVES)) {
-        ll_combine_receive(p, &glance, codec);
+        ll_combine_receive(p, epoch, codec);
     }
     ll_stamp(&p->f, &p->lane, epoch, begin);
 }

@@ -26,9 +26,9 @@
 #define LL_WITH_RAIL 0
 #endif
 
-/* Nonzero in kernels whose rows go in lines (ll_lines.h), in one domain and without masks. */
-#ifndef LL_WITH_LINES
-#define LL_WITH_LINES 0
+/* Nonzero in kernels whose rows go over blanks (ll_blanks.h), in one domain and without masks. */
+#ifndef LL_WITH_BLANKS
+#define LL_WITH_BLANKS 0
 #endif
 
 static_assert(offsetof(struct ll_dispatch_inter_args, d.f) == offsetof(struct ll_far_frame, f),

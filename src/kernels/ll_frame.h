@@ -42,18 +42,13 @@ enum { LL_AT_ONCE = 2 }; /* loads that a thread has on their way, to hide the la
 /* What a block reads first of all, so that it comes while the block does what needs none of it. */
 struct ll_glance {
     uint64_t epoch; /* of this operation */
-    uint32_t lined; /* combines before it whose rows came in lines, to the same copy (ll_lines.h) */
     int stopped;    /* the last thread: the object has a fault */
 };
 
 /* All threads, before the block's first barrier. */
 TERN_DEVICE struct ll_glance ll_look(const struct op_frame *f, const struct ll_lane *l)
 {
-    struct ll_glance g = {l->state->epoch + 1, 0, 0};
-    if (LL_WITH_LINES) { /* both, beside the epoch */
-        uint32_t even = l->state->lined[0], odd = l->state->lined[1];
-        g.lined = g.epoch & 1 ? odd : even;
-    }
+    struct ll_glance g = {l->state->epoch + 1, 0};
     if (tid() == nthr() - 1) {
         g.stopped = op_aborted(f);
     }
@@ -78,10 +73,6 @@ TERN_DEVICE void ll_raise(const struct op_frame *f, const struct ll_lane *l, uin
         if (atom_add_acqrel_gpu_u32(&l->state->entered, 1) == (uint32_t)nblk() - 1) {
             l->state->entered = 0;
             l->state->epoch = epoch;
-            if (LL_WITH_LINES) {
-                uint32_t *lined = &l->state->lined[epoch & 1];
-                *lined = *lined == LL_LINED_LAST ? 0 : *lined + 1;
-            }
             if (ll_has_masks(l)) {
                 ll_learn(f, l, epoch);
             }

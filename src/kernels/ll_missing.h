@@ -9,8 +9,8 @@
 
 #include "kernels/ll_counts.h"
 
-enum { LL_PIECE_VECS = 8, LL_PIECE = LL_PIECE_VECS * 512 }; /* bytes that a warp copies at once */
-enum { LL_NOTES = 1 << 20 };                                /* the piece of what goes with a row */
+enum { LL_PIECE_VECS = LL_PIECE / 512 }; /* of the bytes that a warp copies at once */
+enum { LL_NOTES = 1 << 20 };             /* the piece of what goes with a row */
 
 /* Row i of rank s, on this side of the wire. A far rank's have no gaps between them, unless a near rank has
  * spread them. */

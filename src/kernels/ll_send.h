@@ -119,18 +119,25 @@ TERN_DEVICE struct ll_token ll_load_token(const struct ll_sender *s, uint32_t t)
     return token;
 }
 
-/* The first warp: what the token's header has whatever its slots are. */
+/* The first warp: what is known of the token's choices, and that it has no slots yet. */
+TERN_DEVICE void ll_study_choices(struct ll_sender *s, uint32_t stage)
+{
+    const struct ll_dispatch_args *p = s->p;
+    int32_t *slots = s->slots + stage * (uint32_t)p->f.num_ranks;
+    s->token.rank = s->token.id >= 0 ? (uint32_t)s->token.id / p->experts_a_rank : 0;
+    s->token.first = ll_firsts_of(p, s->token.id, s->token.rank, (uint32_t)lane());
+    for (int d = lane(); d < p->f.num_ranks; d += 32) {
+        slots[d] = -1;
+    }
+}
+
+/* Likewise, and what the token's header has whatever its slots are. */
 TERN_DEVICE void ll_study_token(struct ll_sender *s, uint32_t t, uint32_t stage)
 {
     const struct ll_dispatch_args *p = s->p;
     int32_t *header = (int32_t *)(s->stages + stage * p->row_bytes);
-    int32_t *slots = s->slots + stage * (uint32_t)p->f.num_ranks;
     uint32_t k = (uint32_t)lane();
-    s->token.rank = s->token.id >= 0 ? (uint32_t)s->token.id / p->experts_a_rank : 0;
-    s->token.first = ll_firsts_of(p, s->token.id, s->token.rank, k);
-    for (int d = lane(); d < p->f.num_ranks; d += 32) {
-        slots[d] = -1;
-    }
+    ll_study_choices(s, stage);
     if (k == 0) {
         header[LL_HEADER_TOKEN] = (int32_t)t;
         if (LL_WITH_RAIL) {
@@ -144,12 +151,11 @@ TERN_DEVICE void ll_study_token(struct ll_sender *s, uint32_t t, uint32_t stage)
     sync_warp();
 }
 
-/* The first warp, when what comes before is counted: the token's slots, in its header and for its copies, and
- * this rank's own note of its ids for combine. */
-TERN_DEVICE void ll_give_slots(const struct ll_sender *s, uint32_t t, uint32_t stage)
+/* The first warp, when what comes before is counted: the token's slots for its copies, this rank's own note
+ * of its ids for combine, and the slot of a lane's choice. */
+TERN_DEVICE int32_t ll_take_slots(const struct ll_sender *s, uint32_t t, uint32_t stage)
 {
     const struct ll_dispatch_args *p = s->p;
-    int32_t *header = (int32_t *)(s->stages + stage * p->row_bytes);
     int32_t *slots = s->slots + stage * (uint32_t)p->f.num_ranks;
     uint32_t k = (uint32_t)lane();
     int32_t id = s->token.id;
@@ -164,7 +170,6 @@ TERN_DEVICE void ll_give_slots(const struct ll_sender *s, uint32_t t, uint32_t s
         slots[rank] = (int32_t)s->counters[p->num_experts + rank]++;
     }
     if (k < p->topk) {
-        header[LL_HEADER_IDS + p->topk + k] = slot;
         p->lane.ids[(uint64_t)t * p->topk + k] = sent ? id : -1;
     }
     if (LL_WITH_RAIL) {
@@ -172,6 +177,18 @@ TERN_DEVICE void ll_give_slots(const struct ll_sender *s, uint32_t t, uint32_t s
         ll_note_slot(s, t, slot, ll_staged_messages(s, stage));
     } else if (LL_WITH_FAR) {
         ll_note_slot(s, t, slot, slots);
+    }
+    return slot;
+}
+
+/* Likewise, and the slots in the token's header. */
+TERN_DEVICE void ll_give_slots(const struct ll_sender *s, uint32_t t, uint32_t stage)
+{
+    const struct ll_dispatch_args *p = s->p;
+    int32_t *header = (int32_t *)(s->stages + stage * p->row_bytes);
+    int32_t slot = ll_take_slots(s, t, stage);
+    if ((uint32_t)lane() < p->topk) {
+        header[LL_HEADER_IDS + p->topk + (uint32_t)lane()] = slot;
     }
     sync_warp();
 }
@@ -299,9 +316,8 @@ TERN_DEVICE void ll_tell(const struct ll_sender *s, uint32_t stage)
     }
 }
 
-/* All threads, before ll_enter: all that needs no epoch. A block's first row is in its stage, cast, and what
- * comes before the block's tokens is counted; the loads of both are on their way together. */
-TERN_DEVICE void ll_prepare(struct ll_sender *s, const int bulk)
+/* All threads, first of all. */
+TERN_DEVICE void ll_prepare_fences(const struct ll_sender *s, const int bulk)
 {
     if (s->announces && s->turn < LL_ANNOUNCERS) {
         /* Makes the stores in ll_announce_counts releases; pairs with the acquires in ll_await. They say that
@@ -312,6 +328,13 @@ TERN_DEVICE void ll_prepare(struct ll_sender *s, const int bulk)
     if (bulk && s->begin < s->end && s->turn < s->p->f.num_ranks) {
         LL_DISPATCH_PROXY_FENCE(); /* what others read of the buffers comes before this thread's copies */
     }
+}
+
+/* All threads, before ll_enter: all that needs no epoch. A block's first row is in its stage, cast, and what
+ * comes before the block's tokens is counted; the loads of both are on their way together. */
+TERN_DEVICE void ll_prepare(struct ll_sender *s, const int bulk)
+{
+    ll_prepare_fences(s, bulk);
     int64_t id = ll_first_tally_id(s);
     s->token = ll_load_token(s, s->begin);
     ll_clear_counters(s);

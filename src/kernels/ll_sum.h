@@ -6,13 +6,12 @@
 #define TERN_LL_SUM_H
 
 #include "kernels/ll_codec.h"
-#include "kernels/ll_lines.h"
 
-/* Bytes of a row, in BF16, that a warp adds at once; whole blocks of 128 channels, or lines. Rows whose loads
- * a warp has on their way. */
+/* Bytes of a row, in BF16, that a warp adds at once; whole blocks of 128 channels. Rows whose loads a warp
+ * has on their way. */
 enum {
     LL_SUM_VECS = 2,
-    LL_SUM = LL_SUM_VECS * LL_VECS,
+    LL_SUM = LL_SUM_VECS * 512,
     LL_HITS = 4,
     LL_PACKED_HITS = 2 /* of sums that are then packed, which takes registers */
 };
@@ -20,9 +19,6 @@ enum {
 /* Where a lane's LL_SUM_VECS pieces of 16 bytes lie in the LL_SUM of BF16 that a warp adds. */
 TERN_DEVICE uint32_t ll_vec_at(int q, const int codec)
 {
-    if (LL_WITH_LINES) {
-        return (uint32_t)q * LL_VECS + ll_line_data_at();
-    }
     return codec == LL_PLAIN ? (uint32_t)(q * 512 + lane() * 16) : ll_lane_at() + (uint32_t)q * LL_HALF_BLOCK;
 }
 

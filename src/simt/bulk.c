@@ -235,6 +235,7 @@ static struct bulk_op *issue(struct fiber *f, void *dst, const void *src, uint32
     op->src = (const char *)src;
     op->bytes = bytes;
     op->staging = NULL;
+    op->in_words = 0;
     op->next = NULL;
     for (int space = 0; space < SPACE_COUNT; space++) {
         op->contexts[space] = terni_context_take(x);
@@ -258,12 +259,12 @@ void bulk_load(void *shared, const void *global, uint32_t bytes, uint64_t *bar)
     f->executor->stats.bulk_load_bytes += bytes;
 }
 
-void bulk_store(void *global, const void *shared, uint32_t bytes)
+static struct bulk_op *issue_store(const char *call, void *global, const void *shared, uint32_t bytes)
 {
     struct fiber *f = current_fiber();
     struct bulk_op *op;
 
-    check_copy(f, "bulk_store", shared, global, bytes);
+    check_copy(f, call, shared, global, bytes);
     op = issue(f, global, shared, bytes);
     op->fiber = f;
     op->group = f->groups;
@@ -272,6 +273,22 @@ void bulk_store(void *global, const void *shared, uint32_t bytes)
     f->open_stores++;
     f->executor->stats.bulk_stores++;
     f->executor->stats.bulk_store_bytes += bytes;
+    return op;
+}
+
+void bulk_store(void *global, const void *shared, uint32_t bytes)
+{
+    issue_store("bulk_store", global, shared, bytes);
+}
+
+void bulk_store_words(void *global, const void *shared, uint32_t bytes)
+{
+    struct bulk_op *op = issue_store("bulk_store_words", global, shared, bytes);
+    struct executor *x = op->fiber->executor;
+
+    op->in_words = 1;
+    op->cut = draw_below(x, bytes / sizeof(uint32_t)) + 1;
+    op->end_first = (int)draw_below(x, 2);
 }
 
 /* Memory is near enough here; only that the hint could be followed is seen to. */
@@ -359,11 +376,24 @@ void bulk_wait_read(int n) { wait_groups(n, 1); }
 
 void bulk_wait(int n) { wait_groups(n, 0); }
 
+/* Of stores in words nobody waits for the end: the grid's end comes after it. */
 void terni_bulk_check_exit(struct fiber *f)
 {
+    int is_written = 1;
+
     if (f->open_stores != 0) {
         terni_fiber_bug(f, "thread %d has ended with %d bulk stores that it did not commit", f->thread.tid,
                         f->open_stores);
+    }
+    for (const struct bulk_op *op = f->stores; op != NULL; op = op->next) {
+        is_written &= op->in_words && op->staging != NULL;
+    }
+    if (f->stores != NULL && is_written) {
+        f->wait_limit = f->groups;
+        f->waits_read = 0;
+        f->warp->ready &= ~(1u << f->lane);
+        f->warp->at_bulk |= 1u << f->lane;
+        terni_fiber_yield(f);
     }
     if (f->stores != NULL) {
         terni_fiber_bug(f, "thread %d has ended before its bulk stores were %s", f->thread.tid,
@@ -427,6 +457,27 @@ static void complete_store(struct executor *x, struct bulk_op *op)
     wake_if_done(op->fiber);
 }
 
+/* Words [begin, end) of a store. */
+static void write_words(struct bulk_op *op, uint32_t begin, uint32_t end)
+{
+    for (uint32_t i = begin; i < end; i++) {
+        __atomic_store_n((uint32_t *)(void *)op->dst + i, ((const uint32_t *)(const void *)op->staging)[i],
+                         __ATOMIC_RELAXED);
+    }
+}
+
+/* A store in words is written in two steps: in front of its cut and behind it, either of them first. Returns
+ * whether this was the second. */
+static int write_part(struct bulk_op *op)
+{
+    uint32_t words = op->bytes / (uint32_t)sizeof(uint32_t);
+    int is_first = op->in_words == 1, takes_end = is_first == op->end_first;
+
+    write_words(op, takes_end ? op->cut : 0, takes_end ? words : op->cut);
+    op->in_words = 2;
+    return !is_first;
+}
+
 /* Moves one pending copy, chosen at random, one step further. */
 void terni_bulk_step(struct executor *x)
 {
@@ -439,7 +490,12 @@ void terni_bulk_step(struct executor *x)
         return;
     }
     order_enter(op->contexts[op->fiber != NULL ? SPACE_GLOBAL : SPACE_SHARED]);
-    order_copy_out(op->dst, op->staging, op->bytes);
+    if (op->in_words == 0) {
+        order_copy_out(op->dst, op->staging, op->bytes);
+    } else if (!write_part(op)) {
+        order_enter(x->context);
+        return;
+    }
     order_enter(x->context);
     free(op->staging);
     if (op->fiber != NULL) {

@@ -159,6 +159,9 @@ struct bulk_op {
     const char *src;
     uint32_t bytes;
     char *staging; /* NULL until the source has been read */
+    int in_words;  /* a store in words, which is written in two parts; 1 before the first, 2 after it */
+    uint32_t cut;  /* the word that the rear part begins with, */
+    int end_first; /* and whether it is written first */
     void *contexts[SPACE_COUNT];
     struct bulk_op *next; /* of the fiber's stores, or free */
 };

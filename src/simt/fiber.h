@@ -78,6 +78,7 @@ int mbar_test(uint64_t *bar, uint32_t parity);
 TERN_DEVICE int mbar_poll(uint64_t *bar, uint32_t parity) { return mbar_test(bar, parity); }
 void bulk_load(void *shared, const void *global, uint32_t bytes, uint64_t *bar);
 void bulk_store(void *global, const void *shared, uint32_t bytes);
+void bulk_store_words(void *global, const void *shared, uint32_t bytes);
 void bulk_prefetch(const void *global, uint32_t bytes);
 void bulk_commit(void);
 void bulk_wait_read(int n);
@@ -377,6 +378,27 @@ TERN_DEVICE uint64_t ld_tag_sys(const uint64_t *p, uint64_t *data)
 TERN_DEVICE int ld_tagged_sys(const uint64_t *p, uint64_t tag, uint64_t *data)
 {
     return ld_tag_sys(p, data) == tag;
+}
+
+TERN_DEVICE void st_words_sys(void *p, struct vec16 v)
+{
+    uint32_t *to = (uint32_t *)p;
+    for (int i = 0; i < 4; i++) {
+        if (i % 2 == 0) {
+            simt_point();
+        }
+        __atomic_store_n(to + i, v.w[i], __ATOMIC_RELAXED);
+    }
+}
+
+TERN_DEVICE struct vec16 ld_words_sys(const void *p)
+{
+    const uint32_t *from = (const uint32_t *)p;
+    struct vec16 v;
+    for (int i = 0; i < 4; i++) {
+        v.w[i] = __atomic_load_n(from + i, __ATOMIC_RELAXED);
+    }
+    return v;
 }
 
 TERN_DEVICE void st_relaxed_sys_u64(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }

@@ -364,6 +364,24 @@ TERN_DEVICE int ld_tagged_sys(const uint64_t *p, uint64_t tag, uint64_t *data)
     return ld_tag_sys(p, data) == tag;
 }
 
+TERN_DEVICE void st_words_sys(void *p, struct vec16 v)
+{
+    asm volatile("st.relaxed.sys.global.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3])
+                 : "memory");
+}
+
+TERN_DEVICE struct vec16 ld_words_sys(const void *p)
+{
+    struct vec16 v;
+    asm volatile("ld.relaxed.sys.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+
 TERN_DEVICE void fence_acqrel_sys(void) { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
 TERN_DEVICE void fence_sc_sys(void) { asm volatile("fence.sc.sys;" : : : "memory"); }
 
@@ -512,6 +530,12 @@ TERN_DEVICE void bulk_store(void *global, const void *shared, uint32_t bytes)
                  : "memory");
 }
 
+/* What the async proxy writes, the others see in L2: whoever looks there sees words. */
+TERN_DEVICE void bulk_store_words(void *global, const void *shared, uint32_t bytes)
+{
+    bulk_store(global, shared, bytes);
+}
+
 TERN_DEVICE void bulk_prefetch(const void *global, uint32_t bytes)
 {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(global), "r"(bytes) : "memory");
@@ -545,6 +569,7 @@ TERN_DEVICE int mbar_poll(uint64_t *, uint32_t)
 }
 TERN_DEVICE void bulk_load(void *, const void *, uint32_t, uint64_t *) { __trap(); }
 TERN_DEVICE void bulk_store(void *, const void *, uint32_t) { __trap(); }
+TERN_DEVICE void bulk_store_words(void *, const void *, uint32_t) { __trap(); }
 TERN_DEVICE void bulk_prefetch(const void *, uint32_t) {}
 TERN_DEVICE void bulk_commit(void) {}
 #define bulk_wait_read(n) ((void)(n))

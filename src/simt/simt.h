@@ -43,6 +43,8 @@
  *   void     st_tagged_sys(p, data, tag)              16 bytes, aligned, in one access, and nothing more
  *   uint64_t ld_tag_sys(p, &data)                     the tag that is there, and the data that came with it
  *   int      ld_tagged_sys(p, tag, &data)             1: it is this tag
+ *   void     st_words_sys(p, v)  struct vec16 ld_words_sys(p)    16 bytes, aligned: four words, each in an
+ *                                     access of its own, in no order
  *   void     fence_proxy_async()      earlier ordinary accesses of this thread, and those it has synchronised
  *                                     with, come before later bulk copies of this thread and of threads that
  *                                     synchronise with it afterwards; global and shared memory
@@ -55,6 +57,8 @@
  *   int      mbar_poll(bar, parity)   the same at once
  *   void     bulk_load(shared, global, bytes, bar)    asynchronous; 16-byte aligned, multiple of 16
  *   void     bulk_store(global, shared, bytes)        asynchronous, joins this thread's open group
+ *   void     bulk_store_words(global, shared, bytes)  the same to memory that others look at meanwhile: they
+ *                                     see each word as it was, or as it becomes, in no order
  *   void     bulk_prefetch(global, bytes)             asynchronous, into L2 if anywhere: a hint, which nobody
  *                                                     awaits; 16-byte aligned, multiple of 16
  *   void     bulk_commit()                            closes the group

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Low-latency combine of some tokens, whose rows come home in lines (ll_lines.h). Rows that go as they are
- * and rows that are made of several go alike: a warp takes LL_SUM of a row, makes it and sends it, and nobody
- * waits for the rest of the row. At home a warp looks for the lines of all rows that its piece of a token is
- * the sum of. */
-#ifndef TERN_LL_COMBINE_LINES_H
-#define TERN_LL_COMBINE_LINES_H
+ * Low-latency combine of some tokens, whose rows come home over blanks (ll_blanks.h). Rows that go as they
+ * are and rows that are made of several go alike: a warp takes LL_SUM of a row, makes it and stores it from
+ * registers, and nobody waits for the rest of the row. At home a warp looks for its piece of all rows that a
+ * token is the sum of. */
+#ifndef TERN_LL_COMBINE_BLANKS_H
+#define TERN_LL_COMBINE_BLANKS_H
 
 #include "kernels/ll_awaited.h"
+#include "kernels/ll_blanks.h"
 #include "kernels/ll_in_words.h"
 #include "kernels/ll_make.h"
 
@@ -19,16 +20,16 @@ TERN_DEVICE uint32_t ll_units_of(const struct ll_combine_args *p)
 }
 
 /* Whether a token's places are its ranks', not its choices'. */
-TERN_DEVICE int ll_lined_by_rank(const struct ll_combine_args *p) { return p->lined_rows < p->topk; }
+TERN_DEVICE int ll_is_place_a_rank(const struct ll_combine_args *p) { return p->token_places < p->topk; }
 
 /* The place of a row of this rank's, for choice `index` of all. */
-TERN_DEVICE uint32_t ll_lined_place(const struct ll_combine_args *p, uint32_t index)
+TERN_DEVICE uint32_t ll_blank_place(const struct ll_combine_args *p, uint32_t index)
 {
-    return ll_lined_by_rank(p) ? index / p->topk * p->lined_rows + (uint32_t)p->f.rank : index;
+    return ll_is_place_a_rank(p) ? index / p->topk * p->token_places + (uint32_t)p->f.rank : index;
 }
 
 /* Each warp, before ll_enter: what its first unit is of. */
-TERN_DEVICE struct ll_origin ll_prepare_lines(const struct ll_combine_args *p)
+TERN_DEVICE struct ll_origin ll_prepare_blanks(const struct ll_combine_args *p)
 {
     struct ll_origin o = {-1, 0, -1, 0.0f};
     uint64_t row = (uint64_t)(warp() * nblk() + bid()) / ll_units_of(p);
@@ -53,8 +54,8 @@ TERN_DEVICE void ll_make_piece(const struct ll_combine_args *p, struct ll_origin
 }
 
 /* Each warp. `o`: of its first unit, if there is one. */
-TERN_DEVICE void ll_lines_send(const struct ll_combine_args *p, const struct ll_glance *g, uint32_t count,
-                               struct ll_origin o)
+TERN_DEVICE void ll_blanks_send(const struct ll_combine_args *p, uint64_t epoch, uint32_t count,
+                                struct ll_origin o)
 {
     uint32_t a_row = ll_units_of(p), units = count * a_row, step = (uint32_t)(nblk() * nwarps());
     for (uint32_t u = (uint32_t)(warp() * nblk() + bid()); u < units; u += step) {
@@ -67,13 +68,13 @@ TERN_DEVICE void ll_lines_send(const struct ll_combine_args *p, const struct ll_
         }
         it.index += p->adds_here ? TERN_FFS(warp_ballot(it.row >= 0)) - 1 : 0;
         ll_make_piece(p, it, begin, v);
-        uint32_t place = ll_lined_place(p, (uint32_t)it.index);
-        uint64_t *to = ll_line_at(ll_line_place(&p->lane, heap, g->epoch, place), begin);
+        char *to = ll_places(&p->lane, heap, epoch) +
+                   ll_blank_place(p, (uint32_t)it.index) * ll_place_stride(p->row_bytes) + begin;
         TERN_UNROLL
-        for (uint32_t q = 0; q < LL_SUM_VECS; q++) {
-            struct vec16 line = ll_pack_line(v[q], ll_line_tag(g));
-            if (ll_is_in_line(begin + q * LL_VECS, p->row_bytes)) {
-                ll_store_line(to + q * LL_NEXT_LINES, line);
+        for (int q = 0; q < LL_SUM_VECS; q++) {
+            uint32_t at = ll_vec_at(q, LL_PLAIN);
+            if (at < p->row_bytes - begin) {
+                st_words_sys(to + at, ll_with_key(ll_other_nans(v[q]), LL_KEY));
             }
         }
     }
@@ -81,37 +82,38 @@ TERN_DEVICE void ll_lines_send(const struct ll_combine_args *p, const struct ll_
 
 /* ---- At home ---- */
 
-/* A warp's piece of a token: what a lane looks at of each row. */
-struct ll_home_piece {
-    const char *first; /* its access in the token's first place */
-    uint32_t left;     /* bytes of a row from the piece on */
-    uint32_t tag;
-};
-
 /* The piece of one row, as it was looked at last. */
 struct ll_coming {
-    struct vec16 v[LL_SUM_VECS]; /* channels that a lane has on their way */
+    struct vec16 v[LL_SUM_VECS];
     int here;
 };
 
 /* All lanes: which of the token's places choice k's row comes to. */
-TERN_DEVICE uint32_t ll_home_place(const struct ll_combine_args *p, const struct ll_awaited *a, int k)
+TERN_DEVICE uint32_t ll_home_place_of(const struct ll_combine_args *p, const struct ll_awaited *a, int k)
 {
     uint32_t source = shfl_u32((uint32_t)a->source, k);
-    return ll_lined_by_rank(p) ? shfl_u32((uint32_t)a->owner, (int)source) : source;
+    return ll_is_place_a_rank(p) ? shfl_u32((uint32_t)a->owner, (int)source) : source;
 }
 
-/* All lanes: looks at the piece of the row that comes there. */
-TERN_DEVICE void ll_look_home(const struct ll_combine_args *p, const struct ll_home_piece *home,
-                              uint32_t place, struct ll_coming *c)
+/* A warp's piece of a token. */
+struct ll_home_piece {
+    char *first;   /* in the token's first place */
+    uint32_t left; /* bytes of a row from the piece on */
+    uint64_t stride;
+};
+
+/* All lanes: looks at the piece of the row that comes to this place. */
+TERN_DEVICE void ll_look_home(const struct ll_home_piece *home, uint32_t place, struct ll_coming *c)
 {
-    const char *row = home->first + (uint64_t)place * p->lane.lines.place_bytes;
+    const char *row = home->first + place * home->stride;
     c->here = 1;
     TERN_UNROLL
-    for (uint32_t q = 0; q < LL_SUM_VECS; q++) {
-        if (ll_is_in_line(q * LL_VECS, home->left)) {
-            c->here &=
-                ll_look_line((const uint64_t *)(const void *)row + q * LL_NEXT_LINES, home->tag, &c->v[q]);
+    for (int q = 0; q < LL_SUM_VECS; q++) {
+        uint32_t at = ll_vec_at(q, LL_PLAIN);
+        if (at < home->left) {
+            struct vec16 v = ld_words_sys(row + at);
+            c->here &= !ll_has_blank(v);
+            c->v[q] = ll_with_key(v, LL_KEY);
         }
     }
 }
@@ -121,11 +123,11 @@ TERN_DEVICE int ll_await_home(const struct ll_combine_args *p, uint64_t epoch, u
                               const struct ll_home_piece *home, const struct ll_awaited *a, int k,
                               struct ll_coming *c)
 {
-    uint32_t place = ll_home_place(p, a, k);
+    uint32_t place = ll_home_place_of(p, a, k);
     int owner = (int)shfl_u32((uint32_t)a->owner, (int)shfl_u32((uint32_t)a->source, k)), end = 0;
     struct ll_words w = ll_words_of(&p->f, &p->lane, epoch, began, owner);
     while (end == 0) { /* the first look may be as old as the wait for the row before */
-        ll_look_home(p, home, place, c);
+        ll_look_home(home, place, c);
         end = ll_words_here(&w, c->here);
     }
     if (lane() == 0) {
@@ -134,14 +136,31 @@ TERN_DEVICE int ll_await_home(const struct ll_combine_args *p, uint64_t epoch, u
     return end > 0;
 }
 
+/* All lanes: the piece of every row that has come for the token has been added. */
+TERN_DEVICE void ll_blank_home(const struct ll_combine_args *p, const struct ll_home_piece *home,
+                               const struct ll_awaited *a)
+{
+    for (uint32_t left = warp_ballot(a->owner >= 0); left; left &= left - 1) {
+        char *row = home->first + ll_home_place_of(p, a, TERN_FFS(left) - 1) * home->stride;
+        TERN_UNROLL
+        for (int q = 0; q < LL_SUM_VECS; q++) {
+            uint32_t at = ll_vec_at(q, LL_PLAIN);
+            if (at < home->left) {
+                ll_put_blank(row + at);
+            }
+        }
+    }
+}
+
 /* One warp: the LL_SUM of token t from `begin` on. First all rows are looked at, as far as a lane has
  * registers. 0: abandon. */
-TERN_DEVICE int ll_add_lines(const struct ll_combine_args *p, const struct ll_glance *g, uint64_t began,
-                             uint32_t t, uint32_t begin, const struct ll_awaited *a)
+TERN_DEVICE int ll_add_blanks(const struct ll_combine_args *p, uint64_t epoch, uint64_t began, uint32_t t,
+                              uint32_t begin, const struct ll_awaited *a)
 {
-    const char *place = ll_line_place(&p->lane, p->f.own, g->epoch, (uint64_t)t * p->lined_rows);
-    struct ll_home_piece home = {(const char *)ll_line_at(place, begin), p->row_bytes - begin,
-                                 ll_line_tag(g)};
+    uint64_t stride = ll_place_stride(p->row_bytes);
+    struct ll_home_piece home = {ll_places(&p->lane, p->f.own, epoch) +
+                                     (uint64_t)t * p->token_places * stride + begin,
+                                 p->row_bytes - begin, stride};
     float sum[LL_SUM_VECS][8];
     int ok = 1;
     ll_clear_sums(sum);
@@ -151,7 +170,7 @@ TERN_DEVICE int ll_add_lines(const struct ll_combine_args *p, const struct ll_gl
         TERN_UNROLL
         for (int h = 0; h < LL_HITS; h++) {
             if (left) {
-                ll_look_home(p, &home, ll_home_place(p, a, TERN_FFS(left) - 1), &c[h]);
+                ll_look_home(&home, ll_home_place_of(p, a, TERN_FFS(left) - 1), &c[h]);
                 left &= left - 1;
             }
         }
@@ -160,38 +179,26 @@ TERN_DEVICE int ll_add_lines(const struct ll_combine_args *p, const struct ll_gl
             if (ok && adds) {
                 int k = TERN_FFS(adds) - 1;
                 if (TERN_RARE(!warp_all(c[h].here))) {
-                    ok = ll_await_home(p, g->epoch, began, &home, a, k, &c[h]);
+                    ok = ll_await_home(p, epoch, began, &home, a, k, &c[h]);
                 }
                 ll_add_vecs(sum, c[h].v, shfl_f32(a->weight, k));
                 adds &= adds - 1;
             }
         }
     }
+    if (!ok) {
+        return 0;
+    }
     char *to = p->out + (int64_t)t * p->out_stride;
     TERN_UNROLL
     for (int q = 0; q < LL_SUM_VECS; q++) {
         uint32_t at = begin + ll_vec_at(q, LL_PLAIN);
-        struct vec16 v = ll_unpack_line(sum_round(sum[q]));
-        if (ok && at < p->row_bytes) {
-            st_vec16(to + at, v);
+        if (at < p->row_bytes) {
+            st_vec16(to + at, sum_round(sum[q]));
         }
     }
-    return ok;
-}
-
-/* One warp: wipes the operation's part of a place. */
-TERN_DEVICE void ll_wipe_home(const struct ll_combine_args *p, const struct ll_glance *g)
-{
-    struct ll_part part = ll_part_of(&p->lane, g);
-    uint32_t t = part.place / p->lined_rows, taken = 0;
-    if (t < p->num_tokens) {
-        struct ll_awaited a;
-        ll_expect_rows(p, t, &a);
-        int place = ll_lined_by_rank(p) ? a.owner : lane();
-        int comes = a.owner >= 0 && (uint32_t)place == part.place - t * p->lined_rows;
-        taken = warp_any(comes) ? LL_LINED_BYTES(p->row_bytes) : 0;
-    }
-    ll_wipe(&p->f, &p->lane, g->epoch, part, taken);
+    ll_blank_home(p, &home, a);
+    return 1;
 }
 
 #endif
