@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Low-latency dispatch and combine against the naive reference, bit for bit, over random shapes, each under a
- * scheduler seed of its own. A failure prints the seed; `ep_ll_random_test --seeds N` replays it. */
+ * scheduler seed of its own. A failure prints the seed; `ep_ll_random_test --seeds N` replays it.
+ * From seed OVER_BLANKS on all rows go over blanks if their places fit. */
 #include "ll_case.h"
 
-enum { CASES_A_GROUP = 100, GROUPS = 4 };
+enum { CASES_A_GROUP = 100, GROUPS = 5, OVER_BLANKS = 401 };
 
 static int run_seeds(struct test *t, uint64_t first, uint64_t last)
 {
@@ -14,6 +15,9 @@ static int run_seeds(struct test *t, uint64_t first, uint64_t last)
     for (seed = first; seed <= last && failures < 3; seed++) {
         struct ll_case c;
         ll_case_draw(&c, seed, 0, t->scale < 100);
+        if (seed >= OVER_BLANKS) {
+            ll_case_over_blanks(&c);
+        }
         failures += ll_case_run(&c, -1, NULL) != 0;
     }
     test_detail(t, "seeds %llu-%llu", (unsigned long long)first, (unsigned long long)seed - 1);

@@ -82,6 +82,13 @@ void ll_case_draw(struct ll_case *c, uint64_t seed, int num_ranks, int small)
     c->config.ll_hidden += rng_one_in(&r, 4) ? 8 * rng_below(&r, 9) : 0;
 }
 
+void ll_case_over_blanks(struct ll_case *c)
+{
+    c->shape.compression = TERN_LL_PLAIN;
+    c->config.ll_mask = 0;
+    c->without_words = 0;
+}
+
 void ll_case_cut(struct ll_case *c, int domain_ranks, uint32_t transport)
 {
     struct rng r = {c->seed + 55}; /* of its own: the other draws stay what they are */

@@ -110,11 +110,12 @@ TERN_DEVICE void ll_look_home(const struct ll_home_piece *home, uint32_t place, 
     TERN_UNROLL
     for (int q = 0; q < LL_SUM_VECS; q++) {
         uint32_t at = ll_vec_at(q, LL_PLAIN);
+        struct vec16 v = {{LL_KEY, LL_KEY, LL_KEY, LL_KEY}}; /* zeros past the row's end */
         if (at < home->left) {
-            struct vec16 v = ld_words_sys(row + at);
-            c->here &= !ll_has_blank(v);
-            c->v[q] = ll_with_key(v, LL_KEY);
+            v = ld_words_sys(row + at);
         }
+        c->here &= !ll_has_blank(v);
+        c->v[q] = ll_with_key(v, LL_KEY);
     }
 }
 

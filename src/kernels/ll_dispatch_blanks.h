@@ -137,6 +137,7 @@ TERN_DEVICE void ll_blank_head(const struct ll_dispatch_args *p, char *head, int
 {
     uint32_t *words = (uint32_t *)(void *)head;
     uint32_t all = notes ? ll_weight_word(p) + p->topk : p->topk + 1;
+    sync_warp(); /* words are not all zeroed by the lane that has loaded them */
     for (uint32_t w = (uint32_t)lane(); w < all; w += 32) {
         st_relaxed_sys_u32(words + w, 0);
     }
@@ -340,7 +341,9 @@ TERN_DEVICE void ll_dispatch_over(const struct ll_dispatch_args *p, const int bu
         ll_leave(&p->f, &p->lane, epoch);
     }
     if (bulk) {
-        bulk_wait_read(0); /* stages are the block's until then */
+        /* Their ends mean nothing to takers; but nothing of them, no gap either, is to come behind this
+         * kernel, when a reset may have zeroed the places, or a later operation has laid them out anew. */
+        bulk_wait(0);
     }
     ll_stamp(&p->f, &p->lane, epoch, begin);
 }

@@ -376,24 +376,11 @@ void bulk_wait_read(int n) { wait_groups(n, 1); }
 
 void bulk_wait(int n) { wait_groups(n, 0); }
 
-/* Of stores in words nobody waits for the end: the grid's end comes after it. */
 void terni_bulk_check_exit(struct fiber *f)
 {
-    int is_written = 1;
-
     if (f->open_stores != 0) {
         terni_fiber_bug(f, "thread %d has ended with %d bulk stores that it did not commit", f->thread.tid,
                         f->open_stores);
-    }
-    for (const struct bulk_op *op = f->stores; op != NULL; op = op->next) {
-        is_written &= op->in_words && op->staging != NULL;
-    }
-    if (f->stores != NULL && is_written) {
-        f->wait_limit = f->groups;
-        f->waits_read = 0;
-        f->warp->ready &= ~(1u << f->lane);
-        f->warp->at_bulk |= 1u << f->lane;
-        terni_fiber_yield(f);
     }
     if (f->stores != NULL) {
         terni_fiber_bug(f, "thread %d has ended before its bulk stores were %s", f->thread.tid,
