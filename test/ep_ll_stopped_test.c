@@ -227,6 +227,7 @@ static int live_or_stop(struct stopped *s, struct procs_page *page)
     comm.machine = TERN_MACHINE_CPU;
     PASS(world_open(&s->world, &page->id, &comm));
     PASS(world_ep_open(&s->world, &s->config, s->eps));
+    ll_words_forbid(s->eps[s->rank]); /* which row has come is told by arrival words */
     PASS(world_upload(&s->world));
     if (s->rank == VICTIM) {
         PASS(lay_trap(s));
