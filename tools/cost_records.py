@@ -126,6 +126,10 @@ for _name in ("r8_%s_ll_at_dispatch", "r8_%s_ll_at_combine", "r8_%s_ll_bf16", "r
     for _side in ("before", "after"):
         for _op in ("dispatch", "combine"):
             NOT_CLAIMED["2026-11-26-8xH200-2/" + _name % _side, _op] = "lines and blanks, newer than the model"
+for _name in ("r8_after_ll_one_at_dispatch", "r8_after_ll_one_at_combine", "r4_after_ll_one_at_dispatch",
+              "r4_after_ll_one_at_combine"):
+    for _op in ("dispatch", "combine"):
+        NOT_CLAIMED["2026-11-26-8xH200-2/" + _name, _op] = "lines and blanks, newer than the model"
 NOT_CLAIMED["2026-11-26-8xH200/r8_ep_sms24", "combine"] = "128 tokens on eight GPUs"
 NOT_CLAIMED["2026-11-26-8xH200/r8_ep_sms8", "combine"] = "faster since sm_add, which is of the kernels before"
 NOT_CLAIMED["2026-11-26-8xH200/r8_ep_sms8", "route"] = "the model's route does not know how many processors count"

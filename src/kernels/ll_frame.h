@@ -9,7 +9,8 @@
  *   row -> d's buffer; fence, tagged word        whoever wants the row: ld.acquire of its word
  *
  * Rows in words, of few tokens, have no words of their own, and entries then one warp awaits (ll_in_words.h,
- * ll_ids.h). What keeps a buffer from being written while it is read is in ll_args.h. */
+ * ll_ids.h); nor have rows over blanks, of some more (ll_blanks.h). What keeps a buffer from being written
+ * while it is read is in ll_args.h. */
 #ifndef TERN_LL_FRAME_H
 #define TERN_LL_FRAME_H
 
