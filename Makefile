@@ -313,7 +313,7 @@ $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
 # the one of shared memory in its place; queue_kernel ends its turn at a queue by a relaxed store.
 ifeq ($(VARIANT),tsan)
 AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done ep_no_fence ll_ready ll_done ll_no_fence \
-    ll_dispatch_proxy ll_combine_proxy ll_chunk ll_ship ll_message ll_spread ll_gather \
+    ll_dispatch_proxy ll_combine_proxy ll_blanks ll_chunk ll_ship ll_message ll_spread ll_gather \
     simt_relaxed simt_no_fence simt_vote simt_early_fence simt_other_proxy net_signal net_acquire queue_turn \
     rail_signal rail_acquire rail_proxy rail_other_proxy)
 SIMT_OBJ := $(call c_obj,$(wildcard test/simt_test.c))
@@ -378,6 +378,10 @@ $(B)/awake/queue_turn: $(call c_obj,$(wildcard test/queue_test.c)) $(OBJ)/turn/t
 $(foreach name,signal acquire,$(eval $(call wrong_net,$(name))))
 $(foreach name,relaxed ready done no_fence,$(eval $(call wrong_ep,$(name))))
 $(foreach name,ready done no_fence dispatch_proxy combine_proxy,$(eval $(call wrong_ll,$(name))))
+# Rows over blanks, which go from their stages by copies without the fence.
+$(B)/awake/ll_blanks: $(call c_obj,$(wildcard test/ep_ll_random_test.c)) \
+    $(OBJ)/dispatch_proxy/src/kernels/ll_dispatch_blanks_bulk.o $(HELP_LIB) $(STATIC)
+	$(call program,$(filter %.o,$^) $(HELP_LIB))
 $(B)/awake/ll_chunk: $(call c_obj,$(wildcard test/ep_ll_inter_test.c)) \
     $(patsubst %,$(OBJ)/chunk/src/kernels/ll_dispatch_inter_%.o,plain bulk) $(HELP_LIB) $(STATIC)
 	$(call program,$(filter %.o,$^) $(HELP_LIB))

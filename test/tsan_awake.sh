@@ -49,6 +49,7 @@ reports "a relaxed store of low latency's entry words alone" src/kernels/ "$buil
 reports "a relaxed store of low latency's arrival words alone" src/kernels/ "$build/awake/ll_done" --case 1
 reports "low latency's dispatch without the proxy fence" src/kernels/ll_send "$build/awake/ll_dispatch_proxy" --case 1
 reports "low latency's combine without the proxy fence" src/kernels/ll_make "$build/awake/ll_combine_proxy" --case 1
+reports "rows over blanks without the proxy fence of their stage" src/kernels/ll_row_blanks "$build/awake/ll_blanks" --seeds 401-420
 reports "rows of a dispatch's chunk counted without order" src/kernels/ll_send_far "$build/awake/ll_chunk" --case 1
 reports "rows of a combine's chunk counted without order" src/kernels/ll_ship "$build/awake/ll_ship" --case 1
 reports "railed messages of a chunk counted without order" src/kernels/ll_send_rail "$build/awake/ll_message" --case 1
