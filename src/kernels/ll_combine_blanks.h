@@ -102,7 +102,8 @@ struct ll_home_piece {
     uint64_t stride;
 };
 
-/* All lanes: looks at the piece of the row that comes to this place. */
+/* All lanes: looks at the piece of the row that comes to this place. Past the row's end a lane has anything:
+ * those sums are stored by nobody. */
 TERN_DEVICE void ll_look_home(const struct ll_home_piece *home, uint32_t place, struct ll_coming *c)
 {
     const char *row = home->first + place * home->stride;
@@ -110,12 +111,11 @@ TERN_DEVICE void ll_look_home(const struct ll_home_piece *home, uint32_t place, 
     TERN_UNROLL
     for (int q = 0; q < LL_SUM_VECS; q++) {
         uint32_t at = ll_vec_at(q, LL_PLAIN);
-        struct vec16 v = {{LL_KEY, LL_KEY, LL_KEY, LL_KEY}}; /* zeros past the row's end */
         if (at < home->left) {
-            v = ld_words_sys(row + at);
+            struct vec16 v = ld_words_sys(row + at);
+            c->here &= !ll_has_blank(v);
+            c->v[q] = ll_with_key(v, LL_KEY);
         }
-        c->here &= !ll_has_blank(v);
-        c->v[q] = ll_with_key(v, LL_KEY);
     }
 }
 
