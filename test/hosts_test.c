@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 enum { MAX_RANKS = 4, NUM_PROCS = 3, ROUNDS = 3, WINDOWS = 3, ROW = 3001, HEAP = 1 << 17 };
-enum { LONG_MS = 20000, LATE_MS = 4000 }; /* deadlines; of the network where a rank is to be lost */
+enum { LONG_MS = 20000, LATE_MS = 8000 }; /* deadlines; of the network where a rank is to be lost */
 
 TERN_KERNEL_DECLARE(net_tour);
 static const struct tern_kernel net_tour = TERN_KERNEL_INIT(net_tour);
