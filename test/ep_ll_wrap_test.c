@@ -10,8 +10,7 @@
 
 #include "ep/ep_ll.h"
 
-enum { RANKS = 4, SHARE = 2, TOPK = RANKS, TOKENS = 20, FEW = 6, SEEDS = 24 };
-enum { HIDDEN = 64 };
+enum { RANKS = 4, SHARE = 2, TOPK = RANKS, TOKENS = 20, FEW = 6, SEEDS = 24, HIDDEN = 64 };
 enum { EXPERTS = SHARE * RANKS, SLAB_ROWS = EXPERTS * TOKENS, GROUP = 2 };
 static const uint64_t half = 1ull << 32; /* the epoch whose tag is that of a word never written */
 

@@ -2,7 +2,7 @@
  *
  * Low-latency dispatch of some tokens, whose rows go over blanks (ll_blanks.h). Counts go as in
  * ll_dispatch_body.h, and say where rows belong; but who sends a row waits for nothing but its own counts,
- * and nobody waits for copies to end. */
+ * and for the end of its copies only when it has nothing else to do. */
 #ifndef TERN_LL_DISPATCH_BLANKS_H
 #define TERN_LL_DISPATCH_BLANKS_H
 
@@ -102,11 +102,7 @@ TERN_DEVICE void ll_dispatch_send_over(struct ll_sender *s, int odd, const int b
     if (s->announces) {
         ll_announce_counts(s);
     }
-    if (nblk() == 1) { /* who counted all, and sends all */
-        sync_block();
-        ll_clear_counters(s);
-        sync_block();
-    }
+    ll_begin_tokens(s);
     if (s->begin < s->end) {
         ll_send_over(s, odd, bulk);
     }
@@ -170,7 +166,7 @@ TERN_DEVICE int ll_look_scale_words(const struct ll_dispatch_args *p, const char
     return here;
 }
 
-/* All lanes: scales from word w0 on, which were looked at once; 0: abandon. */
+/* All lanes: LL_AT_ONCE scales of each from word w0 on; 0: abandon. */
 TERN_DEVICE int ll_take_scale_words(const struct ll_receiver *r, struct ll_words *wait, char *row,
                                     uint32_t w0, uint32_t key, struct ll_choice c)
 {

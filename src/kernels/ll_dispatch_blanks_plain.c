@@ -2,8 +2,7 @@
  *
  * Low-latency dispatch of some tokens, whose rows go over blanks (ll_blanks.h), by loads and stores: any GPU,
  * and the cpu machine. */
-#define LL_WITH_MASKS  0
-#define LL_WITH_BLANKS 1
+#define LL_WITH_MASKS 0
 #include "kernels/kernels.h"
 #include "kernels/ll_dispatch_blanks.h"
 

@@ -26,7 +26,7 @@
 #define LL_WITH_RAIL 0
 #endif
 
-/* Nonzero in kernels whose rows go over blanks (ll_blanks.h), in one domain and without masks. */
+/* Nonzero in combines whose rows go over blanks (ll_blanks.h), in one domain and without masks. */
 #ifndef LL_WITH_BLANKS
 #define LL_WITH_BLANKS 0
 #endif

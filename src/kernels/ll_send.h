@@ -351,6 +351,16 @@ TERN_DEVICE void ll_prepare(struct ll_sender *s, const int bulk)
     ll_tally(s, id);
 }
 
+/* All threads of the block, which has announced: counters have what comes before its tokens. */
+TERN_DEVICE void ll_begin_tokens(const struct ll_sender *s)
+{
+    if (nblk() == 1) { /* who counted all, and sends all */
+        sync_block();
+        ll_clear_counters(s);
+        sync_block();
+    }
+}
+
 /* All threads of a block with tokens. */
 TERN_DEVICE void ll_send_tokens(struct ll_sender *s, const int bulk)
 {
@@ -421,11 +431,7 @@ TERN_DEVICE void ll_dispatch_send(struct ll_sender *s, const int bulk)
         ll_place_homes(s);
         ll_announce_far(s);
     }
-    if (nblk() == 1) { /* who counted all, and sends all */
-        sync_block();
-        ll_clear_counters(s);
-        sync_block();
-    }
+    ll_begin_tokens(s);
     if (s->begin < s->end) {
         ll_send_tokens(s, bulk);
     }
