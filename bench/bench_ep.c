@@ -107,7 +107,8 @@ enum tern_status ep_settle(struct options *o, const struct party *party)
                          o->net.domain_size, party->num_ranks);
     }
     if (o->combine && o->layout != TERN_LAYOUT_RANK) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--combine engine needs --layout rank");
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--combine %s needs --layout rank",
+                         options_word(COMMAND_EP, "--combine", o->combine));
     }
     TERN_TRY(transport_check(o));
     TERN_TRY(faults_check(o, party));
@@ -287,8 +288,8 @@ static enum tern_status note_shape(struct report *report, const struct options *
     TERN_TRY(report_note(report, "options",
                          "out %s, meta %s, align %u, transfer %s, combine %s, %u iterations after %u",
                          o->tensor ? "tensor" : "window", o->meta ? "1" : "0", o->align,
-                         options_word(COMMAND_EP, "--transfer", o->transfer), o->combine ? "engine" : "pull",
-                         o->iters, o->warmup));
+                         options_word(COMMAND_EP, "--transfer", o->transfer),
+                         options_word(COMMAND_EP, "--combine", o->combine), o->iters, o->warmup));
     TERN_TRY(report_note(report, "time",
                          "device events around one operation, slowest rank; the chain is route, dispatch, "
                          "combine with no host in between"));

@@ -135,7 +135,8 @@ static enum tern_status open_eps(struct bench *b)
     }
     if (s->options->combine) {
         uint64_t rows = (uint64_t)b->party->num_ranks * config.max_tokens;
-        config.copy_engine = 1;
+        config.copy_engine = s->options->combine == COMBINE_ENGINE;
+        config.combine_push = s->options->combine == COMBINE_PUSH;
         config.staging_bytes =
             (s->options->tensor ? config.staging_bytes : 0) + rows * config.max_row_bytes + SLACK_BYTES;
     }
@@ -198,7 +199,7 @@ static void fill_args(const struct shape *s, struct seat *seat)
     seat->combine.in_rows = seat->num_rows;
     seat->combine.out = rows_at(buf[BUF_SUMS], 2 * s->hidden);
     seat->combine.num_sms = s->sms;
-    seat->combine.copy_engine = s->options->combine;
+    seat->combine.copy_engine = s->options->combine == COMBINE_ENGINE;
     if (o->meta) {
         seat->dispatch.topk_weights = (const float *)buf[BUF_WEIGHTS];
         seat->dispatch.out_topk_idx = buf[BUF_ROW_IDS];

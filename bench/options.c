@@ -144,8 +144,9 @@ static const struct row rows[] = {
     {"--meta", CHOICE, LL, AT(meta), 0, 0, 1, "0|1", "dispatch also gives ranges and sources"},
     {"--transfer", CHOICE, EP | LL, AT(transfer), 0, 0, 0, "auto|bulk|plain",
      "bulk copies, or loads and stores"},
-    {"--combine", CHOICE, EP, AT(combine), 0, 0, 0, "pull|engine",
-     "who brings combine's rows: the kernel, or the copy engine"},
+    {"--combine", CHOICE, EP, AT(combine), 0, 0, 0, "pull|engine|push",
+     "who brings combine's rows: the kernel where the tokens are, the copy engine, or the kernel where the "
+     "rows are"},
     {"--check", CHOICE, EP | LL | WIRE | NET | NIC, AT(check), 0, 0, 1, "0|1",
      "compare every element with the reference"},
     {"--corrupt", CHOICE, EP | LL | DEMO, AT(corrupt), 0, 0, 0, "none|dispatch|combine|wire",

@@ -42,6 +42,8 @@ enum transport {
     CARRIED_BY_PROXY_LIBFABRIC
 };
 
+enum bench_combine { COMBINE_PULL, COMBINE_ENGINE, COMBINE_PUSH };
+
 struct options {
     enum command command;
     uint32_t machine; /* enum tern_machine */
@@ -64,7 +66,7 @@ struct options {
     uint32_t tensor; /* outputs outside the window */
     uint32_t meta;
     uint32_t transfer; /* enum tern_transfer */
-    uint32_t combine;  /* 1: by copy engine */
+    uint32_t combine;  /* enum bench_combine */
     uint32_t check;
     uint32_t corrupt; /* enum corrupt */
     const char *json;

@@ -62,7 +62,7 @@ static const struct entry entries[] = {
     FIELD(tern_ep_config, net_queues, 76, 4),
     FIELD(tern_ep_config, net_ring_bytes, 80, 8),
     FIELD(tern_ep_config, ll_rail, 88, 4),
-    FIELD(tern_ep_config, reserved, 92, 4),
+    FIELD(tern_ep_config, combine_push, 92, 4),
     WHOLE(tern_ep_sizes, 56),
     FIELD(tern_ep_sizes, size, 0, 8),
     FIELD(tern_ep_sizes, window_bytes, 8, 8),

@@ -73,7 +73,7 @@ static int refuse_configs(struct scene *s)
     BAD_CONFIG(s, c.max_tokens = 0, "max_tokens is 0");
     BAD_CONFIG(s, c.max_row_bytes = 0, "max_row_bytes is 0");
     BAD_CONFIG(s, c.transfer = 5, "transfer is 5");
-    BAD_CONFIG(s, c.reserved = 7, "reserved is 7");
+    BAD_CONFIG(s, c.combine_push = 7, "combine_push is 7");
     return 0;
 }
 

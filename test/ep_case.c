@@ -183,6 +183,26 @@ static void draw_engine(struct ep_case *c)
     }
 }
 
+/* On the cpu machine ranks of one process have two processors each, if there are no more. */
+enum { PUSHING_RANKS = 8 };
+
+/* Half of the cases in rank layout with bulk copies. */
+static void draw_push(struct ep_case *c)
+{
+    struct rng r = {c->seed + 77};
+    uint64_t need = (uint64_t)c->num_ranks * c->config.max_tokens *
+                        (c->config.max_row_bytes + 4ull * c->config.max_topk) +
+                    65536;
+
+    c->pushes = !c->copy_engine && c->shape.layout == TERN_LAYOUT_RANK &&
+                c->config.transfer != TERN_TRANSFER_PLAIN && c->num_ranks <= PUSHING_RANKS &&
+                rng_one_in(&r, 2);
+    c->config.combine_push = (uint32_t)c->pushes;
+    if (c->pushes && (c->windows_only || (c->config.staging_bytes && c->config.staging_bytes < need))) {
+        c->config.staging_bytes = need;
+    }
+}
+
 void ep_case_draw(struct ep_case *c, uint64_t seed, const struct ep_limits *limits)
 {
     struct rng r = {seed * 0x2545f4914f6cdd1du};
@@ -202,6 +222,7 @@ void ep_case_draw(struct ep_case *c, uint64_t seed, const struct ep_limits *limi
     }
     draw_config(c, &r);
     draw_engine(c);
+    draw_push(c);
 }
 
 void ep_case_cut(struct ep_case *c, int domain_ranks, uint32_t transport)
@@ -211,6 +232,8 @@ void ep_case_cut(struct ep_case *c, int domain_ranks, uint32_t transport)
     c->domain_ranks = domain_ranks;
     c->copy_engine = 0;
     c->config.copy_engine = 0;
+    c->pushes = 0;
+    c->config.combine_push = 0;
     c->config.domain_ranks = (uint32_t)domain_ranks;
     c->config.transport = transport;
     c->config.net_queues = rng_one_in(&r, 3) ? 0 : rng_between(&r, 1, 5);
@@ -230,13 +253,14 @@ void ep_case_text(const struct ep_case *c, char *text, size_t text_bytes)
         "seed %llu: %d ranks, %u experts, top-%u int%u, up to %u tokens, %s layout, alignment %u, routing "
         "%s, "
         "room %s, cargo %s, cast %u, %u payloads, row[0] %u bytes, combine %u bytes, %d biases, weights %d, "
-        "windows only %d, copy engine %d, sms %u, transfer %u, max row %u bytes, domains of %d, %u queues, "
+        "windows only %d, copy engine %d, pushes %d, sms %u, transfer %u, max row %u bytes, domains of %d, "
+        "%u queues, "
         "rings of "
         "%llu bytes",
         (unsigned long long)c->seed, c->num_ranks, c->shape.num_experts, c->shape.topk,
         8 * c->shape.idx_bytes, c->shape.max_tokens, c->shape.layout == TERN_LAYOUT_RANK ? "rank" : "expert",
         c->shape.alignment, routings[c->shape.routing], rooms[c->room], cargoes[c->cargo], c->cast, c->num_in,
         c->row_bytes[0], c->combine_bytes, c->num_biases, c->weights, c->windows_only, c->copy_engine,
-        c->config.num_sms, c->config.transfer, c->config.max_row_bytes, c->domain_ranks, c->config.net_queues,
-        (unsigned long long)c->config.net_ring_bytes);
+        c->pushes, c->config.num_sms, c->config.transfer, c->config.max_row_bytes, c->domain_ranks,
+        c->config.net_queues, (unsigned long long)c->config.net_ring_bytes);
 }

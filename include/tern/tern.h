@@ -427,7 +427,7 @@ struct tern_ep_config {
                                capped by tern_comm_num_sms and 256. Operations that may run at once (of
                                several objects) must together fit it, or one may wait for processors that
                                another holds while it waits for a peer. Across domains a dispatch takes 3
-                               and a combine 2 at least */
+                               and a combine 2 at least, one that pushes 2 as well */
     uint32_t timeout_ms;     /* default: the communicator's */
     uint32_t transfer;       /* enum tern_transfer; default: TERN_TRANSFER, else auto */
     uint64_t staging_bytes;  /* window memory for callers' tensors that are in no window: default the worst
@@ -461,7 +461,11 @@ struct tern_ep_config {
                                 which the sender's rail peer there spreads, and with weights at dispatch one
                                 row a (token, domain) home, which the rail peer adds (tern_ll.h). Not with
                                 ll_mask. Default 0: every rank sends to every rank. In one domain no effect */
-    uint32_t reserved;       /* 0 */
+    uint32_t combine_push;   /* 1: combines in rank layout push their rows, see tern_combine; the same on all
+                                ranks. In one domain of 32 ranks at most, by bulk copies, with two processors
+                                or more, 177 KiB of shared memory a block, and staging_bytes of num_ranks *
+                                max_tokens * max_row_bytes at least, as the default has. Default 0: rows are
+                                pulled. Without routes no effect */
 };
 #define TERN_EP_CONFIG_INIT                                                                                  \
     {                                                                                                        \
@@ -535,7 +539,8 @@ enum tern_awaited {
     TERN_AWAIT_DONE = 2,       /* the peer has finished writing to, or reading from, this rank */
     TERN_AWAIT_MATCH = 3,      /* the peer entered another operation, or other payloads */
     TERN_AWAIT_WEIGHTS = 5,    /* the peer wants top-k weights, and this rank was given none */
-    TERN_AWAIT_ROWS = 6,       /* rows that the peer's copy engine brings; expected, seen = run of it */
+    TERN_AWAIT_ROWS = 6,       /* rows that the peer pushes, or its copy engine brings; expected, seen =
+                                  operation number, or run of the engine */
     TERN_AWAIT_COUNTS = 7,     /* across domains: what the peer tells when a route begins; runs */
     TERN_AWAIT_BLOCK = 8,      /* its tables for a route's messages; likewise */
     TERN_AWAIT_CREDIT = 9,     /* that it has forwarded, or added, what was sent; chunks */
@@ -749,7 +754,13 @@ struct tern_combine_args {
  * rows (`in` need then be in no window), staging_bytes of num_ranks * max_tokens * in.row_bytes, and more if
  * in_weights is in no window (TERN_NO_SPACE), and the counts on the host: tern_route_wait after the route's
  * latest run (TERN_BAD_STATE). Not in a graph (TERN_UNSUPPORTED). If the machine fails while the operation is
- * being issued, that is the object's fault from then on: see tern_ep_reset. */
+ * being issued, that is the object's fault from then on: see tern_ep_reset.
+ *
+ * With the object's combine_push, in rank layout and without copy_engine, every rank pushes its rows into
+ * staging of the tokens' ranks, and adds what comes there; the bits are the same. `in` need be in no window,
+ * and is not copied for that: with many tokens that is faster for tensors in ordinary memory. Few tokens take
+ * longer, and so do processors that are few; with num_sms 1 it takes two. Graphs and static shapes are as
+ * ever; in_weights goes as without it, in what staging there is behind the rows (TERN_NO_SPACE). */
 TERN_API enum tern_status tern_combine(struct tern_route *route, const struct tern_combine_args *args,
                                        struct tern_stream *stream);
 

@@ -30,7 +30,8 @@ class EP(Closing):
     misses the deadline of one is masked, and the others go on. staging_bytes: with a
     number, combine refuses inputs from outside window memory that are more; else those that do not
     fit are copied to window memory, out of heap_bytes, for the call. ll_rail: low latency crosses the
-    network once a (token, domain). The others are fields of
+    network once a (token, domain). combine_push: combines in rank layout push their rows, which need be
+    in no window and are copied nowhere for that. The others are fields of
     struct tern_ep_config, which says what they mean.
     """
 
@@ -57,6 +58,7 @@ class EP(Closing):
         transport: Optional[int] = None,
         net_queues: Optional[int] = None,
         net_ring_bytes: Optional[int] = None,
+        combine_push: bool = False,
     ) -> None:
         self.comm = comm
         if max_row_bytes is None:
@@ -85,12 +87,14 @@ class EP(Closing):
             transport=transport,
             net_queues=net_queues,
             net_ring_bytes=net_ring_bytes,
+            combine_push=int(combine_push),
         )
         self.num_experts = num_experts
         self.num_local_experts = num_experts // comm.size
         self.max_tokens, self.max_row_bytes = max_tokens, max_row_bytes
         self.ll_tokens = ll_tokens
         self.limits_staging = staging_bytes is not None
+        self.combine_push = combine_push
         self._is_settled_by_streams = comm.machine != "cpu"
         self.plans: Dict[Any, Any] = {}  # of dispatches, by what their calls have in common
         # Ids out of range that were met while something else was waited for.

@@ -403,7 +403,8 @@ class Route:
         except NoSpace:  # refused before anything was issued
             if self.ep.limits_staging or tensors.capturing(comm):
                 raise
-            rows = comm.empty(rows.shape, rows.dtype).copy_(rows)
+            if not self.ep.combine_push or self.layout == "expert":
+                rows = comm.empty(rows.shape, rows.dtype).copy_(rows)
             if weights is not None:
                 weights = comm.empty(weights.shape, weights.dtype).copy_(weights)
             issue()

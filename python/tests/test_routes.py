@@ -142,6 +142,19 @@ class Routes(RankTest):
             "weights",
         )
 
+    def test_rows_that_are_pushed(self):
+        ep = self.open(combine_push=True)
+        route = ep.route(self.ids)
+        rows = route.dispatch(self.x, self.weights)
+        sums = route.combine(rows.x * (1 + self.rank / 8), rows.topk_weights)
+        self.same(sums.x, self.sums(lambda r: 1 + r / 8), "sums")
+        self.same(
+            sums.weights,
+            np.where(self.all_ids[self.rank] >= 0, self.weights.numpy(), np.float32(0)),
+            "weights",
+        )
+        self.close(ep)
+
     def test_static_rows_and_update(self):
         capacity = self.size * TOKENS
         route = self.ep.route(torch.zeros_like(self.ids) - 1)

@@ -7,12 +7,13 @@
 #include "ep/ep_engine.h"
 #include "ep/ep_extent.h"
 #include "ep/ep_inter.h"
+#include "ep/ep_push.h"
 #include "ep/tuning.h"
 #include "kernels/kernels.h"
 
 /* Of a warp's stage, bytes and rows. What a step costs beside its bytes is shared by them, and warps that
  * have more on their way get less through a link (docs/performance.md). */
-enum { BATCH_BYTES = 4096, MOST_BATCH_ROWS = 8 };
+enum { BATCH_BYTES = COMBINE_BATCH_BYTES, MOST_BATCH_ROWS = 8 };
 
 static int64_t stride_of(const struct tern_rows *r) { return r->row_stride ? r->row_stride : r->row_bytes; }
 
@@ -95,7 +96,10 @@ static enum tern_status place_inputs(const struct tern_route *route, const struc
                                      struct combine_args *k, struct staging *s)
 {
     uint32_t weights = terni_weight_bytes(route);
-    if (!a->copy_engine) {
+    uint64_t span;
+    if (terni_push_is(route, a)) {
+        TERN_TRY(terni_staging_span(s, "in", a->in.row_bytes, stride_of(&a->in), &span));
+    } else if (!a->copy_engine) {
         TERN_TRY(terni_staging_place(s, "in", a->in.data, a->in.row_bytes, stride_of(&a->in), 0,
                                      &k->f.message.columns[COMBINE_ROWS], &k->own[COMBINE_ROWS]));
     }
@@ -131,18 +135,18 @@ static void fill_args(const struct tern_route *route, const struct tern_combine_
     k->row_bytes = a->in.row_bytes;
     terni_combine_steps(route->ep, k, a->copy_engine ? COMBINE_MIX_CHUNK : COMBINE_CHUNK, BATCH_BYTES);
     k->f.message.num_rows = a->in_rows;
-    k->f.message.signature =
-        terni_ep_sign(terni_ep_sign(terni_ep_sign(TERN_OP_COMBINE, route->number), a->in.row_bytes),
-                      route->layout | (uint64_t)(a->copy_engine != 0) << 32);
+    k->f.message.signature = terni_ep_sign(
+        terni_ep_sign(terni_ep_sign(TERN_OP_COMBINE, route->number), a->in.row_bytes),
+        route->layout | (uint64_t)(a->copy_engine != 0) << 32 | (uint64_t)terni_push_is(route, a) << 33);
 }
 
 static enum tern_status launch_combine(struct tern_ep *ep, const struct combine_args *k,
-                                       const struct geometry *g, int num_blocks, struct tern_stream *stream)
+                                       const struct geometry *g, struct tern_stream *stream)
 {
     int bulk = ep->shape.transfer == TERN_TRANSFER_BULK;
     int kernel = k->engine.run ? TERN_KERNEL_combine_engine_bulk : TERN_KERNEL_combine_bulk;
     const struct launch l = {bulk ? kernel : TERN_KERNEL_combine_plain,
-                             num_blocks,
+                             g->num_blocks,
                              g->num_threads + (k->out_weights ? 32 : 0),
                              g->shared_bytes,
                              k,
@@ -153,7 +157,7 @@ static enum tern_status launch_combine(struct tern_ep *ep, const struct combine_
 /* Enter, rows by copy engine, additions. Once the enter kernel is issued the peers count on the rest, so a
  * failure after it ends the object's operations until a reset. */
 static enum tern_status combine_by_engine(struct tern_route *route, const struct tern_combine_args *a,
-                                          struct combine_args *k, const struct geometry *g, int num_blocks,
+                                          struct combine_args *k, const struct geometry *g,
                                           struct tern_stream *stream)
 {
     struct tern_ep *ep = route->ep;
@@ -161,7 +165,7 @@ static enum tern_status combine_by_engine(struct tern_route *route, const struct
     struct first_failure first = {TERN_OK, ""};
     terni_first_add(&first, terni_engine_push(route, a, &k->engine, stream));
     if (first.status == TERN_OK) {
-        terni_first_add(&first, launch_combine(ep, k, g, num_blocks, stream));
+        terni_first_add(&first, launch_combine(ep, k, g, stream));
     }
     if (first.status == TERN_OK) {
         ep->num_engine_runs = k->engine.run;
@@ -173,7 +177,7 @@ static enum tern_status combine_by_engine(struct tern_route *route, const struct
 }
 
 static enum tern_status choose_geometry(struct tern_ep *ep, uint32_t num_sms, struct combine_args *k,
-                                        struct geometry *g, int *num_blocks)
+                                        struct geometry *g)
 {
     int bulk = ep->shape.transfer == TERN_TRANSFER_BULK;
     uint32_t table = terni_place_table(&ep->shape, COMBINE_COLUMNS);
@@ -181,43 +185,68 @@ static enum tern_status choose_geometry(struct tern_ep *ep, uint32_t num_sms, st
     k->num_stages = g->num_stages;
     k->table_bytes = g->table_bytes;
     k->num_pullers = (uint32_t)g->num_threads / 32;
-    *num_blocks = terni_tuning_blocks(num_sms, ep->shape.num_sms, tern_comm_num_sms(ep->comm));
-    k->f.message.num_blocks = (uint64_t)*num_blocks;
-    k->parts = terni_tuning_parts(k->num_tokens, (k->row_bytes + k->chunk_bytes - 1) / k->chunk_bytes,
-                                  (uint32_t)*num_blocks * k->num_pullers, &k->part_chunks);
+    g->num_blocks = terni_tuning_blocks(num_sms, ep->shape.num_sms, tern_comm_num_sms(ep->comm));
+    k->f.message.num_blocks = (uint64_t)g->num_blocks;
     return TERN_OK;
+}
+
+/* What a warp adds at a time, in so many blocks. */
+static void divide(struct combine_args *k, int num_blocks)
+{
+    k->parts = terni_tuning_parts(k->num_tokens, (k->row_bytes + k->chunk_bytes - 1) / k->chunk_bytes,
+                                  (uint32_t)num_blocks * k->num_pullers, &k->part_chunks);
+}
+
+static enum tern_status launch_push(struct tern_ep *ep, const struct combine_push_args *k,
+                                    const struct geometry *g, struct tern_stream *stream)
+{
+    const struct launch l = {
+        TERN_KERNEL_combine_push_bulk, g->num_blocks, g->num_threads, g->shared_bytes, k, sizeof(*k)};
+    return terni_ep_launch(ep, &l, k->c.f.ticket, stream);
 }
 
 enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_combine_args *a,
                                   struct tern_stream *stream)
 {
     struct tern_ep *ep = route->ep;
-    struct combine_args k;
+    struct combine_push_args push;
+    struct combine_args *k = &push.c;
     struct staging staging;
     struct geometry g;
     struct inter_combine inter;
-    int num_blocks = 0, crosses = ep->shape.num_domains > 1;
-    memset(&k, 0, sizeof(k));
+    int crosses = ep->shape.num_domains > 1, pushes = terni_push_is(route, a);
+    memset(&push, 0, sizeof(push));
     TERN_TRY(check_args(route, a));
     if (a->copy_engine) {
         TERN_TRY(terni_engine_check(route, a, stream));
-        terni_engine_args(route, a, &k.engine);
+        terni_engine_args(route, a, &k->engine);
     }
-    terni_ep_frame(ep, TERN_OP_COMBINE, &k.f);
-    fill_args(route, a, &k);
+    terni_ep_frame(ep, TERN_OP_COMBINE, &k->f);
+    fill_args(route, a, k);
     terni_staging_begin(&staging, ep, route, a->in_rows, 0, 1);
-    staging.used = a->copy_engine ? terni_engine_staging(ep, a) : 0;
-    TERN_TRY(place_inputs(route, a, &k, &staging));
-    TERN_TRY(crosses ? terni_inter_combine_prepare(route, a->num_sms, &k, &inter)
-                     : choose_geometry(ep, a->num_sms, &k, &g, &num_blocks));
+    staging.used = a->copy_engine ? terni_engine_staging(ep, a)
+                   : pushes       ? terni_push_staging(&ep->shape, a->in.row_bytes)
+                                  : 0;
+    TERN_TRY(place_inputs(route, a, k, &staging));
+    if (crosses) {
+        TERN_TRY(terni_inter_combine_prepare(route, a->num_sms, k, &inter));
+    } else if (pushes) {
+        TERN_TRY(terni_push_prepare(route, a, &push, &g));
+        divide(k, g.num_blocks - (int)push.push_blocks);
+    } else {
+        TERN_TRY(choose_geometry(ep, a->num_sms, k, &g));
+        divide(k, g.num_blocks);
+    }
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
-    k.f.ticket = terni_ep_ticket(ep, stream);
+    k->f.ticket = terni_ep_ticket(ep, stream);
     enum tern_status status = terni_staging_copy(&staging, stream);
     if (status == TERN_OK && crosses) {
-        status = terni_inter_combine(ep, &inter, k.f.ticket, stream);
+        status = terni_inter_combine(ep, &inter, k->f.ticket, stream);
+    } else if (status == TERN_OK && pushes) {
+        status = launch_push(ep, &push, &g, stream);
     } else if (status == TERN_OK) {
-        status = a->copy_engine ? combine_by_engine(route, a, &k, &g, num_blocks, stream)
-                                : launch_combine(ep, &k, &g, num_blocks, stream);
+        status =
+            a->copy_engine ? combine_by_engine(route, a, k, &g, stream) : launch_combine(ep, k, &g, stream);
     }
     return terni_ep_end(ep, TERN_OP_COMBINE, status, 0, stream, a->record);
 }

@@ -109,7 +109,7 @@ static void append_heard(const struct tern_fault *f, char *text, size_t bytes, i
     append(text, bytes, length, "rank %d reported that rank %d%s %s%s", f->reporter, f->peer, this_one,
            f->awaited == TERN_AWAIT_MATCH  ? "is in another operation, route or shape"
            : f->awaited == TERN_AWAIT_DONE ? "did not finish in time"
-           : f->awaited == TERN_AWAIT_ROWS ? "brought no rows by copy engine in time"
+           : f->awaited == TERN_AWAIT_ROWS ? "brought no rows in time"
                                            : "was late",
            f->awaited == TERN_AWAIT_MATCH ? compare_hint(f) : "");
 }
@@ -150,9 +150,8 @@ int terni_fault_format(const struct tern_fault *f, char *text, size_t bytes)
         break;
     case TERN_AWAIT_ROWS:
         append(text, bytes, &n,
-               "rows by copy engine of rank %d did not come within %.1f ms (run %llu, expected %llu)",
-               f->peer, (double)f->elapsed_ns / 1e6, (unsigned long long)f->seen,
-               (unsigned long long)f->expected);
+               "rows of rank %d did not come to staging within %.1f ms (%llu, expected %llu)", f->peer,
+               (double)f->elapsed_ns / 1e6, (unsigned long long)f->seen, (unsigned long long)f->expected);
         break;
     case TERN_AWAIT_COUNTS:
     case TERN_AWAIT_BLOCK:

@@ -18,13 +18,14 @@
 
 #include "ep/ep.h"
 #include "ep/ep_inter.h"
+#include "ep/ep_push.h"
 #include "ep/ep_trace.h"
 #include "ep/tuning.h"
 
 /* What every rank must agree on, as it travels. */
 struct ep_card {
     uint32_t num_experts, max_topk, max_tokens, max_row_bytes, max_routes, num_sms, timeout_ms, transfer;
-    uint32_t copy_engine, ll_tokens, ll_hidden, ll_lanes, ll_mask, ll_rail;
+    uint32_t copy_engine, combine_push, ll_tokens, ll_hidden, ll_lanes, ll_mask, ll_rail;
     uint32_t domain_ranks, net_queues, transport;
     uint64_t net_ring_bytes, limits_out, staging_bytes;
     uint64_t message_bytes;
@@ -46,6 +47,7 @@ static struct ep_card card_of(const struct ep_shape *s)
     c.timeout_ms = s->timeout_ms;
     c.transfer = s->transfer;
     c.copy_engine = s->copy_engine;
+    c.combine_push = s->combine_push;
     c.ll_tokens = s->ll_tokens;
     c.ll_hidden = s->ll_hidden;
     c.ll_lanes = s->ll_lanes;
@@ -81,6 +83,7 @@ static enum tern_status compare_cards(const struct ep_card *mine, const struct e
     TERN_TRY(compare_field(rank, "timeout_ms", mine->timeout_ms, theirs->timeout_ms));
     TERN_TRY(compare_field(rank, "transfer", mine->transfer, theirs->transfer));
     TERN_TRY(compare_field(rank, "copy_engine", mine->copy_engine, theirs->copy_engine));
+    TERN_TRY(compare_field(rank, "combine_push", mine->combine_push, theirs->combine_push));
     TERN_TRY(compare_field(rank, "ll_tokens", mine->ll_tokens, theirs->ll_tokens));
     TERN_TRY(compare_field(rank, "ll_hidden", mine->ll_hidden, theirs->ll_hidden));
     TERN_TRY(compare_field(rank, "ll_lanes", mine->ll_lanes, theirs->ll_lanes));
@@ -201,6 +204,7 @@ static enum tern_status prepare(struct tern_ep *ep)
 {
     struct tern_comm *comm = ep->comm;
     TERN_TRY(choose_transfer(comm->machine, &ep->shape, &ep->shape.transfer));
+    TERN_TRY(terni_push_check(ep));
     ep->shape.timeout_ms = ep->shape.timeout_ms ? ep->shape.timeout_ms : comm->timeout_ms;
     if (ep->shape.ll_lanes > 0) {
         struct geometry g;

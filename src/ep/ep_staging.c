@@ -29,9 +29,8 @@ void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct ter
     }
 }
 
-/* Bytes from the first to the last of `capacity` rows. */
-static enum tern_status span_of(const struct staging *s, const char *what, uint32_t row_bytes,
-                                int64_t row_stride, uint64_t *span)
+enum tern_status terni_staging_span(const struct staging *s, const char *what, uint32_t row_bytes,
+                                    int64_t row_stride, uint64_t *span)
 {
     uint64_t rows = s->copies.capacity;
     uint64_t bytes = 0;
@@ -54,7 +53,7 @@ enum tern_status terni_staging_place(struct staging *s, const char *what, void *
         return TERN_OK;
     }
     uint64_t span = 0;
-    TERN_TRY(span_of(s, what, row_bytes, row_stride, &span));
+    TERN_TRY(terni_staging_span(s, what, row_bytes, row_stride, &span));
     int64_t at = terni_heap_offset(s->ep->comm->heap, data, span);
     if (at >= 0) {
         place->offset = (uint64_t)at | PLACE_USER_HEAP;

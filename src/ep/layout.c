@@ -91,6 +91,40 @@ static enum tern_status ring_of(int is_given, struct ep_shape *s)
     return TERN_OK;
 }
 
+uint64_t terni_push_staging(const struct ep_shape *s, uint32_t row_bytes)
+{
+    return align_up((uint64_t)s->num_ranks * s->max_tokens * row_bytes, ALIGNMENT);
+}
+
+uint32_t terni_push_words(const struct ep_shape *s)
+{
+    return s->combine_push ? (s->max_tokens + PUSH_ROWS - 1) / PUSH_ROWS : 0;
+}
+
+/* Rows of combine that are pushed need areas in staging, and a lane for each rank looks for them. */
+static enum tern_status check_push(const struct ep_shape *s)
+{
+    uint64_t need = terni_push_staging(s, s->max_row_bytes);
+    if (!s->combine_push) {
+        return TERN_OK;
+    }
+    if (s->num_domains > 1 || s->num_ranks > PUSH_MAX_RANKS) {
+        return TERN_FAIL(
+            TERN_UNSUPPORTED,
+            "combine_push is 1, with %u ranks in %u domains; rows are pushed in one domain of %d "
+            "ranks at most",
+            s->num_ranks, s->num_domains, PUSH_MAX_RANKS);
+    }
+    if (need > s->staging_bytes) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "combine_push is 1: rows of %u bytes of %u ranks x %u tokens need %llu bytes of "
+                         "staging; staging_bytes is %llu",
+                         s->max_row_bytes, s->num_ranks, s->max_tokens, (unsigned long long)need,
+                         (unsigned long long)s->staging_bytes);
+    }
+    return TERN_OK;
+}
+
 /* What there is in other domains, and how it is reached. */
 static enum tern_status init_domains(const struct tern_ep_config *config, uint32_t domain_ranks,
                                      struct ep_shape *s)
@@ -135,7 +169,6 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_ranks is %d; it must be 1 to %d", num_ranks,
                          TERN_MAX_RANKS);
     }
-    TERN_TRY(terni_check_range("reserved", config->reserved, 0, 0));
     TERN_TRY(terni_check_range("num_experts", config->num_experts, 1, MAX_EXPERTS));
     if (config->num_experts % (uint32_t)num_ranks != 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "num_experts is %u; it must be a multiple of the %d ranks",
@@ -146,6 +179,7 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     TERN_TRY(terni_check_range("num_sms", config->num_sms, 0, 1024));
     TERN_TRY(terni_check_range("transfer", config->transfer, 0, TERN_TRANSFER_PLAIN));
     TERN_TRY(terni_check_range("copy_engine", config->copy_engine, 0, 1));
+    TERN_TRY(terni_check_range("combine_push", config->combine_push, 0, 1));
     s.num_ranks = (uint32_t)num_ranks;
     s.num_experts = config->num_experts;
     s.experts_a_rank = config->num_experts / (uint32_t)num_ranks;
@@ -154,6 +188,7 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     s.timeout_ms = config->timeout_ms;
     s.transfer = config->transfer;
     s.copy_engine = config->copy_engine;
+    s.combine_push = s.max_routes > 0 ? config->combine_push : 0; /* low latency has none */
     s.max_rows = (uint64_t)s.num_ranks * s.max_tokens;
     if (s.max_rows * s.max_topk > MAX_ROWS) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
@@ -171,6 +206,7 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     }
     TERN_TRY(terni_shape_init_ll(config, &s));
     TERN_TRY(init_domains(config, domain_ranks, &s));
+    TERN_TRY(check_push(&s));
     *shape = s;
     return TERN_OK;
 }
@@ -253,6 +289,7 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     l.counts =
         take(&at, 2ull * s->num_ranks * (s->domain_ranks + (uint64_t)s->domain_experts) * sizeof(uint64_t));
     l.pieces = take(&at, (uint64_t)s->num_ranks * EP_MAX_PIECES * sizeof(uint64_t));
+    l.pushed = take(&at, (uint64_t)s->num_ranks * terni_push_words(s) * sizeof(uint64_t));
     terni_layout_lane(s, &l.ll);
     l.ll_entries = take(&at, s->ll_lanes * 2 * l.ll.entry_bytes);
     l.ll_arrivals = take(&at, s->ll_lanes * 2 * l.ll.arrival_bytes);

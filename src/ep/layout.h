@@ -13,7 +13,7 @@ enum { EP_NET_TEAMS = 1 }; /* device teams of the object's network */
 struct ep_shape {
     uint32_t num_ranks, num_experts, experts_a_rank;
     uint32_t max_topk, max_tokens, max_row_bytes, max_routes;
-    uint32_t num_sms, timeout_ms, transfer, copy_engine;
+    uint32_t num_sms, timeout_ms, transfer, copy_engine, combine_push;
     uint64_t staging_bytes;                  /* rounded; 0: none */
     uint64_t max_rows;                       /* rank layout */
     uint32_t ll_tokens, ll_hidden, ll_lanes; /* low latency; all 0: none */
@@ -62,7 +62,7 @@ struct ll_layout {
 struct ep_layout {
     /* the window, in the object's heap */
     uint64_t control; /* where the object's part of it begins: behind the words of its network */
-    uint64_t done, abort, message, counts, pieces, staging, window_bytes;
+    uint64_t done, abort, message, counts, pieces, pushed, staging, window_bytes;
     uint64_t ll_entries, ll_arrivals, ll_buffers, ll_words,
         ll_blanks;                               /* of all lanes, with two copies each */
     uint64_t ll_heard, ll_alive;                 /* masks */
@@ -88,6 +88,10 @@ struct ep_layout {
  * domain_ranks: 0 is all. */
 enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_ranks, uint32_t domain_ranks,
                                   struct ep_shape *shape);
+/* Bytes at the front of staging that pushed rows come to, of so many bytes each: an area a source. */
+uint64_t terni_push_staging(const struct ep_shape *shape, uint32_t row_bytes);
+/* Words of units of rows that one rank pushes. */
+uint32_t terni_push_words(const struct ep_shape *shape);
 void terni_layout_init(const struct ep_shape *shape, struct ep_layout *layout);
 /* int32_t of a forward block's entry (kernels/inter_args.h), for routes of so many choices. */
 uint32_t terni_entry_ints(const struct ep_shape *shape, uint32_t layout, uint32_t topk);

@@ -27,6 +27,15 @@ enum tern_status terni_tuning_dispatch(const struct machine_info *info, int bulk
 /* stage_bytes: of one batch of chunks; 0 for the plain variant. */
 enum tern_status terni_tuning_combine(const struct machine_info *info, int bulk, uint32_t stage_bytes,
                                       uint32_t table_bytes, struct geometry *g);
+/* Combine of rows that are pushed: by push_blocks of the blocks; all have as many warps. */
+enum { COMBINE_BATCH_BYTES = 4096, PUSH_FEWEST_BLOCKS = 2 };
+struct push_geometry {
+    struct geometry all;
+    uint32_t push_blocks, num_pushers;
+    uint32_t num_stages, stage_bytes, warp_bytes, boxes_offset; /* kernels/ep_args.h */
+};
+enum tern_status terni_tuning_push(const struct machine_info *info, uint32_t stage_bytes,
+                                   uint32_t table_bytes, int num_blocks, struct push_geometry *x);
 /* Across domains: as these, with a poster's boxes and a note for each stage at the end of shared memory;
  * dispatch's forwarders have as many stages or more. */
 struct inter_geometry {

@@ -2,7 +2,7 @@
  *
  * Combine, "pull": every warp takes this rank's own tokens in turn, reads the token's rows out of the peers'
  * windows, adds them in FP32 in target order (ranks ascending, or choices ascending) onto the biases, rounds
- * once and writes the token. Nobody pushes; the peers only keep their rows still until this rank is done.
+ * once and writes the token. The peers only keep their rows still until this rank is done.
  *
  * A token is cut into chunks of chunk_bytes, and a chunk's rows into batches of at most batch_rows. A warp
  * takes a part of a token at a time: all of its chunks if there are many tokens, fewer if warps would be left
@@ -11,7 +11,7 @@
  * travels in the stage's note.
  *
  * With the copy engine the rows come to staging of this rank's own, in pieces whose arrival a word tells; the
- * loader awaits a row's piece and then reads it there.
+ * loader awaits a row's piece and then reads it there. Likewise rows that their ranks push (combine_push.h).
  *
  * Shared memory: | place table | stages of warp 0, 1, ... | barriers and notes of warp 0, 1, ... |
  * A stage holds batch_rows pieces of chunk_bytes. */
@@ -24,6 +24,11 @@
 /* 0 in kernels whose rows no copy engine brings. */
 #ifndef COMBINE_HAS_ENGINE
 #define COMBINE_HAS_ENGINE 1
+#endif
+
+/* 1 in the kernel whose rows their ranks push. */
+#ifndef COMBINE_HAS_PUSH
+#define COMBINE_HAS_PUSH 0
 #endif
 
 /* Units one behind the other that a warp has, in kernels that have runs of them. */
@@ -48,6 +53,7 @@ struct puller {
     uint32_t block, blocks; /* that pull */
     uint32_t run;           /* what COMBINE_RUN is where it is not 1 */
     uint64_t epoch;
+    const struct combine_push_args *push; /* in that kernel */
 };
 
 /* A chunk's sums: lane l holds bytes [q * 512 + l * 16, + 16) of it in sum[q]. */
@@ -72,6 +78,7 @@ TERN_DEVICE struct puller puller_of(const struct combine_args *p, const struct o
     s.blocks = (uint32_t)nblk();
     s.run = 1;
     s.epoch = epoch;
+    s.push = 0;
     return s;
 }
 
@@ -118,6 +125,13 @@ TERN_DEVICE const char *row_address(const struct puller *s, struct target g)
 {
     const struct engine_args *e = &s->p->engine;
     struct place at = s->table.places[g.rank];
+    if (COMBINE_HAS_PUSH && g.rank == s->p->f.rank) {
+        return s->push->rows + g.row * s->push->stride;
+    }
+    if (COMBINE_HAS_PUSH) {
+        return s->push->staged + (uint64_t)g.rank * s->push->area_bytes +
+               (uint64_t)slot_of(s, g) * s->p->row_bytes;
+    }
     if (!COMBINE_HAS_ENGINE) {
         return at.base + g.row * at.stride;
     }
@@ -130,29 +144,22 @@ TERN_DEVICE const char *row_address(const struct puller *s, struct target g)
     return at.base + g.row * at.stride;
 }
 
-/* Waits until the copy engine of rank g.rank has brought the row; 0 if the operation is to be abandoned. Its
- * pieces come in order: the first *arrived are known to be here. */
-TERN_DEVICE int await_row(const struct puller *s, struct target g, uint32_t *arrived)
+/* Waits until rows of rank `rank` are in staging, as a word says; 0 if the operation is to be abandoned. */
+TERN_DEVICE int await_rows(const struct puller *s, int rank, const uint64_t *word, uint64_t expected)
 {
     const struct op_frame *f = &s->p->f;
-    const struct engine_args *e = &s->p->engine;
-    uint32_t piece = e->run && g.rank >= 0 && g.rank != f->rank ? slot_of(s, g) / e->piece_rows : 0;
-    if (!COMBINE_HAS_ENGINE || !e->run || g.rank < 0 || g.rank == f->rank || piece < *arrived) {
-        return 1;
-    }
-    const uint64_t *word = op_own_word(f, f->pieces_offset, g.rank * EP_MAX_PIECES + (int)piece);
     struct op_patience patience = {0};
     for (;;) {
-        /* Pairs with the release of the stream's store in terni_engine_push. */
+        /* Pairs with the release of the stream's store in terni_engine_push, or with push_tell's. */
         uint64_t seen = ld_acquire_sys_u64(word);
-        if (seen >= e->run) {
+        if (seen >= expected) {
             break;
         }
-        struct op_note note = {
-            OP_STATUS_TIMEOUT, OP_AWAIT_ROWS, g.rank, f->rank, s->epoch, e->run, seen, 0, 0, 0};
+        struct op_note note = {OP_STATUS_TIMEOUT, OP_AWAIT_ROWS, rank, f->rank, s->epoch,
+                               expected,          seen,          0,    0,       0};
         int verdict = op_patient(f, &patience, &note);
         if (verdict == OP_EXPIRED) {
-            op_note_late(f, &note, g.rank);
+            op_note_late(f, &note, rank);
             op_fault(f, &note);
         }
         if (verdict != OP_WAIT_ON) {
@@ -161,8 +168,32 @@ TERN_DEVICE int await_row(const struct puller *s, struct target g, uint32_t *arr
         }
     }
     op_waited(f, &patience, 0, 1);
-    *arrived = piece + 1;
     fence_proxy_async_global(); /* the rows, seen through the word, come before asynchronous reads */
+    return 1;
+}
+
+/* Waits until the row is here, if others bring it; 0 if the operation is to be abandoned. Pieces of a copy
+ * engine come in order: the first *arrived are known to be here. */
+TERN_DEVICE int await_row(const struct puller *s, struct target g, uint32_t *arrived)
+{
+    const struct op_frame *f = &s->p->f;
+    const struct engine_args *e = &s->p->engine;
+    if (COMBINE_HAS_PUSH && g.rank >= 0 && g.rank != f->rank) {
+        uint64_t unit = (uint64_t)g.rank * s->push->rank_words + slot_of(s, g) / PUSH_ROWS;
+        return await_rows(s, g.rank, op_own_word(f, s->push->words_offset, 0) + unit, s->epoch);
+    }
+    if (!COMBINE_HAS_ENGINE || !e->run || g.rank < 0 || g.rank == f->rank) {
+        return 1;
+    }
+    uint32_t piece = slot_of(s, g) / e->piece_rows;
+    if (piece < *arrived) {
+        return 1;
+    }
+    if (!await_rows(s, g.rank, op_own_word(f, f->pieces_offset, g.rank * EP_MAX_PIECES + (int)piece),
+                    e->run)) {
+        return 0;
+    }
+    *arrived = piece + 1;
     return 1;
 }
 
@@ -220,6 +251,7 @@ struct loader {
     const char *address[PULL_MAX_GROUPS];
     uint32_t arrived; /* of one group: pieces of the target's rank that have come by copy engine */
     int failed;       /* the operation is abandoned: whatever is added is of no use */
+    int32_t slot;     /* where rows are pushed: of its target in the unit, asked for one ahead */
 };
 
 /* This lane's target in group i, or none. All lanes. */
@@ -229,6 +261,12 @@ TERN_DEVICE void loader_add(const struct puller *s, struct loader *l, const int 
     l->position[i] = g.rank >= 0 ? l->valid + (uint32_t)popc_before(hits, lane()) : UINT32_MAX;
     l->address[i] = g.rank >= 0 ? row_address(s, g) : 0;
     l->valid += (uint32_t)TERN_POPC(hits);
+}
+
+/* Slot of this lane's target in unit u, of one group; -1: none. */
+TERN_DEVICE int32_t loader_slot(const struct puller *s, uint32_t u)
+{
+    return u < s->units ? target_slot(&s->map, u / s->p->parts, (uint32_t)lane()) : -1;
 }
 
 TERN_DEVICE void loader_begin_unit(const struct puller *s, struct loader *l, const int groups)
@@ -241,7 +279,11 @@ TERN_DEVICE void loader_begin_unit(const struct puller *s, struct loader *l, con
     TERN_UNROLL
     for (int i = 0; i < groups; i++) {
         struct target g = {-1, 0};
-        if (l->unit < s->units) {
+        if (COMBINE_HAS_PUSH) {
+            uint32_t t = l->unit / s->p->parts;
+            g = target_in(&s->map, t, (uint32_t)lane(), l->slot);
+            l->slot = loader_slot(s, unit_after(s, l->unit));
+        } else if (l->unit < s->units) {
             g = target_of(&s->map, l->unit / s->p->parts, (uint32_t)(i * 32 + lane()));
         }
         uint32_t none = 0; /* with more groups, registers are worth more than a look at a word */
@@ -374,6 +416,7 @@ TERN_DEVICE int pull_bulk(const struct puller *s, const int groups)
     l.unit = first_of(s);
     l.failed = 0;
     l.arrived = 0;
+    l.slot = COMBINE_HAS_PUSH ? loader_slot(s, l.unit) : -1;
     loader_begin_unit(s, &l, groups);
     for (uint32_t n = 0; n < ahead; n++) {
         load_step(s, &l, n, groups);

@@ -37,13 +37,14 @@ TERN_DEVICE float add_weights(const struct puller *s, uint32_t t, uint32_t k, ui
     return sum;
 }
 
-/* One warp of each block pulls top-k weights while the others pull rows: a lane takes one choice of one
+/* A warp of each of s->blocks pulls top-k weights while others see to rows: a lane takes one choice of one
  * token. */
 TERN_DEVICE void pull_weights(const struct puller *s)
 {
     const struct combine_args *p = s->p;
     uint64_t choices = (uint64_t)p->num_tokens * p->topk;
-    for (uint64_t c = (uint64_t)bid() * 32 + (uint32_t)lane(); c < choices; c += (uint64_t)nblk() * 32) {
+    for (uint64_t c = (uint64_t)s->block * 32 + (uint32_t)lane(); c < choices;
+         c += (uint64_t)s->blocks * 32) {
         uint32_t t = (uint32_t)(c / p->topk);
         uint32_t k = (uint32_t)(c % p->topk);
         uint32_t begin = p->layout == 0 ? 0 : k;

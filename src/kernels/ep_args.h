@@ -12,6 +12,7 @@
  *   message[2][R]   tagged words from rank s: it is in, and where its outputs are; by parity of the epoch
  *   counts[2][R]    tagged words from rank s: its count row (route only); likewise
  *   pieces[R][P]    u64  written by rank s's copy engine: the run whose piece p of its rows is in staging
+ *   pushed[R][U]    u64  written by rank s: the epoch whose unit u of its rows is in staging
  *
  * A tagged word has the low half of the epoch in its high half, so that it says itself when it has arrived.
  *
@@ -29,6 +30,10 @@ enum {
     EP_MAX_IN = EP_MAX_PAYLOADS,
     EP_MAX_BLOCKS = 256, /* of one launch */
     EP_MAX_PIECES = 16,  /* that the copy engine cuts one rank's rows into */
+    PUSH_ROWS = 4,       /* of a unit that combine pushes */
+    PUSH_MAX_RANKS = 32, /* of an object that does */
+    PUSH_NOTES = 32,     /* steps that a pusher knows of; a power of two, with the next */
+    PUSH_WORDS = 8,      /* that it has left in its box */
     /* Columns of a dispatch's message. */
     EP_COL_IDS = 0,
     EP_COL_WEIGHTS,
@@ -83,10 +88,11 @@ enum { COMBINE_CHUNK = 2048, COMBINE_MIX_CHUNK = 1024 };
 
 /* This rank's own device memory; only its kernels touch it, one operation at a time. */
 struct ep_state {
-    uint64_t epoch;            /* operations finished */
-    uint32_t fault_claim;      /* nonzero once a thread has taken the right to write the record */
-    uint32_t bad_ids;          /* met by the running route; the first one is recorded */
-    uint64_t taken;            /* by warps of the running operation, of tokens, beside their first (take.h) */
+    uint64_t epoch;       /* operations finished */
+    uint32_t fault_claim; /* nonzero once a thread has taken the right to write the record */
+    uint32_t bad_ids;     /* met by the running route; the first one is recorded */
+    uint64_t taken;       /* by warps of the running operation: tokens beside their first (take.h), or units
+                                * of rows (combine_push.h) */
     struct stamp_ring *stamps; /* for kernels with time stamps; or NULL */
 };
 
@@ -226,6 +232,34 @@ struct combine_args {
     uint32_t row_bytes, chunk_bytes, batch_rows, num_stages, table_bytes;
     uint32_t parts, part_chunks; /* a token is pulled in so many parts of so many chunks */
     uint32_t num_pullers;        /* warps of a block that pull rows; one more pulls weights, if wanted */
+};
+
+/* Combine whose rows their ranks push (combine_push.h). */
+struct combine_push_args {
+    struct combine_args c; /* num_pullers: warps that add, of a block that does not push */
+    const char *rows;      /* this rank's */
+    int64_t stride;
+    const char *staged;     /* [R] areas, one a source, rows by slot */
+    uint64_t staged_offset; /* of the areas, in every window */
+    uint64_t area_bytes;    /* of one */
+    uint64_t words_offset;  /* of pushed */
+    uint32_t rank_words;    /* in it, of one source */
+    uint32_t push_blocks;   /* of the launch that push */
+    uint32_t num_pushers;   /* warps of these that do; the next one tells peers, others pull weights */
+    uint32_t num_stages, stage_bytes;  /* of a pusher */
+    uint32_t warp_bytes, boxes_offset; /* of shared memory */
+    uint32_t reserved;
+};
+
+/* In the shared memory of a block that pushes. */
+struct push_note { /* a copy from a stage, and the word behind it, if it is its unit's last */
+    char *to;
+    uint64_t *word;
+    uint32_t bytes, reserved;
+};
+struct push_box { /* units of one pusher that are where they belong, for the teller */
+    uint64_t *words[PUSH_WORDS];
+    uint32_t left, told;
 };
 
 /* Bytes that a warp copies at once. */

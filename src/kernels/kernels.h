@@ -14,6 +14,7 @@
     X(dispatch_plain, struct dispatch_args, 544)                                                             \
     X(combine_bulk, struct combine_args, 544)                                                                \
     X(combine_engine_bulk, struct combine_args, 544)                                                         \
+    X(combine_push_bulk, struct combine_push_args, 512)                                                      \
     X(combine_plain, struct combine_args, 544)                                                               \
     X(dispatch_inter_bulk, struct dispatch_inter_args, 256)                                                  \
     X(dispatch_inter_plain, struct dispatch_inter_args, 256)                                                 \

@@ -25,13 +25,18 @@
 #ifdef TERN_TEST_NO_SYSTEM_FENCE
 #define OP_FENCE() ((void)0)
 #else
-/* Pairs with the acquires of op_receive and op_await_done in the peers. */
+/* Pairs with the acquires of op_receive, op_await_done and await_rows in the peers. */
 #define OP_FENCE() fence_acqrel_sys()
 #endif
 #ifdef TERN_WEAKEN_DONE
 #define OP_STORE_DONE st_relaxed_sys_u64
 #else
 #define OP_STORE_DONE st_fenced_sys_u64
+#endif
+#ifdef TERN_WEAKEN_PUSHED
+#define OP_STORE_PUSHED st_relaxed_sys_u64
+#else
+#define OP_STORE_PUSHED st_fenced_sys_u64
 #endif
 
 /* What a block learns from the messages, in its shared memory. */

@@ -18,7 +18,7 @@ const char *trace_thing(const struct stamp_event *e, int rank)
     case TERN_AWAIT_DONE:
         return low_latency ? "rows" : e->peer == rank ? "blocks" : "its end";
     case TERN_AWAIT_ROWS:
-        return "rows by copy engine";
+        return "rows to staging";
     case TERN_AWAIT_COUNTS:
         return "counts";
     case TERN_AWAIT_BLOCK:

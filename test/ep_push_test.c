@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Combine of rows that are pushed: by turns with those that are pulled, or that copy engines bring; rows that
+ * peers cannot reach, or with gaps; processors; graphs; objects that cannot push; and rows that do not come.
+ * ep_random_test has its shapes. Whether rows were pushed is seen in the words of their units, on the cpu
+ * machine. */
+#include "push_words.h"
+#include "scene.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { RANKS = 5, ROUNDS = 12, DEADLINE_MS = 1200, SLOW_DEADLINE_MS = 4000, PATIENCE_MS = 60000 };
+
+static uint64_t latest_of_all(const struct scene *s)
+{
+    uint64_t latest = 0;
+    int r;
+
+    for (r = 0; scene_on_cpu() && r < RANKS; r++) {
+        uint64_t mine = push_latest(s->eps[r]);
+        latest = mine > latest ? mine : latest;
+    }
+    return latest;
+}
+
+/* A combine of batch i, right to the bit, that pushes, or does not. */
+static int combine_way(struct scene *s, int i, int pushes)
+{
+    uint64_t before = latest_of_all(s), after;
+
+    combine_fill(&s->combines[i], &s->rng);
+    PASS(combine_check(&s->combines[i], s->eps, 0));
+    after = latest_of_all(s);
+    CHECK(!scene_on_cpu() || pushes == (after > before), "rows were %s",
+          after > before ? "pushed" : "pulled");
+    return 0;
+}
+
+static void push_scene(struct scene *s, const struct test *t, uint64_t seed)
+{
+    struct batch_shape shape = scene_shape(RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
+
+    test_quiet();
+    scene_init(s, RANKS, seed);
+    s->config.timeout_ms = t->scale < 100 ? SLOW_DEADLINE_MS : DEADLINE_MS;
+    s->config.staging_bytes = 0;
+    s->config.combine_push = 1;
+    scene_add(s, &shape, (uint64_t)RANKS * MAX_TOKENS);
+}
+
+/* `body` after a first round. */
+static int with_scene(struct scene *s, int (*body)(struct scene *))
+{
+    int result = 0;
+
+    if (scene_open(s) || scene_round(s, 0) || body(s)) {
+        result = TEST_FAILED;
+    }
+    scene_fini(s);
+    return result;
+}
+
+/* Batch 1 has expert layout, whose rows are pulled. */
+static int rounds_of_both(struct scene *s)
+{
+    int round;
+
+    PASS(batch_open(&s->batches[1], s->eps, 0));
+    for (round = 0; round < ROUNDS; round++) {
+        PASS(combine_way(s, 0, 1));
+        PASS(dispatch_check(&s->dispatches[round % 2], s->eps, 0));
+        PASS(combine_way(s, 1, 0));
+        PASS(combine_way(s, round % 2, round % 2 == 0));
+    }
+    return 0;
+}
+
+static int turns(struct test *t)
+{
+    struct batch_shape other = scene_shape(RANKS, TERN_LAYOUT_EXPERT, ROUTING_UNIFORM);
+    struct scene s;
+
+    push_scene(&s, t, 60);
+    s.config.timeout_ms = PATIENCE_MS;
+    scene_add(&s, &other, 0);
+    return with_scene(&s, rounds_of_both);
+}
+
+/* Engine and pushing by turns, on one object that may do both. */
+static int engine_too(struct scene *s)
+{
+    int round;
+
+    for (round = 0; round < ROUNDS; round++) {
+        s->combines[0].copy_engine = (uint32_t)round % 2;
+        PASS(batch_check_counts(&s->batches[0]));
+        PASS(combine_way(s, 0, round % 2 == 0));
+    }
+    return 0;
+}
+
+static int by_engine(struct test *t)
+{
+    struct scene s;
+
+    push_scene(&s, t, 61);
+    s.config.timeout_ms = PATIENCE_MS;
+    s.config.copy_engine = 1;
+    return with_scene(&s, engine_too);
+}
+
+static int pushes(struct scene *s) { return combine_way(s, 0, 1); }
+
+/* One rank's rows are in no window; those of another have gaps, too. */
+static int out_of_reach(struct test *t)
+{
+    struct gatherer *g;
+    struct scene s;
+
+    push_scene(&s, t, 62);
+    g = &s.combines[0].ranks[1];
+    g->in = payload_take(&s.world, 1, ARENA_DEVICE, g->in_rows, SCENE_ROW_BYTES, 0, "combine in");
+    g = &s.combines[0].ranks[3];
+    g->in = payload_take(&s.world, 3, ARENA_DEVICE, g->in_rows, SCENE_ROW_BYTES, SCENE_ROW_BYTES + 32,
+                         "combine in");
+    return with_scene(&s, pushes);
+}
+
+/* Every number of processors, also fewer than the two blocks that it takes. */
+static int with_processors(struct scene *s)
+{
+    uint32_t sms;
+    int r;
+
+    for (sms = 1; sms <= 3; sms++) {
+        for (r = 0; r < RANKS; r++) {
+            s->combines[0].ranks[r].num_sms = sms + (uint32_t)r % 2;
+        }
+        PASS(combine_way(s, 0, 1));
+    }
+    return 0;
+}
+
+static int processors(struct test *t)
+{
+    struct scene s;
+
+    push_scene(&s, t, 63);
+    return with_scene(&s, with_processors);
+}
+
+/* Captured once, replayed with other ids. */
+static int graphs(struct test *t)
+{
+    struct scene s;
+    int result;
+
+    test_quiet();
+    PASS(scene_static(&s, RANKS, TERN_LAYOUT_RANK, 64, 0));
+    s.config.staging_bytes = 0;
+    s.config.combine_push = 1;
+    result = scene_replay(&s, 1, test_scaled(t, ROUNDS));
+    if (!result && scene_on_cpu() && latest_of_all(&s) == 0) {
+        test_detail(t, "nothing was pushed");
+        result = TEST_FAILED;
+    }
+    scene_fini(&s);
+    return result;
+}
+
+/* Opening the object fails on all ranks alike. */
+static int refuse(struct scene *s, enum tern_status status, const char *text)
+{
+    struct tern_comm_config config = TERN_COMM_CONFIG_INIT;
+    struct tern_comm *comms[RANKS];
+    int r;
+
+    PASS(world_open(&s->world, NULL, &config));
+    for (r = 0; r < RANKS; r++) {
+        comms[r] = s->world.members[r].comm;
+    }
+    REFUSES(tern_ep_open_all(RANKS, comms, &s->config, s->eps), status, text);
+    return 0;
+}
+
+static int refused(struct scene *s, enum tern_status status, const char *text)
+{
+    int result = refuse(s, status, text);
+
+    scene_fini(s);
+    return result;
+}
+
+/* Rows further apart than memory is long. */
+static int too_far(struct scene *s)
+{
+    struct tern_combine_args a = combine_args(&s->combines[0], 0, 1);
+
+    a.in_rows = INT32_MAX;
+    a.in.row_stride = INT64_C(1) << 34;
+    REFUSES(tern_combine(s->batches[0].routes[0], &a, s->world.members[0].lanes[0]), TERN_INVALID_ARGUMENT,
+            "more than an address space");
+    return combine_way(s, 0, 1);
+}
+
+static int refusals(struct test *t)
+{
+    struct scene s;
+    int result;
+
+    push_scene(&s, t, 72);
+    PASS(with_scene(&s, too_far));
+    push_scene(&s, t, 65);
+    s.config.staging_bytes = TERN_STAGING_NONE;
+    PASS(refused(&s, TERN_INVALID_ARGUMENT, "need 17408 bytes of staging; staging_bytes is 0"));
+    push_scene(&s, t, 66);
+    s.config.transfer = TERN_TRANSFER_PLAIN;
+    PASS(refused(&s, TERN_UNSUPPORTED, "combine_push is 1, but transfer is plain"));
+    push_scene(&s, t, 67);
+    s.config.domain_ranks = 1;
+    PASS(refused(&s, TERN_UNSUPPORTED, "combine_push is 1, with 5 ranks in 5 domains"));
+    if (!scene_on_cpu()) {
+        return 0;
+    }
+    setenv("TERN_CPU_SMS", "5", 1);
+    push_scene(&s, t, 68);
+    result = refused(&s, TERN_UNSUPPORTED, "this rank may use 1 processor");
+    unsetenv("TERN_CPU_SMS");
+    return result;
+}
+
+static int recover(struct scene *s)
+{
+    batch_close(&s->batches[0]);
+    OK(tern_ep_reset_all(RANKS, s->eps));
+    PASS(scene_round(s, 0));
+    return combine_way(s, 0, 1);
+}
+
+static int absent(struct scene *s)
+{
+    int r;
+
+    for (r = 0; r < RANKS - 1; r++) {
+        PASS(combine_issue_rank(&s->combines[0], r, 0));
+    }
+    for (r = 0; r < RANKS - 1; r++) {
+        REFUSES(tern_ep_synchronize(s->eps[r]), TERN_TIMEOUT, "rank 4 ");
+    }
+    return recover(s);
+}
+
+static int disagree(struct scene *s)
+{
+    int r;
+
+    push_forbid(s->eps[2], 1);
+    PASS(combine_issue(&s->combines[0], 0));
+    for (r = 0; r < RANKS; r++) {
+        EXPECT(tern_ep_synchronize(s->eps[r]), TERN_MISMATCH);
+    }
+    push_forbid(s->eps[2], 0);
+    return recover(s);
+}
+
+/* Rank 4 raises other words than its peers look at. */
+static int silent(struct scene *s)
+{
+    struct tern_fault f;
+    int r, rows = 0;
+
+    push_mislead(s->eps[4], 1);
+    PASS(combine_issue(&s->combines[0], 0));
+    for (r = 0; r < RANKS; r++) {
+        EXPECT(tern_ep_synchronize(s->eps[r]), TERN_TIMEOUT);
+        f.size = sizeof f;
+        OK(tern_fault_get(s->eps[r], &f));
+        CHECK(f.awaited == TERN_AWAIT_ROWS || f.awaited == TERN_AWAIT_DONE, "rank %d awaited %d", r,
+              f.awaited);
+        rows += f.awaited == TERN_AWAIT_ROWS;
+    }
+    CHECK(rows > 0, "nobody missed rows");
+    push_mislead(s->eps[4], 0);
+    return recover(s);
+}
+
+static int faults(struct test *t)
+{
+    struct scene s;
+
+    push_scene(&s, t, 69);
+    PASS(with_scene(&s, absent));
+    push_scene(&s, t, 70);
+    PASS(with_scene(&s, disagree));
+    push_scene(&s, t, 71);
+    return with_scene(&s, silent);
+}
+
+int main(int argc, char **argv)
+{
+    struct test t;
+
+    test_begin(&t, argc, argv);
+    test_run(&t, "rows are pushed in rank layout and pulled in expert layout, by turns", turns);
+    test_run(&t, "pushing and the copy engine take turns", by_engine);
+    test_run(&t, "rows in no window, and rows with gaps", out_of_reach);
+    test_run(&t, "any number of processors, other ones on other ranks", processors);
+    test_run(&t, "a captured combine pushes what the latest ids say", graphs);
+    test_run(&t, "what cannot be pushed is refused by value", refusals);
+    test_run(&t, "a rank that never comes, one that disagrees, rows that do not come", faults);
+    return test_end(&t);
+}
