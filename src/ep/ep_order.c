@@ -116,7 +116,8 @@ enum tern_status terni_ep_end(struct tern_ep *ep, int operation, enum tern_statu
     if (!captured) {
         terni_child_used(&ep->child, stream);
         ep->is_recorded = 0;
-        if (copies || ep->changes_streams) {
+        ep->lacks_ticket = copies ? 1 : ep->lacks_ticket; /* the kernel's is not theirs */
+        if (ep->changes_streams) {
             recorded = record_last(ep, stream);
         }
     }

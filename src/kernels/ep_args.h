@@ -263,7 +263,7 @@ struct push_box { /* units of one pusher that are where they belong, for the tel
 };
 
 /* Bytes that a warp copies at once. */
-enum { COPY_PIECE = 4096 };
+enum { COPY_PIECE = 4096, COPY_STAGES = 4 };
 
 /* Rows between a caller's tensors and staging. */
 struct copy_column {
@@ -281,7 +281,8 @@ struct copy_args {
         num_groups;   /* experts whose rows are together, each group with padding behind it; 0: one, none */
     uint32_t padding; /* copy the padding too */
     const int32_t *own_rows; /* [2] from the first to the second row, none is copied; or NULL */
-    uint32_t num_columns, reserved;
+    uint32_t num_columns;
+    uint32_t stage_bytes; /* by bulk copies: of a piece */
     struct copy_column columns[EP_MAX_COLUMNS];
 };
 

@@ -22,6 +22,7 @@
     X(combine_inter_wide_bulk, struct combine_inter_args, 256)                                               \
     X(combine_inter_plain, struct combine_inter_args, 256)                                                   \
     X(ll_mask, struct ll_mask_args, 128)                                                                     \
+    X(copy_rows_bulk, struct copy_args, 128)                                                                 \
     X(copy_rows, struct copy_args, 512)                                                                      \
     X(enter, struct enter_args, 256)                                                                         \
     X(net_ops, struct net_args, 512)                                                                         \
