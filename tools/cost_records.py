@@ -139,6 +139,16 @@ for _name in ("h512", "h1000", "h2048", "h5120"):
 NOT_CLAIMED["2026-11-25-2xH100-4/ep_32768", "dispatch"] = "32768 tokens at 375 GB/s; the model's wire is of rows in shares"
 NOT_CLAIMED["2026-11-25-2xH100-3/before_ep_tensor", "dispatch"] = "processors that are not alike, with a share each"
 
+# Two H100, before and after copies by bulk copies. The model's wire and its few tokens are of H200s, and its copies of
+# expert layout of those by loads and stores.
+for _name in ("before_window", "window", "before_tensor", "tensor", "push", "push_window"):
+    for _op in ("route", "dispatch") if "push" in _name else ("route", "dispatch", "combine"):
+        NOT_CLAIMED["2026-11-26-2xH100-2/" + _name, _op] = "two H100, few tokens"
+NOT_CLAIMED["2026-11-26-2xH100-2/tensor_16", "combine"] = "faster since sm_add, which is of the kernels before"
+for _name in ("before_expert", "expert"):
+    for _op in ("route", "dispatch", "combine"):
+        NOT_CLAIMED["2026-11-26-2xH100-2/" + _name, _op] = _H100
+
 # Taken before own rows were left out of the copies of tensors in no window.
 COPIED_ALL = {"2026-11-21-2xH200/ep_tensor", "2026-11-21-4xH200/ep_tensor", "2026-11-22-4xH200/ep_tensor",
               "2026-11-25-2xH100-3/before_ep_tensor"}
@@ -206,6 +216,8 @@ def ep_record(row, notes, name):
         return "a chain is the sum of its parts"
     if row["op"] == "combine" and "combine engine" in notes.get("options", ""):
         return "combine by copy engine"
+    if row["op"] == "combine" and "combine push" in notes.get("options", ""):
+        return "combine that pushes"
     traffic = _moved(row, shape, domains, name)
     network = _floor_network(row, traffic) if domains > 1 else None
     if domains == 1 and row["layout"] == "rank":

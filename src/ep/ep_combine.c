@@ -33,6 +33,13 @@ static enum tern_status check_rows(const char *what, const struct tern_rows *r, 
             "%s is at %p with rows of %u bytes %lld apart; address and distance must be multiples of 16",
             what, r->data, r->row_bytes, (long long)stride_of(r));
     }
+    uint64_t span = 0;
+    if (rows && (__builtin_mul_overflow(rows - 1, (uint64_t)stride_of(r), &span) ||
+                 span > (uint64_t)INT64_MAX - r->row_bytes)) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "%s: %llu rows %lld bytes apart are more than an address space", what,
+                         (unsigned long long)rows, (long long)stride_of(r));
+    }
     if (!r->data && rows > 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s.data is NULL with %llu rows", what,
                          (unsigned long long)rows);
@@ -96,10 +103,7 @@ static enum tern_status place_inputs(const struct tern_route *route, const struc
                                      struct combine_args *k, struct staging *s)
 {
     uint32_t weights = terni_weight_bytes(route);
-    uint64_t span;
-    if (terni_push_is(route, a)) {
-        TERN_TRY(terni_staging_span(s, "in", a->in.row_bytes, stride_of(&a->in), &span));
-    } else if (!a->copy_engine) {
+    if (!a->copy_engine && !terni_push_is(route, a)) {
         TERN_TRY(terni_staging_place(s, "in", a->in.data, a->in.row_bytes, stride_of(&a->in), 0,
                                      &k->f.message.columns[COMBINE_ROWS], &k->own[COMBINE_ROWS]));
     }

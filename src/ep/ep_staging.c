@@ -11,8 +11,8 @@
 #include "kernels/kernels.h"
 
 enum { COPY_THREADS = 512, COPY_BLOCKS_A_SM = 32, CPU_COPY_THREADS = 64, CPU_COPY_BLOCKS = 2 };
-/* By bulk copies: a block a processor; two H100, a dispatch of 4096 tokens with its copy 235.6 us, with stages of
- * 4 KiB 238.9, two blocks of three warps a processor 235.9, one of two warps with 16 KiB 236.1. */
+/* By bulk copies: a block a processor; two H100, a dispatch of 4096 tokens with its copy 235.6 us, with
+ * stages of 4 KiB 238.9, two blocks of three warps a processor 235.9, one of two warps with 16 KiB 236.1. */
 enum { BULK_COPY_THREADS = 128, BULK_COPY_STAGE = 8192, CPU_BULK_COPY_STAGE = 256 };
 
 void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct tern_route *route,
@@ -32,8 +32,9 @@ void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct ter
     }
 }
 
-enum tern_status terni_staging_span(const struct staging *s, const char *what, uint32_t row_bytes,
-                                    int64_t row_stride, uint64_t *span)
+/* Bytes from the first to the last of `capacity` rows. */
+static enum tern_status span_of(const struct staging *s, const char *what, uint32_t row_bytes,
+                                int64_t row_stride, uint64_t *span)
 {
     uint64_t rows = s->copies.capacity;
     uint64_t bytes = 0;
@@ -56,7 +57,7 @@ enum tern_status terni_staging_place(struct staging *s, const char *what, void *
         return TERN_OK;
     }
     uint64_t span = 0;
-    TERN_TRY(terni_staging_span(s, what, row_bytes, row_stride, &span));
+    TERN_TRY(span_of(s, what, row_bytes, row_stride, &span));
     int64_t at = terni_heap_offset(s->ep->comm->heap, data, span);
     if (at >= 0) {
         place->offset = (uint64_t)at | PLACE_USER_HEAP;
