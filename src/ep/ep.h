@@ -100,7 +100,7 @@ void terni_ep_issued_without(struct tern_ep *ep, struct tern_stream *stream);
 /* Launches the kernel that leaves, with all blocks, and it is issued. */
 enum tern_status terni_ep_launch(struct tern_ep *ep, const struct launch *launch, uint64_t ticket,
                                  struct tern_stream *stream);
-/* After all launches, whether or not all of them succeeded (`status`). copies: some come after the kernel.
+/* After all launches, whether or not all of them succeeded (`status`). copies: some come after what leaves the ticket.
  * Returns the first failure. One that comes after the launches is the object's fault from then on, unless
  * `operation` is TERN_OP_NONE, which may be issued again. */
 enum tern_status terni_ep_end(struct tern_ep *ep, int operation, enum tern_status status, int copies,
@@ -179,7 +179,9 @@ void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct ter
  * nobody sends are this rank's own, too. */
 enum tern_status terni_staging_place(struct staging *s, const char *what, void *data, uint32_t row_bytes,
                                      int64_t row_stride, int all, struct ep_place *place, struct place *own);
-/* Launches the copies, if any. */
-enum tern_status terni_staging_copy(const struct staging *s, struct tern_stream *stream);
+/* Whether there are copies that can leave an operation's ticket. */
+int terni_staging_tells(const struct staging *s);
+/* Launches the copies, if any; with a ticket they leave it, and the operation is issued. */
+enum tern_status terni_staging_copy(const struct staging *s, uint64_t ticket, struct tern_stream *stream);
 
 #endif

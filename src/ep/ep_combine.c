@@ -243,7 +243,7 @@ enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_co
     }
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
     k->f.ticket = terni_ep_ticket(ep, stream);
-    enum tern_status status = terni_staging_copy(&staging, stream);
+    enum tern_status status = terni_staging_copy(&staging, 0, stream);
     if (status == TERN_OK && crosses) {
         status = terni_inter_combine(ep, &inter, k->f.ticket, stream);
     } else if (status == TERN_OK && pushes) {
@@ -252,5 +252,7 @@ enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_co
         status =
             a->copy_engine ? combine_by_engine(route, a, k, &g, stream) : launch_combine(ep, k, &g, stream);
     }
-    return terni_ep_end(ep, TERN_OP_COMBINE, status, 0, stream, a->record);
+    int copies =
+        status != TERN_OK && staging.copies.num_columns > 0; /* they may run, and the kernel does not */
+    return terni_ep_end(ep, TERN_OP_COMBINE, status, copies, stream, a->record);
 }

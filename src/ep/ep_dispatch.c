@@ -294,9 +294,9 @@ static enum tern_status launch_dispatch(struct tern_route *route, uint32_t num_s
 /* Out of staging. The kernel runs by now, so that a caller who made the call again would run ahead of the
  * peers: a failure ends the object's operations, but for one in a graph, which has not run yet. */
 static enum tern_status copy_outputs(struct tern_ep *ep, const struct staging *staging, uint64_t ticket,
-                                     struct tern_stream *stream)
+                                     int tells, struct tern_stream *stream)
 {
-    enum tern_status status = terni_staging_copy(staging, stream);
+    enum tern_status status = terni_staging_copy(staging, tells ? ticket : 0, stream);
     return status == TERN_OK || ticket == 0 ? status : terni_ep_break(ep, TERN_OP_DISPATCH, status);
 }
 
@@ -327,12 +327,17 @@ enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_d
     terni_staging_begin(&staging, ep, route, a->out_rows, a->zero_padding != 0, 0);
     TERN_TRY(place_outputs(route, a, num_out, &k, &staging));
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
-    k.f.ticket = terni_ep_ticket(ep, stream);
+    /* The ticket is the kernel's, or that of the copies behind it. */
+    int copies = staging.copies.num_columns > 0,
+        tells = terni_staging_tells(&staging) && ep->shape.num_domains == 1;
+    uint64_t ticket = terni_ep_ticket(ep, stream);
+    k.f.ticket = tells ? 0 : ticket;
     enum tern_status status = ep->shape.num_domains > 1
                                   ? terni_inter_dispatch(route, a->num_sms, k.stage_bytes, &k, stream)
                                   : launch_dispatch(route, a->num_sms, &k, stream);
     if (status == TERN_OK) {
-        status = copy_outputs(ep, &staging, k.f.ticket, stream);
+        status = copy_outputs(ep, &staging, ticket, tells, stream);
     }
-    return terni_ep_end(ep, TERN_OP_DISPATCH, status, staging.copies.num_columns > 0, stream, a->record);
+    copies = copies && !(tells && status == TERN_OK);
+    return terni_ep_end(ep, TERN_OP_DISPATCH, status, copies, stream, a->record);
 }

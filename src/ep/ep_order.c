@@ -3,7 +3,7 @@
  * Order of operations on one EP object. Its signals count epochs, one operation after the other, so
  * operations run in issue order even when the caller changes streams: then an event joins the two. An event
  * behind every kernel would cost each next one some 3 us, so none is recorded before an object has changed
- * streams, unless copies follow the kernel. The host waits for a ticket that each operation leaves in its
+ * streams, unless copies that leave no ticket follow the kernel. The host waits for a ticket that each operation leaves in its
  * memory, block by block, and not for a stream, where work of other objects and other ranks' turns may have
  * been issued since. Low-latency operations leave none, which would keep each of them longer; behind the
  * latest, if the host waits for it, an event is recorded then. Inside a graph the capture's own order holds,
@@ -116,8 +116,7 @@ enum tern_status terni_ep_end(struct tern_ep *ep, int operation, enum tern_statu
     if (!captured) {
         terni_child_used(&ep->child, stream);
         ep->is_recorded = 0;
-        ep->lacks_ticket = copies ? 1 : ep->lacks_ticket; /* the kernel's is not theirs */
-        if (ep->changes_streams) {
+        if (copies || ep->changes_streams) {
             recorded = record_last(ep, stream);
         }
     }

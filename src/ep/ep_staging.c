@@ -104,24 +104,45 @@ static int blocks_of(const struct staging *s)
     return (int)(blocks < most ? blocks : most);
 }
 
-enum tern_status terni_staging_copy(const struct staging *s, struct tern_stream *stream)
+int terni_staging_tells(const struct staging *s)
 {
+    return s->copies.num_columns > 0 && s->ep->shape.transfer == TERN_TRANSFER_BULK;
+}
+
+/* A block a processor. */
+static void bulk_launch(const struct staging *s, struct copy_args *a, struct launch *l)
+{
+    const struct machine_info *info = &s->ep->machine->info;
+    int cpu = info->kind == TERN_MACHINE_CPU;
+    uint32_t wanted = cpu ? (uint32_t)CPU_BULK_COPY_STAGE : (uint32_t)BULK_COPY_STAGE;
+    l->kernel = TERN_KERNEL_copy_rows_bulk;
+    l->num_blocks = cpu ? CPU_COPY_BLOCKS : info->num_sms;
+    l->num_blocks = l->num_blocks < EP_MAX_BLOCKS ? l->num_blocks : EP_MAX_BLOCKS; /* one ticket each */
+    l->num_threads = cpu ? (int)CPU_COPY_THREADS : (int)BULK_COPY_THREADS;
+    uint32_t stages = (uint32_t)l->num_threads / 32 * COPY_STAGES;
+    uint32_t most = info->max_shared_bytes / stages - (uint32_t)sizeof(uint64_t);
+    a->stage_bytes = wanted < most ? wanted : most & ~15u;
+    l->shared_bytes = stages * (a->stage_bytes + (uint32_t)sizeof(uint64_t));
+}
+
+enum tern_status terni_staging_copy(const struct staging *s, uint64_t ticket, struct tern_stream *stream)
+{
+    struct tern_ep *ep = s->ep;
+    int cpu = ep->machine->info.kind == TERN_MACHINE_CPU;
+    struct copy_args a = s->copies;
+    struct launch l = {TERN_KERNEL_copy_rows,
+                       cpu ? CPU_COPY_BLOCKS : blocks_of(s),
+                       cpu ? CPU_COPY_THREADS : COPY_THREADS,
+                       0,
+                       &a,
+                       sizeof(a)};
     if (s->copies.num_columns == 0) {
         return TERN_OK;
     }
-    const struct machine_info *info = &s->ep->machine->info;
-    int cpu = info->kind == TERN_MACHINE_CPU, bulk = s->ep->shape.transfer == TERN_TRANSFER_BULK;
-    struct copy_args a = s->copies;
-    struct launch l;
-    l.kernel = bulk ? TERN_KERNEL_copy_rows_bulk : TERN_KERNEL_copy_rows;
-    l.num_blocks = cpu ? (int)CPU_COPY_BLOCKS : bulk ? info->num_sms : blocks_of(s);
-    l.num_threads = cpu ? (int)CPU_COPY_THREADS : bulk ? (int)BULK_COPY_THREADS : (int)COPY_THREADS;
-    uint32_t stages = (uint32_t)l.num_threads / 32 * COPY_STAGES, room = info->max_shared_bytes / stages;
-    uint32_t wanted = cpu ? (uint32_t)CPU_BULK_COPY_STAGE : (uint32_t)BULK_COPY_STAGE,
-             most = room > 64 ? room - 64 : 0;
-    a.stage_bytes = wanted < most ? wanted : most & ~15u;
-    l.shared_bytes = bulk ? stages * (a.stage_bytes + (uint32_t)sizeof(uint64_t)) : 0;
-    l.args = &a;
-    l.args_bytes = sizeof(a);
-    return s->ep->machine->ops->launch(s->ep->machine, &l, stream);
+    if (ep->shape.transfer == TERN_TRANSFER_BULK) {
+        bulk_launch(s, &a, &l);
+    }
+    a.latest = (uint64_t *)(void *)(ep->host_memory_device + ep->layout.latest);
+    a.ticket = ticket;
+    return terni_ep_launch(ep, &l, ticket, stream);
 }

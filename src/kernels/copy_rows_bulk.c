@@ -130,4 +130,10 @@ TERN_KERNEL(copy_rows_bulk, struct copy_args, p)
     if (lane() == 0) {
         copy_bulk(p);
     }
+    sync_warp();
+    sync_block();
+    if (tid() == 0 && p->ticket) {
+        /* Pairs with wait_word in terni_ep_wait, as op_tell_host's. */
+        st_release_sys_u64(p->latest + bid(), p->ticket);
+    }
 }
