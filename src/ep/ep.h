@@ -100,9 +100,9 @@ void terni_ep_issued_without(struct tern_ep *ep, struct tern_stream *stream);
 /* Launches the kernel that leaves, with all blocks, and it is issued. */
 enum tern_status terni_ep_launch(struct tern_ep *ep, const struct launch *launch, uint64_t ticket,
                                  struct tern_stream *stream);
-/* After all launches, whether or not all of them succeeded (`status`). copies: some come after what leaves the ticket.
- * Returns the first failure. One that comes after the launches is the object's fault from then on, unless
- * `operation` is TERN_OP_NONE, which may be issued again. */
+/* After all launches, whether or not all of them succeeded (`status`). copies: some come after what leaves
+ * the ticket. Returns the first failure. One that comes after the launches is the object's fault from then
+ * on, unless `operation` is TERN_OP_NONE, which may be issued again. */
 enum tern_status terni_ep_end(struct tern_ep *ep, int operation, enum tern_status status, int copies,
                               struct tern_stream *stream, struct tern_event *record);
 /* One wait for a kernel's ticket. TERN_TIMEOUT, and a warning: other work is before the kernel, which ends by

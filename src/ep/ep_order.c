@@ -3,11 +3,11 @@
  * Order of operations on one EP object. Its signals count epochs, one operation after the other, so
  * operations run in issue order even when the caller changes streams: then an event joins the two. An event
  * behind every kernel would cost each next one some 3 us, so none is recorded before an object has changed
- * streams, unless copies that leave no ticket follow the kernel. The host waits for a ticket that each operation leaves in its
- * memory, block by block, and not for a stream, where work of other objects and other ranks' turns may have
- * been issued since. Low-latency operations leave none, which would keep each of them longer; behind the
- * latest, if the host waits for it, an event is recorded then. Inside a graph the capture's own order holds,
- * and the caller orders launches of the graph against other operations. */
+ * streams, unless copies that leave no ticket follow the kernel. The host waits for a ticket that each
+ * operation leaves in its memory, block by block, and not for a stream, where work of other objects and other
+ * ranks' turns may have been issued since. Low-latency operations leave none, which would keep each of them
+ * longer; behind the latest, if the host waits for it, an event is recorded then. Inside a graph the
+ * capture's own order holds, and the caller orders launches of the graph against other operations. */
 #include "ep/ep_trace.h"
 #include "ep/trace_file.h"
 

@@ -117,11 +117,8 @@ TERN_DEVICE void copy_bulk(const struct copy_args *p)
     bulk_wait(0);
 }
 
-TERN_KERNEL(copy_rows_bulk, struct copy_args, p)
+TERN_DEVICE void copy_all(const struct copy_args *p)
 {
-    if (!TERN_HAS_BULK) { /* never launched there */
-        return;
-    }
     for (uint32_t c = 0; c < p->num_columns; c++) {
         if (!is_whole(&p->columns[c])) {
             copy_column_plain(p, &p->columns[c]);
@@ -135,5 +132,12 @@ TERN_KERNEL(copy_rows_bulk, struct copy_args, p)
     if (tid() == 0 && p->ticket) {
         /* Pairs with wait_word in terni_ep_wait, as op_tell_host's. */
         st_release_sys_u64(p->latest + bid(), p->ticket);
+    }
+}
+
+TERN_KERNEL(copy_rows_bulk, struct copy_args, p)
+{
+    if (TERN_HAS_BULK) { /* elsewhere it is never launched, and need not be compiled */
+        copy_all(p);
     }
 }
