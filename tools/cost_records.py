@@ -141,7 +141,8 @@ NOT_CLAIMED["2026-11-25-2xH100-3/before_ep_tensor", "dispatch"] = "processors th
 
 # Two H100, before and after copies by bulk copies. The model's wire and its few tokens are of H200s, and its copies of
 # expert layout of those by loads and stores.
-for _name in ("before_window", "window", "before_tensor", "tensor", "push", "push_window"):
+for _name in ("before_window", "window", "last_window", "before_tensor", "tensor", "last_tensor", "push", "push_window",
+              "last_push"):
     for _op in ("route", "dispatch") if "push" in _name else ("route", "dispatch", "combine"):
         NOT_CLAIMED["2026-11-26-2xH100-2/" + _name, _op] = "two H100, few tokens"
 NOT_CLAIMED["2026-11-26-2xH100-2/tensor_16", "combine"] = "faster since sm_add, which is of the kernels before"
