@@ -435,7 +435,9 @@ struct tern_ep_config {
                                max_row_bytes; TERN_STAGING_NONE for none, if every tensor is in a window.
                                Expert layout can need up to max_topk times as much, once many choices fall on
                                one rank: there give the rows of tern_ep_max_rows times the bytes of a row of
-                               all outputs (ids, weights and sources too), and 256 bytes an output */
+                               all outputs (ids, weights and sources too), and 256 bytes an output. Copies
+                               between staging and tensors take every processor that is free, with up to
+                               129 KiB of its shared memory, whatever num_sms says */
     uint32_t copy_engine;    /* 1: combine may use the copy engine, on a stream of the object's own */
     uint32_t ll_tokens;      /* most tokens a rank gives to one low-latency dispatch, to 8192; default 0: the
                            object has no low-latency operations */
