@@ -145,8 +145,7 @@ static const struct row rows[] = {
     {"--transfer", CHOICE, EP | LL, AT(transfer), 0, 0, 0, "auto|bulk|plain",
      "bulk copies, or loads and stores"},
     {"--combine", CHOICE, EP, AT(combine), 0, 0, 0, "pull|engine|push",
-     "who brings combine's rows: the kernel where the tokens are, the copy engine, or the kernel where the "
-     "rows are"},
+     "who brings combine's rows: the tokens' rank, the rows' (push), or the copy engine"},
     {"--check", CHOICE, EP | LL | WIRE | NET | NIC, AT(check), 0, 0, 1, "0|1",
      "compare every element with the reference"},
     {"--corrupt", CHOICE, EP | LL | DEMO, AT(corrupt), 0, 0, 0, "none|dispatch|combine|wire",

@@ -56,6 +56,7 @@ right ep "defaults"
 right ep "several sizes, one of them 0" --tokens 0,1,7
 right ep "by expert, padded" --layout expert --align 8
 right ep "combine by copy engine" --combine engine
+right ep "combine that pushes" --combine push
 right ep "fp8 rows with scales" --dtype fp8
 right ep "cast to fp8, by expert" --dtype cast --layout expert
 right ep "outputs outside the window" --out tensor
