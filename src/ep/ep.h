@@ -174,6 +174,9 @@ struct staging {
 };
 void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct tern_route *route,
                          uint64_t capacity, int padding, int copy_in);
+/* Bytes from the first to the last of so many rows, if memory can hold them. */
+enum tern_status terni_rows_span(const char *what, uint64_t rows, uint32_t row_bytes, int64_t row_stride,
+                                 uint64_t *span);
 /* Finds the place of `capacity` rows at data (NULL: PLACE_NONE), and, with copies.own_rows, that of this
  * rank's own rows if it is another. all: every row is copied, not only sent ones; with own_rows, those that
  * nobody sends are this rank's own, too. */

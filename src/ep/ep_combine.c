@@ -33,13 +33,8 @@ static enum tern_status check_rows(const char *what, const struct tern_rows *r, 
             "%s is at %p with rows of %u bytes %lld apart; address and distance must be multiples of 16",
             what, r->data, r->row_bytes, (long long)stride_of(r));
     }
-    uint64_t span = 0;
-    if (rows && (__builtin_mul_overflow(rows - 1, (uint64_t)stride_of(r), &span) ||
-                 span > (uint64_t)INT64_MAX - r->row_bytes)) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT,
-                         "%s: %llu rows %lld bytes apart are more than an address space", what,
-                         (unsigned long long)rows, (long long)stride_of(r));
-    }
+    uint64_t span;
+    TERN_TRY(terni_rows_span(what, rows, r->row_bytes, stride_of(r), &span));
     if (!r->data && rows > 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s.data is NULL with %llu rows", what,
                          (unsigned long long)rows);

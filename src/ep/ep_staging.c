@@ -32,11 +32,9 @@ void terni_staging_begin(struct staging *s, struct tern_ep *ep, const struct ter
     }
 }
 
-/* Bytes from the first to the last of `capacity` rows. */
-static enum tern_status span_of(const struct staging *s, const char *what, uint32_t row_bytes,
-                                int64_t row_stride, uint64_t *span)
+enum tern_status terni_rows_span(const char *what, uint64_t rows, uint32_t row_bytes, int64_t row_stride,
+                                 uint64_t *span)
 {
-    uint64_t rows = s->copies.capacity;
     uint64_t bytes = 0;
     if (rows && (__builtin_mul_overflow(rows - 1, (uint64_t)row_stride, &bytes) ||
                  bytes > (uint64_t)INT64_MAX - row_bytes)) {
@@ -57,7 +55,7 @@ enum tern_status terni_staging_place(struct staging *s, const char *what, void *
         return TERN_OK;
     }
     uint64_t span = 0;
-    TERN_TRY(span_of(s, what, row_bytes, row_stride, &span));
+    TERN_TRY(terni_rows_span(what, s->copies.capacity, row_bytes, row_stride, &span));
     int64_t at = terni_heap_offset(s->ep->comm->heap, data, span);
     if (at >= 0) {
         place->offset = (uint64_t)at | PLACE_USER_HEAP;
@@ -127,6 +125,9 @@ static void bulk_launch(const struct staging *s, struct copy_args *a, struct lau
 
 enum tern_status terni_staging_copy(const struct staging *s, uint64_t ticket, struct tern_stream *stream)
 {
+    if (s->copies.num_columns == 0) {
+        return TERN_OK;
+    }
     struct tern_ep *ep = s->ep;
     int cpu = ep->machine->info.kind == TERN_MACHINE_CPU;
     struct copy_args a = s->copies;
@@ -136,9 +137,6 @@ enum tern_status terni_staging_copy(const struct staging *s, uint64_t ticket, st
                        0,
                        &a,
                        sizeof(a)};
-    if (s->copies.num_columns == 0) {
-        return TERN_OK;
-    }
     if (ep->shape.transfer == TERN_TRANSFER_BULK) {
         bulk_launch(s, &a, &l);
     }
