@@ -290,6 +290,11 @@ static int bad_ids_in_graph(struct edge *e)
         OK(tern_stream_synchronize(e->comms[r], e->streams[r]));
         tern_graph_close(e->comms[r], graphs[r]);
     }
+    /* The latest run of rank 2 met the bad id, the direct one did not, and its counts are the host's. */
+    REFUSES(tern_route_wait(routes[2], &counts), TERN_INVALID_ARGUMENT, "705");
+    CHECK(counts.num_rows == ROWS && counts.expert_counts[0] == ROWS && counts.rank_counts[2] == TOKENS,
+          "after a replay: %llu rows, %d choices, %d rows of rank 2", (unsigned long long)counts.num_rows,
+          counts.expert_counts[0], counts.rank_counts[2]);
     return 0;
 }
 

@@ -609,8 +609,8 @@ struct tern_route_args {
         sizeof(struct tern_route_args), NULL, 0, 0, 0, 0, 0, 0, NULL, NULL                                   \
     }
 
-/* Host copy of what a rank receives; all pointers belong to the route and hold until its next run or close.
- */
+/* Host copy of what a rank receives; all pointers belong to the route. They and the counts hold until its
+ * next run outside graphs, or close; replays of graphs leave them alone. */
 struct tern_route_counts {
     size_t size;
     uint64_t num_rows;             /* rows the output needs, padding included */
@@ -755,8 +755,9 @@ struct tern_combine_args {
  * staging, and the kernel only adds; the bits are the same. It needs an object opened with copy_engine, dense
  * rows (`in` need then be in no window), staging_bytes of num_ranks * max_tokens * in.row_bytes, and more if
  * in_weights is in no window (TERN_NO_SPACE), and the counts on the host: tern_route_wait after the route's
- * latest run (TERN_BAD_STATE). Not in a graph (TERN_UNSUPPORTED). If the machine fails while the operation is
- * being issued, that is the object's fault from then on: see tern_ep_reset.
+ * latest run, and a route that has run in no graph, whose replays the host does not see (TERN_BAD_STATE). Not
+ * in a graph (TERN_UNSUPPORTED). If the machine fails while the operation is being issued, that is the
+ * object's fault from then on: see tern_ep_reset.
  *
  * With the object's combine_push, in rank layout and without copy_engine, every rank pushes its rows into
  * staging of the tokens' ranks, and adds what comes there; the bits are the same. `in` need be in no window,

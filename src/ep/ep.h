@@ -21,6 +21,7 @@ struct tern_route {
     uint64_t number;   /* of this run on the object; equal on all ranks */
     uint64_t ticket;   /* what the kernel writes when its counts are there */
     int captured;      /* last run inside a graph: its counts stay on the device */
+    int in_graph;      /* some run was: replays change the counts unseen by the host */
     uint64_t reported; /* epoch of the run whose bad id the caller has been told of */
     struct route_memory memory;
     struct route_host host;

@@ -67,8 +67,13 @@ enum tern_status terni_engine_check(const struct tern_route *route, const struct
                          "copy_engine is 1, but the stream is being captured: a graph would "
                          "keep these counts");
     }
+    if (route->in_graph) {
+        return TERN_FAIL(TERN_BAD_STATE,
+                         "copy_engine is 1, but the route also runs in a graph, whose replays change its "
+                         "counts unseen by the host: open another route for calls outside the graph");
+    }
     /* Pairs with the kernel's release of the ticket: the counts are those of the latest run. */
-    if (route->captured || __atomic_load_n(route->host.ticket, __ATOMIC_ACQUIRE) != route->ticket) {
+    if (__atomic_load_n(route->host.ticket, __ATOMIC_ACQUIRE) != route->ticket) {
         return TERN_FAIL(TERN_BAD_STATE,
                          "copy_engine is 1, but the counts of the route's latest run are not on "
                          "the host: call tern_route_wait first");

@@ -293,7 +293,8 @@ enum tern_status terni_ep_break(struct tern_ep *ep, int operation, enum tern_sta
 enum tern_status terni_route_bad_id(struct tern_route *route)
 {
     struct ep_record r;
-    if (!read_record(bad_id_of(route->ep, (uint32_t)route->slot), &r) || r.written != route->host.epoch[0]) {
+    if (!read_record(bad_id_of(route->ep, (uint32_t)route->slot), &r) ||
+        r.written != __atomic_load_n(route->host.epoch, __ATOMIC_RELAXED)) {
         return TERN_OK;
     }
     route->reported = r.written;

@@ -118,6 +118,7 @@ static enum tern_status launch_route(struct tern_route *route, const struct tern
         route->number = run.number;
         route->ticket = k.r.ticket;
         route->captured = run.captured;
+        route->in_graph |= run.captured;
         route->num_tokens = a->num_tokens;
     }
     return terni_ep_end(ep, TERN_OP_ROUTE, status, 0, stream, a->record);
@@ -148,6 +149,7 @@ enum tern_status terni_route_open(struct tern_ep *ep, const struct tern_route_ar
     route->alignment = args->expert_alignment ? args->expert_alignment : 1;
     route->idx_bytes = idx_bytes;
     route->number = 0;
+    route->in_graph = 0;
     enum tern_status status = launch_route(route, args, stream);
     if (status != TERN_OK) {
         /* A kernel that was launched all the same runs undisturbed: the next user of the slot comes after it.

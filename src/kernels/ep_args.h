@@ -144,9 +144,9 @@ struct route_memory {
     uint64_t *overflow;            /* [1] */
 };
 
-/* The host's copy, in host-visible memory. */
+/* The host's copy, in host-visible memory. A run in a graph writes the epoch and bad_id alone. */
 struct route_host {
-    uint64_t *ticket;         /* the launch that wrote the rest, with release */
+    uint64_t *ticket;         /* the launch that wrote the counts, with release */
     uint64_t *epoch;          /* of the latest run */
     struct ep_record *bad_id; /* first id out of range of the latest run that met one; written = its epoch */
     int32_t *num_rows;        /* [2]: rows, (token, rank) pairs */
@@ -161,7 +161,7 @@ struct route_args {
     struct route_host host;
     uint64_t *cells;    /* [ROUTE_MAX_WORKERS][R + E] tagged words: what each worker of the launch counted */
     uint64_t *finished; /* [ROUTE_MAX_WORKERS] the epoch that each worker has finished */
-    uint64_t ticket;    /* 0: in a graph, the host does not wait */
+    uint64_t ticket;    /* 0: in a graph, the host neither waits nor gets counts */
     const void *topk_idx;
     uint32_t idx_bytes, num_tokens, topk, num_experts;
     uint32_t layout, alignment;

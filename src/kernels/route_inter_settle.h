@@ -273,20 +273,12 @@ TERN_DEVICE void settle_experts(const struct far_settler *s, struct far_experts 
             s->p->far.bases[at] = begin + (int32_t)s->before[at];
         }
         if (i < s->share && x.rank == (uint32_t)r->f.rank) {
-            r->route.expert_counts[i] = (int32_t)n;
-            r->host.expert_counts[i] = (int32_t)n;
-            r->route.expert_offsets[i] = begin;
-            r->host.expert_offsets[i] = begin;
+            settle_expert(r, i, (int32_t)n, begin);
         }
         carry = (int32_t)shfl_u32((uint32_t)end, 31);
     }
     if (lane() == 0 && x.rank == (uint32_t)r->f.rank) {
-        r->route.expert_offsets[s->share] = carry;
-        r->host.expert_offsets[s->share] = carry;
-        if (r->layout != 0) {
-            r->route.num_rows[0] = carry;
-            r->host.num_rows[0] = carry;
-        }
+        settle_end(r, s->share, carry);
     }
 }
 
@@ -367,7 +359,7 @@ TERN_DEVICE void finish_far(const struct far_settler *s, int ok)
     p->runs[0] = s->run;
     p->r.route.overflow[0] = 0;
     p->r.f.state->bad_ids = 0;
-    p->r.host.epoch[0] = s->epoch;
+    st_relaxed_sys_u64(p->r.host.epoch, s->epoch);
     if (p->r.ticket) {
         /* Pairs with wait_word in terni_route_wait, also after a fault: the host looks at the record then. */
         st_release_sys_u64(p->r.host.ticket, p->r.ticket);

@@ -97,6 +97,42 @@ TERN_DEVICE int gather(const struct route_args *p, uint64_t epoch)
     return ok;
 }
 
+/* Whether the host waits for this run and reads its counts. It may read those of a run while a graph replays
+ * another over it, so that one keeps its counts to the device. */
+TERN_DEVICE int host_reads(const struct route_args *p) { return p->ticket != 0; }
+
+/* The number of rows. One thread. */
+TERN_DEVICE void settle_rows(const struct route_args *p, int32_t num)
+{
+    p->route.num_rows[0] = num;
+    if (host_reads(p)) {
+        p->host.num_rows[0] = num;
+    }
+}
+
+/* Expert i of this rank, of n choices, whose rows begin at `begin`. One thread. */
+TERN_DEVICE void settle_expert(const struct route_args *p, uint32_t i, int32_t n, int32_t begin)
+{
+    p->route.expert_counts[i] = n;
+    p->route.expert_offsets[i] = begin;
+    if (host_reads(p)) {
+        p->host.expert_counts[i] = n;
+        p->host.expert_offsets[i] = begin;
+    }
+}
+
+/* Where the last of this rank's experts ends. One thread. */
+TERN_DEVICE void settle_end(const struct route_args *p, uint32_t num_local, int32_t end)
+{
+    p->route.expert_offsets[num_local] = end;
+    if (host_reads(p)) {
+        p->host.expert_offsets[num_local] = end;
+    }
+    if (p->layout == 1) {
+        settle_rows(p, end);
+    }
+}
+
 /* First row of every source at this rank. One warp. */
 TERN_DEVICE void settle_sources(const struct route_args *p)
 {
@@ -107,17 +143,20 @@ TERN_DEVICE void settle_sources(const struct route_args *p)
         int32_t n = s < num_ranks ? settle_pairs()[s] : 0;
         int32_t end = carry + (int32_t)scan_warp((uint32_t)n);
         if (s < num_ranks) {
-            p->host.rank_counts[s] = n;
+            if (host_reads(p)) {
+                p->host.rank_counts[s] = n;
+            }
             p->route.rank_offsets[s] = end - n;
         }
         carry = (int32_t)shfl_u32((uint32_t)end, 31);
     }
     if (lane() == 0) {
         p->route.rank_offsets[num_ranks] = carry;
-        p->host.num_rows[1] = carry;
+        if (host_reads(p)) {
+            p->host.num_rows[1] = carry;
+        }
         if (p->layout == 0) {
-            p->route.num_rows[0] = carry;
-            p->host.num_rows[0] = carry;
+            settle_rows(p, carry);
         }
     }
 }
@@ -138,20 +177,12 @@ TERN_DEVICE void settle_rank(const struct route_args *p, int d)
             p->route.bases[e] = end - padded + settle_before(p)[e];
         }
         if (i < local && d == p->f.rank) {
-            p->route.expert_counts[i] = n;
-            p->host.expert_counts[i] = n;
-            p->route.expert_offsets[i] = end - padded;
-            p->host.expert_offsets[i] = end - padded;
+            settle_expert(p, i, n, end - padded);
         }
         carry = (int32_t)shfl_u32((uint32_t)end, 31);
     }
     if (lane() == 0 && d == p->f.rank) {
-        p->route.expert_offsets[local] = carry;
-        p->host.expert_offsets[local] = carry;
-        if (p->layout == 1) {
-            p->route.num_rows[0] = carry;
-            p->host.num_rows[0] = carry;
-        }
+        settle_end(p, local, carry);
     }
 }
 
@@ -214,7 +245,7 @@ TERN_DEVICE void settle(const struct route_args *p, uint64_t epoch, uint64_t beg
         stamp_block(&p->f, 0, epoch, begin);
         p->route.overflow[0] = 0;
         p->f.state->bad_ids = 0;
-        p->host.epoch[0] = epoch;
+        st_relaxed_sys_u64(p->host.epoch, epoch);
         if (p->ticket) {
             /* Pairs with wait_word in terni_route_wait, also after a fault: the host looks at the record
              * then. */
