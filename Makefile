@@ -306,13 +306,13 @@ $(B)/test/%: $(OBJ)/test/%.o $(HELP_LIB) $(STATIC)
 .SECONDARY:
 
 # Programs that are wrong on purpose, for test/tsan_awake.sh: real kernels in which all release stores, or one of
-# them alone (ready, done, pushed), are relaxed, or the fences before them missing, or in one of them (dispatch, combine of
+# them alone (ready, done, pushed, drained), are relaxed, or the fences before them missing, or in one of them (dispatch, combine of
 # low latency) the fence between a stage and its bulk copy, or (across domains) the order of rows that
 # leave together, or of a row that is spread and its word; and kernels of simt_test likewise. net_ops has relaxed
 # signals, or looks at words without acquiring; rail_kernel likewise, or lacks the fence before bulk copies, or has
 # the one of shared memory in its place; queue_kernel ends its turn at a queue by a relaxed store.
 ifeq ($(VARIANT),tsan)
-AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done ep_pushed ep_no_fence ll_ready ll_done ll_no_fence \
+AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done ep_pushed ep_drained ep_no_fence ll_ready ll_done ll_no_fence \
     ll_dispatch_proxy ll_combine_proxy ll_blanks ll_chunk ll_ship ll_message ll_spread ll_gather \
     simt_relaxed simt_no_fence simt_vote simt_early_fence simt_other_proxy net_signal net_acquire queue_turn \
     rail_signal rail_acquire rail_proxy rail_other_proxy)
@@ -322,6 +322,7 @@ $(OBJ)/relaxed/%.o: EXTRA = -DTERN_WEAKEN_RELEASE
 $(OBJ)/ready/%.o: EXTRA = -DTERN_WEAKEN_READY
 $(OBJ)/done/%.o: EXTRA = -DTERN_WEAKEN_DONE
 $(OBJ)/pushed/%.o: EXTRA = -DTERN_WEAKEN_PUSHED
+$(OBJ)/drained/%.o: EXTRA = -DTERN_WEAKEN_DRAINED
 $(OBJ)/signal/%.o: EXTRA = -DTERN_WEAKEN_SIGNAL
 $(OBJ)/acquire/%.o: EXTRA = -DTERN_WEAKEN_ACQUIRE
 $(OBJ)/turn/%.o: EXTRA = -DTERN_WEAKEN_TURN
@@ -369,7 +370,7 @@ define wrong_rail
 $(B)/awake/rail_$(1): $(call c_obj,$(wildcard test/rail_test.c)) $(OBJ)/$(2)/test/rail_kernel.o $(HELP_LIB) $(STATIC)
 	$$(call program,$$(filter %.o,$$^) $(HELP_LIB))
 endef
-$(foreach name,no_words relaxed ready done pushed no_fence dispatch_proxy combine_proxy chunk spread signal acquire turn rail rail_proxy vote early_fence other_proxy,$(eval $(call wrong,$(name))))
+$(foreach name,no_words relaxed ready done pushed drained no_fence dispatch_proxy combine_proxy chunk spread signal acquire turn rail rail_proxy vote early_fence other_proxy,$(eval $(call wrong,$(name))))
 $(eval $(call wrong_rail,signal,signal))
 $(eval $(call wrong_rail,acquire,rail))
 $(eval $(call wrong_rail,proxy,rail_proxy))
@@ -377,7 +378,7 @@ $(eval $(call wrong_rail,other_proxy,other_proxy))
 $(B)/awake/queue_turn: $(call c_obj,$(wildcard test/queue_test.c)) $(OBJ)/turn/test/queue_kernel.o $(HELP_LIB) $(STATIC)
 	$(call program,$(filter %.o,$^) $(HELP_LIB))
 $(foreach name,signal acquire,$(eval $(call wrong_net,$(name))))
-$(foreach name,relaxed ready done pushed no_fence,$(eval $(call wrong_ep,$(name))))
+$(foreach name,relaxed ready done pushed drained no_fence,$(eval $(call wrong_ep,$(name))))
 $(foreach name,ready done no_fence dispatch_proxy combine_proxy,$(eval $(call wrong_ll,$(name))))
 # Rows over blanks, which go from their stages by copies without the fence.
 $(B)/awake/ll_blanks: $(call c_obj,$(wildcard test/ep_ll_random_test.c)) \

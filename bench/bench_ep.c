@@ -110,6 +110,9 @@ enum tern_status ep_settle(struct options *o, const struct party *party)
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--combine %s needs --layout rank",
                          options_word(COMMAND_EP, "--combine", o->combine));
     }
+    if (o->drain && o->layout != TERN_LAYOUT_RANK) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--drain 1 needs --layout rank");
+    }
     TERN_TRY(transport_check(o));
     TERN_TRY(faults_check(o, party));
     return routing_settle(o, party->num_ranks);
@@ -285,11 +288,12 @@ static enum tern_status note_shape(struct report *report, const struct options *
                                    double wire)
 {
     TERN_TRY(routing_note(report, o));
-    TERN_TRY(report_note(report, "options",
-                         "out %s, meta %s, align %u, transfer %s, combine %s, %u iterations after %u",
-                         o->tensor ? "tensor" : "window", o->meta ? "1" : "0", o->align,
-                         options_word(COMMAND_EP, "--transfer", o->transfer),
-                         options_word(COMMAND_EP, "--combine", o->combine), o->iters, o->warmup));
+    TERN_TRY(
+        report_note(report, "options",
+                    "out %s, meta %s, align %u, transfer %s, combine %s, drain %u, %u iterations after %u",
+                    o->tensor ? "tensor" : "window", o->meta ? "1" : "0", o->align,
+                    options_word(COMMAND_EP, "--transfer", o->transfer),
+                    options_word(COMMAND_EP, "--combine", o->combine), o->drain, o->iters, o->warmup));
     TERN_TRY(report_note(report, "time",
                          "device events around one operation, slowest rank; the chain is route, dispatch, "
                          "combine with no host in between"));

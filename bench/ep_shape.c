@@ -130,6 +130,7 @@ static enum tern_status open_eps(struct bench *b)
     int i;
     config.num_sms = s->sms;
     config.transport = s->transport;
+    config.dispatch_drain = s->options->drain;
     if (s->options->tensor) {
         config.staging_bytes = shape_heap_bytes(s) + SLACK_BYTES;
     }

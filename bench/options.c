@@ -146,6 +146,9 @@ static const struct row rows[] = {
      "bulk copies, or loads and stores"},
     {"--combine", CHOICE, EP, AT(combine), 0, 0, 0, "pull|engine|push",
      "who brings combine's rows: the tokens' rank, the rows' (push), or the copy engine"},
+    {"--drain", CHOICE, EP, AT(drain), 0, 0, 0, "0|1",
+     "dispatch brings rows to outputs that are tensors while others arrive; else they are copied behind the "
+     "last"},
     {"--check", CHOICE, EP | LL | WIRE | NET | NIC, AT(check), 0, 0, 1, "0|1",
      "compare every element with the reference"},
     {"--corrupt", CHOICE, EP | LL | DEMO, AT(corrupt), 0, 0, 0, "none|dispatch|combine|wire",

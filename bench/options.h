@@ -67,6 +67,7 @@ struct options {
     uint32_t meta;
     uint32_t transfer; /* enum tern_transfer */
     uint32_t combine;  /* enum bench_combine */
+    uint32_t drain;    /* 1: dispatch brings rows out of staging meanwhile */
     uint32_t check;
     uint32_t corrupt; /* enum corrupt */
     const char *json;

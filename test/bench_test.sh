@@ -57,6 +57,8 @@ right ep "several sizes, one of them 0" --tokens 0,1,7
 right ep "by expert, padded" --layout expert --align 8
 right ep "combine by copy engine" --combine engine
 right ep "combine that pushes" --combine push
+right ep "dispatch that drains" --drain 1 --out tensor
+right ep "dispatch that drains fp8 rows, combine that pushes" --drain 1 --out tensor --dtype fp8 --combine push
 right ep "fp8 rows with scales" --dtype fp8
 right ep "cast to fp8, by expert" --dtype cast --layout expert
 right ep "outputs outside the window" --out tensor
@@ -566,6 +568,7 @@ refused "with a wire of 0 Gb/s, 0 us and 3 million messages a second: NICs that 
 refused "with a wire of 2 Gb/s, 0 us and 0 million messages a second: NICs that speak packets have no modelled time" \
     ep --ranks 4 --domain-size 2 --transport softnic --nic-faults drop=0 --nic-gbps 2
 refused "--combine engine needs --layout rank" ep --combine engine --layout expert
+refused "--drain 1 needs --layout rank" ep --drain 1 --layout expert
 refused "--layer 1 without a routing file" ep --layer 1
 refused "--skew 99: 99 is outside" ep --skew 99
 refused "--skew 130: the ids come from" ep --routing $ids --skew 130

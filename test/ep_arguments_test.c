@@ -74,6 +74,8 @@ static int refuse_configs(struct scene *s)
     BAD_CONFIG(s, c.max_row_bytes = 0, "max_row_bytes is 0");
     BAD_CONFIG(s, c.transfer = 5, "transfer is 5");
     BAD_CONFIG(s, c.combine_push = 7, "combine_push is 7");
+    BAD_CONFIG(s, c.dispatch_drain = 3, "dispatch_drain is 3");
+    BAD_CONFIG(s, c.reserved = 9, "reserved is 9");
     return 0;
 }
 

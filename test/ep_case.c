@@ -203,6 +203,16 @@ static void draw_push(struct ep_case *c)
     }
 }
 
+/* Likewise. */
+static void draw_drain(struct ep_case *c)
+{
+    struct rng r = {c->seed + 66};
+
+    c->drains = c->shape.layout == TERN_LAYOUT_RANK && c->config.transfer != TERN_TRANSFER_PLAIN &&
+                c->num_ranks <= PUSHING_RANKS && rng_one_in(&r, 2);
+    c->config.dispatch_drain = (uint32_t)c->drains;
+}
+
 void ep_case_draw(struct ep_case *c, uint64_t seed, const struct ep_limits *limits)
 {
     struct rng r = {seed * 0x2545f4914f6cdd1du};
@@ -223,6 +233,7 @@ void ep_case_draw(struct ep_case *c, uint64_t seed, const struct ep_limits *limi
     draw_config(c, &r);
     draw_engine(c);
     draw_push(c);
+    draw_drain(c);
 }
 
 void ep_case_cut(struct ep_case *c, int domain_ranks, uint32_t transport)
@@ -234,6 +245,8 @@ void ep_case_cut(struct ep_case *c, int domain_ranks, uint32_t transport)
     c->config.copy_engine = 0;
     c->pushes = 0;
     c->config.combine_push = 0;
+    c->drains = 0;
+    c->config.dispatch_drain = 0;
     c->config.domain_ranks = (uint32_t)domain_ranks;
     c->config.transport = transport;
     c->config.net_queues = rng_one_in(&r, 3) ? 0 : rng_between(&r, 1, 5);
@@ -253,7 +266,8 @@ void ep_case_text(const struct ep_case *c, char *text, size_t text_bytes)
         "seed %llu: %d ranks, %u experts, top-%u int%u, up to %u tokens, %s layout, alignment %u, routing "
         "%s, "
         "room %s, cargo %s, cast %u, %u payloads, row[0] %u bytes, combine %u bytes, %d biases, weights %d, "
-        "windows only %d, copy engine %d, pushes %d, sms %u, transfer %u, max row %u bytes, domains of %d, "
+        "windows only %d, copy engine %d, pushes %d, drains %d, sms %u, transfer %u, max row %u bytes, "
+        "domains of %d, "
         "%u queues, "
         "rings of "
         "%llu bytes",
@@ -261,6 +275,6 @@ void ep_case_text(const struct ep_case *c, char *text, size_t text_bytes)
         8 * c->shape.idx_bytes, c->shape.max_tokens, c->shape.layout == TERN_LAYOUT_RANK ? "rank" : "expert",
         c->shape.alignment, routings[c->shape.routing], rooms[c->room], cargoes[c->cargo], c->cast, c->num_in,
         c->row_bytes[0], c->combine_bytes, c->num_biases, c->weights, c->windows_only, c->copy_engine,
-        c->pushes, c->config.num_sms, c->config.transfer, c->config.max_row_bytes, c->domain_ranks,
+        c->pushes, c->drains, c->config.num_sms, c->config.transfer, c->config.max_row_bytes, c->domain_ranks,
         c->config.net_queues, (unsigned long long)c->config.net_ring_bytes);
 }

@@ -35,6 +35,7 @@ struct ep_case {
     int windows_grow;   /* never drawn: windows lie in memory that the heap grew by */
     int copy_engine;    /* brings combine's rows */
     int pushes;         /* their ranks do */
+    int drains;         /* dispatches bring rows out of staging meanwhile */
     int domain_ranks;   /* of each domain, a divisor of num_ranks; 0, unless ep_case_cut draws: one domain */
     int forces_domains; /* as in world.h */
     int num_biases;

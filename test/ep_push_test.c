@@ -169,29 +169,6 @@ static int graphs(struct test *t)
     return result;
 }
 
-/* Opening the object fails on all ranks alike. */
-static int refuse(struct scene *s, enum tern_status status, const char *text)
-{
-    struct tern_comm_config config = TERN_COMM_CONFIG_INIT;
-    struct tern_comm *comms[RANKS];
-    int r;
-
-    PASS(world_open(&s->world, NULL, &config));
-    for (r = 0; r < RANKS; r++) {
-        comms[r] = s->world.members[r].comm;
-    }
-    REFUSES(tern_ep_open_all(RANKS, comms, &s->config, s->eps), status, text);
-    return 0;
-}
-
-static int refused(struct scene *s, enum tern_status status, const char *text)
-{
-    int result = refuse(s, status, text);
-
-    scene_fini(s);
-    return result;
-}
-
 /* Rows further apart than memory is long. */
 static int too_far(struct scene *s)
 {
@@ -213,19 +190,19 @@ static int refusals(struct test *t)
     PASS(with_scene(&s, too_far));
     push_scene(&s, t, 65);
     s.config.staging_bytes = TERN_STAGING_NONE;
-    PASS(refused(&s, TERN_INVALID_ARGUMENT, "need 17408 bytes of staging; staging_bytes is 0"));
+    PASS(scene_refused(&s, TERN_INVALID_ARGUMENT, "need 17408 bytes of staging; staging_bytes is 0"));
     push_scene(&s, t, 66);
     s.config.transfer = TERN_TRANSFER_PLAIN;
-    PASS(refused(&s, TERN_UNSUPPORTED, "combine_push is 1, but transfer is plain"));
+    PASS(scene_refused(&s, TERN_UNSUPPORTED, "combine_push is 1, but transfer is plain"));
     push_scene(&s, t, 67);
     s.config.domain_ranks = 1;
-    PASS(refused(&s, TERN_UNSUPPORTED, "combine_push is 1, with 5 ranks in 5 domains"));
+    PASS(scene_refused(&s, TERN_UNSUPPORTED, "combine_push is 1, with 5 ranks in 5 domains"));
     if (!scene_on_cpu()) {
         return 0;
     }
     setenv("TERN_CPU_SMS", "5", 1);
     push_scene(&s, t, 68);
-    result = refused(&s, TERN_UNSUPPORTED, "this rank may use 1 processor");
+    result = scene_refused(&s, TERN_UNSUPPORTED, "this rank may use 1 processor");
     unsetenv("TERN_CPU_SMS");
     return result;
 }

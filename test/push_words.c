@@ -31,3 +31,34 @@ void push_mislead(struct tern_ep *ep, int mislead)
         ep->layout.pushed = right;
     }
 }
+
+uint64_t drain_latest(const struct tern_ep *ep)
+{
+    uint64_t num = ep->shape.dispatch_drain ? (uint64_t)ep->shape.num_ranks * DRAIN_PHASES : 0, latest = 0, i;
+    const uint64_t *ends =
+        (const uint64_t *)(const void *)(ep->heap->bases[ep->comm->rank] + ep->layout.ends);
+
+    for (i = 0; i < num; i++) {
+        latest = ends[i] >> 32 > latest ? ends[i] >> 32 : latest;
+    }
+    return latest;
+}
+
+/* Likewise. */
+void drain_mislead(struct tern_ep *ep, enum drain_lie lie)
+{
+    static uint64_t ends, words;
+
+    if (lie == DRAIN_HIDES_NOTHING) {
+        ep->layout.ends = ends;
+        ep->layout.drained = words;
+        return;
+    }
+    ends = ep->layout.ends;
+    words = ep->layout.drained;
+    if (lie == DRAIN_HIDES_ENDS) {
+        ep->layout.ends = ep->layout.pieces;
+    } else {
+        ep->layout.drained += EP_MAX_BLOCKS / 2 * sizeof(uint64_t); /* of blocks that there are not */
+    }
+}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests see of an object's pushed rows (kernels/combine_push.h), and how they are kept from coming. */
+ * What tests see of an object's pushed rows (kernels/combine_push.h) and of phases that are over
+ * (kernels/dispatch_drain.h), and how they are kept from coming. */
 #ifndef TERN_TEST_PUSH_WORDS_H
 #define TERN_TEST_PUSH_WORDS_H
 
@@ -14,5 +15,12 @@ uint64_t push_latest(const struct tern_ep *ep);
 void push_forbid(struct tern_ep *ep, int forbid);
 /* 1: its rows are told of by other words than peers look at; 0: by the right ones. */
 void push_mislead(struct tern_ep *ep, int mislead);
+
+/* On the cpu machine: the latest operation in which a peer told this object of its phases; 0: none. */
+uint64_t drain_latest(const struct tern_ep *ep);
+/* This object writes other words than peers look at: how many rows its phases have, that they are over, or
+ * the right ones. */
+enum drain_lie { DRAIN_HIDES_ENDS, DRAIN_HIDES_WORDS, DRAIN_HIDES_NOTHING };
+void drain_mislead(struct tern_ep *ep, enum drain_lie lie);
 
 #endif

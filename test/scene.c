@@ -77,6 +77,28 @@ int scene_open(struct scene *s)
     return world_ep_open(&s->world, &s->config, s->eps);
 }
 
+static int refuse(struct scene *s, enum tern_status status, const char *text)
+{
+    struct tern_comm_config config = TERN_COMM_CONFIG_INIT;
+    struct tern_comm *comms[TERN_MAX_RANKS];
+    int r;
+
+    PASS(world_open(&s->world, NULL, &config));
+    for (r = 0; r < s->world.num_ranks; r++) {
+        comms[r] = s->world.members[r].comm;
+    }
+    REFUSES(tern_ep_open_all(s->world.num_ranks, comms, &s->config, s->eps), status, text);
+    return 0;
+}
+
+int scene_refused(struct scene *s, enum tern_status status, const char *text)
+{
+    int result = refuse(s, status, text);
+
+    scene_fini(s);
+    return result;
+}
+
 void scene_refill(struct scene *s, int i)
 {
     dispatch_fill(&s->dispatches[i], &s->rng);

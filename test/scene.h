@@ -42,6 +42,8 @@ int scene_add_static(struct scene *s, uint32_t layout, int equal);
 /* The two. */
 int scene_static(struct scene *s, int ranks, uint32_t layout, uint64_t seed, int equal);
 int scene_open(struct scene *s);
+/* Opening the object fails, on all ranks alike; the scene ends. */
+int scene_refused(struct scene *s, enum tern_status status, const char *text);
 /* New inputs, poisoned outputs, of batch i. */
 void scene_refill(struct scene *s, int i);
 /* One of each, from ids to sums, judged; batch i's routes must be closed and are left open. */

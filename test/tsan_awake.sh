@@ -47,6 +47,7 @@ reports "relaxed release stores in the kernels of route, dispatch and combine" s
 reports "a relaxed store of ready alone" src/simt/bulk.c "$build/awake/ep_ready" --case 1
 reports "a relaxed store of done alone" src/kernels/ "$build/awake/ep_done" --case 1
 reports "a relaxed store of pushed units' words alone" src/simt/bulk.c "$build/awake/ep_pushed" --seeds 1-60
+reports "a relaxed store of phases' words alone" "src/kernels/dispatch_drain\|src/simt/bulk.c" "$build/awake/ep_drained" --seeds 1-60
 reports "a relaxed store of low latency's entry words alone" src/kernels/ "$build/awake/ll_ready" --seeds 277-300
 reports "a relaxed store of low latency's arrival words alone" src/kernels/ "$build/awake/ll_done" --case 1
 reports "low latency's dispatch without the proxy fence" src/kernels/ll_send "$build/awake/ll_dispatch_proxy" --case 1

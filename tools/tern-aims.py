@@ -37,6 +37,7 @@ RUNS = {
     "ep_skew130": "ep --sms 24 --tokens 4096 --skew 130",
     "ep_tensor": "ep --sms 24 --tokens 4096 --out tensor",
     "ep_push": "ep --sms 24 --tokens 128,4096 --combine push",
+    "ep_tensor_drain": "ep --sms 24 --tokens 128,4096 --out tensor --drain 1",
     "ep_tensor_push": "ep --sms 24 --tokens 4096 --out tensor --combine push",
     "ll_at_dispatch": "ll --graph --weights dispatch",
     "ll_at_combine": "ll --graph",
@@ -205,8 +206,10 @@ for _op in ("dispatch", "combine"):
                  ratio(("ep_skew130", _op), ("ep_sms24", _op), 1)))
     AIMS.append(("%s, tensors in no window, extra, of a device copy" % _op, "%", MOST, 100 * COPY_SLACK,
                  100 * COPY_SLACK, extra("ep_tensor", _op)))
-AIMS.append(("combine that pushes, tensors, extra, of a device copy", "%", MOST, 100 * COPY_SLACK,
-             100 * COPY_SLACK, extra("ep_tensor_push", "combine")))
+for _what, _name, _op in (("dispatch that drains", "ep_tensor_drain", "dispatch"),
+                          ("combine that pushes", "ep_tensor_push", "combine")):
+    AIMS.append((_what + ", tensors, extra, of a device copy", "%", MOST, 100 * COPY_SLACK, 100 * COPY_SLACK,
+                 extra(_name, _op)))
 for _what, _name, _op, _tokens, _eight, _four in (
         ("128 tokens, dispatch FP8", "ll_at_dispatch", "dispatch", 128, 25, 19),
         ("128 tokens, combine, weights at dispatch", "ll_at_dispatch", "combine", 128, 38, 23),

@@ -427,7 +427,8 @@ struct tern_ep_config {
                                capped by tern_comm_num_sms and 256. Operations that may run at once (of
                                several objects) must together fit it, or one may wait for processors that
                                another holds while it waits for a peer. Across domains a dispatch takes 3
-                               and a combine 2 at least, one that pushes 2 as well */
+                               and a combine 2 at least; one that pushes, or
+                               a dispatch that drains, 2 as well */
     uint32_t timeout_ms;     /* default: the communicator's */
     uint32_t transfer;       /* enum tern_transfer; default: TERN_TRANSFER, else auto */
     uint64_t staging_bytes;  /* window memory for callers' tensors that are in no window: default the worst
@@ -468,10 +469,16 @@ struct tern_ep_config {
                                 or more, 177 KiB of shared memory a block, and staging_bytes of num_ranks *
                                 max_tokens * max_row_bytes at least, as the default has. Default 0: rows are
                                 pulled. Without routes no effect */
+    uint32_t dispatch_drain; /* 1: dispatches in rank layout bring rows that are in no window from staging
+                                to where they belong while others arrive, by a third of their processors,
+                                see tern_dispatch; the same on all ranks. In one domain, by bulk copies, with
+                                two processors or more. Default 0: all are copied behind the last, by every
+                                processor. Without routes no effect */
+    uint32_t reserved;       /* 0 */
 };
 #define TERN_EP_CONFIG_INIT                                                                                  \
     {                                                                                                        \
-        sizeof(struct tern_ep_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0            \
+        sizeof(struct tern_ep_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0      \
     }
 
 /* What tern_ep_open takes on every rank. */
@@ -718,7 +725,11 @@ struct tern_dispatch_args {
  * in[0]: rows contiguous, row_bytes, row_stride and data multiples of 16; with a cast, channels a multiple
  * of 16. Other inputs: any strides. Outputs: rows contiguous; where row_bytes is a multiple of 16 (or else of
  * 4), so must data and row_stride be. out_topk_idx and zero_padding belong to one layout each and are refused
- * in the other. */
+ * in the other.
+ *
+ * Outputs in no window go through staging. With the object's dispatch_drain, in rank layout, some of the
+ * processors bring rows on from there while others arrive, else a copy behind the kernel does; the rows are
+ * the same, and graphs and static shapes are as ever. With num_sms 1 it takes two processors. */
 TERN_API enum tern_status tern_dispatch(struct tern_route *route, const struct tern_dispatch_args *args,
                                         struct tern_stream *stream);
 

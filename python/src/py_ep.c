@@ -6,16 +6,27 @@
 #include <stdlib.h>
 
 static struct py_field config_fields[] = {
-    PY_FIELD(PY_U32, tern_ep_config, num_experts),    PY_FIELD(PY_U32, tern_ep_config, max_topk),
-    PY_FIELD(PY_U32, tern_ep_config, max_tokens),     PY_FIELD(PY_U32, tern_ep_config, max_row_bytes),
-    PY_FIELD(PY_U32, tern_ep_config, max_routes),     PY_FIELD(PY_U32, tern_ep_config, num_sms),
-    PY_FIELD(PY_U32, tern_ep_config, timeout_ms),     PY_FIELD(PY_U32, tern_ep_config, transfer),
-    PY_FIELD(PY_U64, tern_ep_config, staging_bytes),  PY_FIELD(PY_U32, tern_ep_config, ll_tokens),
-    PY_FIELD(PY_U32, tern_ep_config, ll_hidden),      PY_FIELD(PY_U32, tern_ep_config, ll_lanes),
-    PY_FIELD(PY_U32, tern_ep_config, ll_mask),        PY_FIELD(PY_U32, tern_ep_config, domain_ranks),
-    PY_FIELD(PY_U32, tern_ep_config, transport),      PY_FIELD(PY_U32, tern_ep_config, net_queues),
-    PY_FIELD(PY_U64, tern_ep_config, net_ring_bytes), PY_FIELD(PY_U32, tern_ep_config, ll_rail),
-    PY_FIELD(PY_U32, tern_ep_config, combine_push),   PY_FIELDS_END,
+    PY_FIELD(PY_U32, tern_ep_config, num_experts),
+    PY_FIELD(PY_U32, tern_ep_config, max_topk),
+    PY_FIELD(PY_U32, tern_ep_config, max_tokens),
+    PY_FIELD(PY_U32, tern_ep_config, max_row_bytes),
+    PY_FIELD(PY_U32, tern_ep_config, max_routes),
+    PY_FIELD(PY_U32, tern_ep_config, num_sms),
+    PY_FIELD(PY_U32, tern_ep_config, timeout_ms),
+    PY_FIELD(PY_U32, tern_ep_config, transfer),
+    PY_FIELD(PY_U64, tern_ep_config, staging_bytes),
+    PY_FIELD(PY_U32, tern_ep_config, ll_tokens),
+    PY_FIELD(PY_U32, tern_ep_config, ll_hidden),
+    PY_FIELD(PY_U32, tern_ep_config, ll_lanes),
+    PY_FIELD(PY_U32, tern_ep_config, ll_mask),
+    PY_FIELD(PY_U32, tern_ep_config, domain_ranks),
+    PY_FIELD(PY_U32, tern_ep_config, transport),
+    PY_FIELD(PY_U32, tern_ep_config, net_queues),
+    PY_FIELD(PY_U64, tern_ep_config, net_ring_bytes),
+    PY_FIELD(PY_U32, tern_ep_config, ll_rail),
+    PY_FIELD(PY_U32, tern_ep_config, combine_push),
+    PY_FIELD(PY_U32, tern_ep_config, dispatch_drain),
+    PY_FIELDS_END,
 };
 
 /* Of low-latency dispatch: what is the same in every call of a shape, and what is not, in the order in which

@@ -31,7 +31,8 @@ class EP(Closing):
     number, combine refuses inputs from outside window memory that are more; else those that do not
     fit are copied to window memory, out of heap_bytes, for the call. ll_rail: low latency crosses the
     network once a (token, domain). combine_push: combines in rank layout push their rows, which need be
-    in no window and are copied nowhere for that. The others are fields of
+    in no window and are copied nowhere for that. dispatch_drain: dispatches in rank layout bring rows to
+    tensors outside window memory while others arrive. The others are fields of
     struct tern_ep_config, which says what they mean.
     """
 
@@ -59,6 +60,7 @@ class EP(Closing):
         net_queues: Optional[int] = None,
         net_ring_bytes: Optional[int] = None,
         combine_push: bool = False,
+        dispatch_drain: bool = False,
     ) -> None:
         self.comm = comm
         if max_row_bytes is None:
@@ -88,6 +90,7 @@ class EP(Closing):
             net_queues=net_queues,
             net_ring_bytes=net_ring_bytes,
             combine_push=int(combine_push),
+            dispatch_drain=int(dispatch_drain),
         )
         self.num_experts = num_experts
         self.num_local_experts = num_experts // comm.size

@@ -155,6 +155,14 @@ class Routes(RankTest):
         )
         self.close(ep)
 
+    def test_rows_that_are_drained(self):
+        ep = self.open(dispatch_drain=True)
+        route = ep.route(self.ids)
+        rows = route.dispatch(self.x, self.weights, source=True)
+        self.check_rank_rows(rows, route.counts.num_rows)
+        self.same(route.combine(rows).x, self.sums(lambda r: 1), "sums")
+        self.close(ep)
+
     def test_static_rows_and_update(self):
         capacity = self.size * TOKENS
         route = self.ep.route(torch.zeros_like(self.ids) - 1)

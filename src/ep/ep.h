@@ -139,6 +139,8 @@ void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *frame);
 void terni_ep_world(const struct tern_ep *ep, struct inter_world *world);
 void terni_route_far(const struct tern_route *route, struct route_far *far);
 void terni_route_inter(const struct tern_route *route, struct route_inter_args *k);
+/* Bytes that a dispatch's longest row takes of shared memory. */
+uint32_t terni_longest_stage(const struct ep_shape *shape);
 /* Bytes of a kernel's place table in shared memory (kernels/place.h), with so many columns. */
 uint32_t terni_place_table(const struct ep_shape *shape, uint32_t num_columns);
 /* Continues a hash of what must be equal on all ranks. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ep/ep.h"
+#include "ep/ep_drain.h"
 #include "ep/ep_extent.h"
 #include "ep/ep_inter.h"
 #include "ep/tuning.h"
@@ -305,37 +306,43 @@ enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_d
 {
     struct tern_ep *ep = route->ep;
     uint32_t num_out = a->num_in + (a->cast == TERN_CAST_NONE ? 0 : 1);
-    struct dispatch_args k;
+    struct dispatch_drain_args drain; /* of which d alone matters where nothing drains */
+    struct dispatch_args *k = &drain.d;
     struct staging staging;
-    memset(&k, 0, sizeof(k));
+    memset(&drain, 0, sizeof(drain));
     TERN_TRY(check_args(route, a, num_out));
-    terni_ep_frame(ep, TERN_OP_DISPATCH, &k.f);
-    k.route = route->memory;
-    k.weights = a->topk_weights;
-    k.num_tokens = route->num_tokens;
-    k.topk = route->topk;
-    k.num_experts = ep->shape.num_experts;
-    k.layout = route->layout;
-    k.idx_bytes = route->idx_bytes;
-    k.cast = a->cast;
-    k.zero_padding = a->zero_padding;
-    k.num_in = a->num_in;
-    k.num_out = num_out;
-    k.stage_bytes = lay_stage(a, num_out, &k);
-    k.f.message.num_rows = a->out_rows;
-    k.f.message.signature = sign(route, a, num_out);
+    terni_ep_frame(ep, TERN_OP_DISPATCH, &k->f);
+    k->route = route->memory;
+    k->weights = a->topk_weights;
+    k->num_tokens = route->num_tokens;
+    k->topk = route->topk;
+    k->num_experts = ep->shape.num_experts;
+    k->layout = route->layout;
+    k->idx_bytes = route->idx_bytes;
+    k->cast = a->cast;
+    k->zero_padding = a->zero_padding;
+    k->num_in = a->num_in;
+    k->num_out = num_out;
+    k->stage_bytes = lay_stage(a, num_out, k);
+    k->f.message.num_rows = a->out_rows;
+    k->f.message.signature = sign(route, a, num_out);
     terni_staging_begin(&staging, ep, route, a->out_rows, a->zero_padding != 0, 0);
-    TERN_TRY(place_outputs(route, a, num_out, &k, &staging));
+    TERN_TRY(place_outputs(route, a, num_out, k, &staging));
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
     /* The ticket is the kernel's, or that of the copies behind it. */
-    int copies = staging.copies.num_columns > 0,
-        tells = terni_staging_tells(&staging) && ep->shape.num_domains == 1;
+    int drains = terni_drain_is(route), copies = !drains && staging.copies.num_columns > 0,
+        tells = copies && terni_staging_tells(&staging) && ep->shape.num_domains == 1;
     uint64_t ticket = terni_ep_ticket(ep, stream);
-    k.f.ticket = tells ? 0 : ticket;
-    enum tern_status status = ep->shape.num_domains > 1
-                                  ? terni_inter_dispatch(route, a->num_sms, k.stage_bytes, &k, stream)
-                                  : launch_dispatch(route, a->num_sms, &k, stream);
-    if (status == TERN_OK) {
+    k->f.ticket = tells ? 0 : ticket;
+    enum tern_status status;
+    if (drains) {
+        status = terni_drain_launch(route, a->num_sms, &staging, &drain, stream);
+    } else if (ep->shape.num_domains > 1) {
+        status = terni_inter_dispatch(route, a->num_sms, k->stage_bytes, k, stream);
+    } else {
+        status = launch_dispatch(route, a->num_sms, k, stream);
+    }
+    if (status == TERN_OK && copies) {
         status = copy_outputs(ep, &staging, ticket, tells, stream);
     }
     copies = copies && !(tells && status == TERN_OK);

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "ep/ep.h"
+#include "ep/ep_drain.h"
 #include "ep/ep_inter.h"
 #include "ep/ep_push.h"
 #include "ep/ep_trace.h"
@@ -25,7 +26,7 @@
 /* What every rank must agree on, as it travels. */
 struct ep_card {
     uint32_t num_experts, max_topk, max_tokens, max_row_bytes, max_routes, num_sms, timeout_ms, transfer;
-    uint32_t copy_engine, combine_push, ll_tokens, ll_hidden, ll_lanes, ll_mask, ll_rail;
+    uint32_t copy_engine, combine_push, dispatch_drain, ll_tokens, ll_hidden, ll_lanes, ll_mask, ll_rail;
     uint32_t domain_ranks, net_queues, transport;
     uint64_t net_ring_bytes, limits_out, staging_bytes;
     uint64_t message_bytes;
@@ -48,6 +49,7 @@ static struct ep_card card_of(const struct ep_shape *s)
     c.transfer = s->transfer;
     c.copy_engine = s->copy_engine;
     c.combine_push = s->combine_push;
+    c.dispatch_drain = s->dispatch_drain;
     c.ll_tokens = s->ll_tokens;
     c.ll_hidden = s->ll_hidden;
     c.ll_lanes = s->ll_lanes;
@@ -84,6 +86,7 @@ static enum tern_status compare_cards(const struct ep_card *mine, const struct e
     TERN_TRY(compare_field(rank, "transfer", mine->transfer, theirs->transfer));
     TERN_TRY(compare_field(rank, "copy_engine", mine->copy_engine, theirs->copy_engine));
     TERN_TRY(compare_field(rank, "combine_push", mine->combine_push, theirs->combine_push));
+    TERN_TRY(compare_field(rank, "dispatch_drain", mine->dispatch_drain, theirs->dispatch_drain));
     TERN_TRY(compare_field(rank, "ll_tokens", mine->ll_tokens, theirs->ll_tokens));
     TERN_TRY(compare_field(rank, "ll_hidden", mine->ll_hidden, theirs->ll_hidden));
     TERN_TRY(compare_field(rank, "ll_lanes", mine->ll_lanes, theirs->ll_lanes));
@@ -105,8 +108,8 @@ static enum tern_status rows_fit(const struct machine *m, const struct ep_shape 
     if (s->num_domains > 1) {
         return terni_inter_rows_fit(&m->info, s, bulk);
     }
-    uint32_t stage = (uint32_t)align_up(s->max_row_bytes + TERN_MAX_PAYLOADS * 16u, 128);
-    return terni_tuning_dispatch(&m->info, bulk, 0, stage, terni_place_table(s, EP_MAX_COLUMNS), &g);
+    return terni_tuning_dispatch(&m->info, bulk, 0, terni_longest_stage(s),
+                                 terni_place_table(s, EP_MAX_COLUMNS), &g);
 }
 
 static enum tern_status choose_transfer(const struct machine *m, const struct ep_shape *s, uint32_t *transfer)
@@ -205,6 +208,7 @@ static enum tern_status prepare(struct tern_ep *ep)
     struct tern_comm *comm = ep->comm;
     TERN_TRY(choose_transfer(comm->machine, &ep->shape, &ep->shape.transfer));
     TERN_TRY(terni_push_check(ep));
+    TERN_TRY(terni_drain_check(ep));
     ep->shape.timeout_ms = ep->shape.timeout_ms ? ep->shape.timeout_ms : comm->timeout_ms;
     if (ep->shape.ll_lanes > 0) {
         struct geometry g;

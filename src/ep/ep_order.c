@@ -248,6 +248,11 @@ void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *f)
     }
 }
 
+uint32_t terni_longest_stage(const struct ep_shape *shape)
+{
+    return (uint32_t)align_up(shape->max_row_bytes + TERN_MAX_PAYLOADS * 16u, 128);
+}
+
 uint32_t terni_place_table(const struct ep_shape *shape, uint32_t num_columns)
 {
     return (uint32_t)align_up(

@@ -125,6 +125,15 @@ static enum tern_status check_push(const struct ep_shape *s)
     return TERN_OK;
 }
 
+static enum tern_status check_drain(const struct ep_shape *s)
+{
+    if (s->dispatch_drain && s->num_domains > 1) {
+        return TERN_FAIL(TERN_UNSUPPORTED, "dispatch_drain is 1, with %u ranks in %u domains; it takes one",
+                         s->num_ranks, s->num_domains);
+    }
+    return TERN_OK;
+}
+
 /* What there is in other domains, and how it is reached. */
 static enum tern_status init_domains(const struct tern_ep_config *config, uint32_t domain_ranks,
                                      struct ep_shape *s)
@@ -180,6 +189,8 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     TERN_TRY(terni_check_range("transfer", config->transfer, 0, TERN_TRANSFER_PLAIN));
     TERN_TRY(terni_check_range("copy_engine", config->copy_engine, 0, 1));
     TERN_TRY(terni_check_range("combine_push", config->combine_push, 0, 1));
+    TERN_TRY(terni_check_range("dispatch_drain", config->dispatch_drain, 0, 1));
+    TERN_TRY(terni_check_range("reserved", config->reserved, 0, 0));
     s.num_ranks = (uint32_t)num_ranks;
     s.num_experts = config->num_experts;
     s.experts_a_rank = config->num_experts / (uint32_t)num_ranks;
@@ -189,6 +200,7 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     s.transfer = config->transfer;
     s.copy_engine = config->copy_engine;
     s.combine_push = s.max_routes > 0 ? config->combine_push : 0; /* low latency has none */
+    s.dispatch_drain = s.max_routes > 0 ? config->dispatch_drain : 0;
     s.max_rows = (uint64_t)s.num_ranks * s.max_tokens;
     if (s.max_rows * s.max_topk > MAX_ROWS) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
@@ -207,6 +219,7 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     TERN_TRY(terni_shape_init_ll(config, &s));
     TERN_TRY(init_domains(config, domain_ranks, &s));
     TERN_TRY(check_push(&s));
+    TERN_TRY(check_drain(&s));
     *shape = s;
     return TERN_OK;
 }
@@ -290,6 +303,9 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
         take(&at, 2ull * s->num_ranks * (s->domain_ranks + (uint64_t)s->domain_experts) * sizeof(uint64_t));
     l.pieces = take(&at, (uint64_t)s->num_ranks * EP_MAX_PIECES * sizeof(uint64_t));
     l.pushed = take(&at, (uint64_t)s->num_ranks * terni_push_words(s) * sizeof(uint64_t));
+    uint64_t phases = s->dispatch_drain ? (uint64_t)s->num_ranks * DRAIN_PHASES : 0;
+    l.drained = take(&at, phases * EP_MAX_BLOCKS * sizeof(uint64_t));
+    l.ends = take(&at, phases * sizeof(uint64_t));
     terni_layout_lane(s, &l.ll);
     l.ll_entries = take(&at, s->ll_lanes * 2 * l.ll.entry_bytes);
     l.ll_arrivals = take(&at, s->ll_lanes * 2 * l.ll.arrival_bytes);

@@ -13,7 +13,7 @@ enum { EP_NET_TEAMS = 1 }; /* device teams of the object's network */
 struct ep_shape {
     uint32_t num_ranks, num_experts, experts_a_rank;
     uint32_t max_topk, max_tokens, max_row_bytes, max_routes;
-    uint32_t num_sms, timeout_ms, transfer, copy_engine, combine_push;
+    uint32_t num_sms, timeout_ms, transfer, copy_engine, combine_push, dispatch_drain;
     uint64_t staging_bytes;                  /* rounded; 0: none */
     uint64_t max_rows;                       /* rank layout */
     uint32_t ll_tokens, ll_hidden, ll_lanes; /* low latency; all 0: none */
@@ -62,7 +62,7 @@ struct ll_layout {
 struct ep_layout {
     /* the window, in the object's heap */
     uint64_t control; /* where the object's part of it begins: behind the words of its network */
-    uint64_t done, abort, message, counts, pieces, pushed, staging, window_bytes;
+    uint64_t done, abort, message, counts, pieces, pushed, drained, ends, staging, window_bytes;
     uint64_t ll_entries, ll_arrivals, ll_buffers, ll_words,
         ll_blanks;                               /* of all lanes, with two copies each */
     uint64_t ll_heard, ll_alive;                 /* masks */

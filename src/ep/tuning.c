@@ -15,8 +15,13 @@ enum {
     COMBINE_STAGE = 16, /* its mbarrier and its note */
     INTER_WARPS = 7,    /* of a block of dispatch across domains, beside one for ids or the poster */
     MIX_WARPS = 8,      /* of combine, where warps are by themselves */
-    PUSH_BLOCKS = 9,    /* of combine that push: with fewer a link is not full, with more adders wait */
-    PUSHERS = 6,        /* warps of such a block, with so many stages each */
+    DRAIN_SENDERS = 11, /* warps of a block that sends where others drain: for registers */
+    DRAIN_WARPS = 4,    /* of a block that drains, with so many stages each */
+    DRAIN_STAGES = 4,
+    DRAIN_STAGE = 8192, /* bytes */
+    CPU_DRAIN_STAGE = 64,
+    PUSH_BLOCKS = 9, /* of combine that push: with fewer a link is not full, with more adders wait */
+    PUSHERS = 6,     /* warps of such a block, with so many stages each */
     PUSH_STAGES = 4,
     PUSH_STAGE = 7168, /* bytes */
     CPU_PUSH_WARPS = 4,
@@ -246,6 +251,28 @@ enum tern_status terni_tuning_push(const struct machine_info *info, uint32_t sta
             pushing, x->num_pushers + 2, info->name, info->max_shared_bytes, warps);
     }
     x->all.shared_bytes = x->all.shared_bytes > pushing ? x->all.shared_bytes : pushing;
+    return TERN_OK;
+}
+
+/* A third of the blocks drains. Computed, not measured: a link brings 340 GB/s, and a processor copies 40 to
+ * 60 of them; eight send as fast as 24. */
+enum tern_status terni_tuning_drain(const struct machine_info *info, int cast, uint32_t stage_bytes,
+                                    uint32_t table_bytes, int num_blocks, struct drain_geometry *x)
+{
+    uint32_t wanted = info->kind == TERN_MACHINE_CPU ? CPU_DRAIN_STAGE : DRAIN_STAGE;
+    uint32_t counters = (uint32_t)align_up(DRAIN_PHASES * sizeof(uint32_t), 128);
+    uint32_t beside = (uint32_t)(sizeof(uint64_t) + sizeof(struct ring_note));
+    TERN_TRY(terni_tuning_dispatch(info, 1, cast, stage_bytes, table_bytes + counters, &x->all));
+    x->all.num_threads = (int)clamp((uint32_t)x->all.num_threads / 32, 1, DRAIN_SENDERS) * 32;
+    x->drain_blocks = num_blocks ? clamp((uint32_t)num_blocks / 3, 1, (uint32_t)num_blocks - 1) : 0;
+    x->counters_offset = table_bytes;
+    x->num_drainers = clamp((uint32_t)x->all.num_threads / 32, 1, DRAIN_WARPS);
+    x->num_stages = DRAIN_STAGES;
+    uint32_t room = (info->max_shared_bytes - x->all.table_bytes) / x->num_drainers & ~127u;
+    x->ring_bytes = clamp(room / DRAIN_STAGES - beside, 0, wanted) & ~15u;
+    x->warp_bytes = (uint32_t)align_up(DRAIN_STAGES * (x->ring_bytes + beside), 128);
+    uint32_t draining = x->all.table_bytes + x->num_drainers * x->warp_bytes;
+    x->all.shared_bytes = x->all.shared_bytes > draining ? x->all.shared_bytes : draining;
     return TERN_OK;
 }
 

@@ -36,6 +36,15 @@ struct push_geometry {
 };
 enum tern_status terni_tuning_push(const struct machine_info *info, uint32_t stage_bytes,
                                    uint32_t table_bytes, int num_blocks, struct push_geometry *x);
+/* Dispatch whose rows leave staging meanwhile; num_blocks 0: nothing leaves, and no block drains. */
+enum { DRAIN_FEWEST_BLOCKS = 2 };
+struct drain_geometry {
+    struct geometry all; /* of blocks that send */
+    uint32_t drain_blocks, counters_offset, num_drainers;
+    uint32_t num_stages, ring_bytes, warp_bytes; /* kernels/ep_args.h */
+};
+enum tern_status terni_tuning_drain(const struct machine_info *info, int cast, uint32_t stage_bytes,
+                                    uint32_t table_bytes, int num_blocks, struct drain_geometry *x);
 /* Across domains: as these, with a poster's boxes and a note for each stage at the end of shared memory;
  * dispatch's forwarders have as many stages or more. */
 struct inter_geometry {

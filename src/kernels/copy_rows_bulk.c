@@ -18,13 +18,6 @@ struct copier {
     int64_t next; /* piece of this warp, from the beginning of the run on */
 };
 
-TERN_DEVICE int is_whole(const struct copy_column *c)
-{
-    uint64_t any = (uint64_t)(uintptr_t)c->src | (uint64_t)(uintptr_t)c->dst | (uint64_t)c->src_stride |
-                   (uint64_t)c->dst_stride | c->row_bytes;
-    return (any & 15) == 0;
-}
-
 /* The next piece of the warp; bytes 0: there is none. */
 TERN_DEVICE struct copy_one copier_take(struct copier *s)
 {
@@ -32,8 +25,8 @@ TERN_DEVICE struct copy_one copier_take(struct copier *s)
     struct copy_one one = {0, 0, 0};
     while (s->next >= s->run.all) {
         s->next -= s->run.all;
-        while (s->column < p->num_columns &&
-               (!is_whole(&p->columns[s->column]) || s->range == num_ranges(p, &p->columns[s->column]))) {
+        while (s->column < p->num_columns && (!copy_is_whole(&p->columns[s->column]) ||
+                                              s->range == num_ranges(p, &p->columns[s->column]))) {
             s->column++;
             s->range = 0;
         }
@@ -120,7 +113,7 @@ TERN_DEVICE void copy_bulk(const struct copy_args *p)
 TERN_DEVICE void copy_all(const struct copy_args *p)
 {
     for (uint32_t c = 0; c < p->num_columns; c++) {
-        if (!is_whole(&p->columns[c])) {
+        if (!copy_is_whole(&p->columns[c])) {
             copy_column_plain(p, &p->columns[c]);
         }
     }

@@ -7,6 +7,14 @@
 
 #include "kernels/copy.h"
 
+/* Whether bulk copies can take it. */
+TERN_DEVICE int copy_is_whole(const struct copy_column *c)
+{
+    uint64_t any = (uint64_t)(uintptr_t)c->src | (uint64_t)(uintptr_t)c->dst | (uint64_t)c->src_stride |
+                   (uint64_t)c->dst_stride | c->row_bytes;
+    return (any & 15) == 0;
+}
+
 struct row_range {
     int64_t begin, end;
 };

@@ -43,7 +43,7 @@ TERN_DEVICE struct sender sender_of(const struct dispatch_args *p, const struct 
     s.bars = (uint64_t *)(shared_memory() + p->table_bytes + p->num_senders * stages_bytes) +
              (uint32_t)warp() * p->num_stages;
     s.first = (uint32_t)bid() * p->num_senders + (uint32_t)warp();
-    s.step = (uint32_t)nblk() * p->num_senders;
+    s.step = dispatch_blocks(p) * p->num_senders;
     s.odd = 0;
     for (uint32_t c = 0; c < p->num_out; c++) {
         s.odd |= !p->out[c].whole;
@@ -209,7 +209,9 @@ TERN_DEVICE void send_token(const struct sender *s, uint32_t t, int32_t slot, ui
 /* What a warp has begun before its peers are in. */
 struct beginning {
     struct taker taker;
-    int32_t slot; /* first_slot of the next token */
+    struct drain_teller teller; /* where others drain */
+    uint32_t before;            /* likewise: the token before the latest */
+    int32_t slot;               /* first_slot of the next token */
 };
 
 /* Starts the first loads. */
@@ -261,6 +263,11 @@ TERN_DEVICE void send_tokens_bulk(const struct sender *s, struct beginning *b)
         finish_stage(s, t, stage, parity, 1);
         send_token(s, t, b->slot, stage, 1);
         bulk_commit();
+        if (DISPATCH_HAS_DRAIN) {
+            bulk_wait(2); /* a way to the peer and back ends later than the reading that is awaited below */
+            drain_passed(&b->teller, b->before);
+            b->before = t;
+        }
         if (next < p->num_tokens) {
             bulk_wait_read(1);
             if (s->touched) {
@@ -319,7 +326,7 @@ TERN_DEVICE void fill_padding(const struct sender *s)
     const struct dispatch_args *p = s->p;
     int64_t capacity = (int64_t)s->map.capacities[p->f.rank];
     int64_t first = bid() * nwarps() + warp();
-    int64_t step = nblk() * nwarps();
+    int64_t step = (int64_t)dispatch_blocks(p) * nwarps();
     for (uint32_t e = 0; p->zero_padding && e < s->map.experts_a_rank; e++) {
         int64_t end = p->route.expert_offsets[e + 1] < capacity ? p->route.expert_offsets[e + 1] : capacity;
         for (int64_t r = p->route.expert_offsets[e] + p->route.expert_counts[e] + first; r < end; r += step) {
@@ -362,7 +369,11 @@ TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
     int num_columns = EP_COL_PAYLOADS + (int)p->num_out;
     struct op_table table = op_table_at(shared_memory(), num_columns, p->f.num_ranks);
     struct sender s = sender_of(p, &table);
-    int sends = (uint32_t)warp() < p->num_senders;
+    int drains = DISPATCH_HAS_DRAIN && dispatch_drains(p);
+    int sends = (uint32_t)warp() < p->num_senders && !drains;
+    if (DISPATCH_HAS_DRAIN && !drains) {
+        drain_counters_init(drain_of(p));
+    }
     if (bid() == 0) {
         op_announce(&p->f, epoch, MESSAGE_COLUMNS + 2 * num_columns);
         sync_block(); /* its fences take the longer the more loads are on their way */
@@ -381,21 +392,40 @@ TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
          * this block's asynchronous writes there. */
         fence_proxy_async_global();
     }
-    if (ok && !sends) {
+    if (DISPATCH_HAS_DRAIN) {
+        begun.teller = drain_teller_of(p, epoch);
+        begun.before = s.first;
+    }
+    if (drains) {
+        ok = ok && drain(p, &table, epoch);
+    } else if (ok && !sends) {
         struct courier c = courier_of(p, &table);
-        send_meta(&c);
+        if (DISPATCH_HAS_DRAIN) {
+            drain_send_ends(drain_of(p), epoch);
+        }
+        send_meta(&c, &begun.teller);
     } else if (ok && bulk) {
         send_tokens_bulk(&s, &begun);
     } else if (ok) {
         send_tokens_plain(&s);
     }
-    if (ok) {
+    if (DISPATCH_HAS_DRAIN && ok && !drains) { /* padding is no peer's concern */
+        bulk_wait(0);
+        drain_passed_all(&begun.teller);
+    }
+    if (ok && !drains) {
         fill_padding(&s); /* while the last copies are under way */
     }
     if (ok && bulk && sends) {
         bulk_wait(0);
     }
-    op_leave(&p->f, epoch, &table, ok, begin);
+    if (drains) {
+        op_leave_quietly(&p->f, epoch, begin);
+    } else if (DISPATCH_HAS_DRAIN) {
+        drain_leave(p, &table, epoch, ok, begin);
+    } else {
+        op_leave(&p->f, epoch, &table, ok, begin);
+    }
 }
 
 #endif

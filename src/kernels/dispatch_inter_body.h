@@ -382,7 +382,7 @@ TERN_DEVICE void inter_own(const struct inter_sender *w, struct beginning *begun
         c.map = w->s.map;
         c.first = w->block;
         c.step = w->blocks;
-        send_meta(&c);
+        send_meta(&c, 0);
     } else if (bulk) {
         send_tokens_bulk(&w->s, begun);
     } else {

@@ -8,7 +8,7 @@
 #ifndef TERN_DISPATCH_META_H
 #define TERN_DISPATCH_META_H
 
-#include "kernels/place.h"
+#include "kernels/dispatch_drain.h"
 
 enum { META_AT_ONCE = 4 }; /* choices a lane has on their way */
 
@@ -29,7 +29,7 @@ TERN_DEVICE struct courier courier_of(const struct dispatch_args *p, const struc
     c.tokens = (uint32_t *)(shared_memory() + p->table_bytes +
                             p->num_senders * p->num_stages * (p->stage_bytes + (uint32_t)sizeof(uint64_t)));
     c.first = (uint32_t)bid();
-    c.step = (uint32_t)nblk();
+    c.step = dispatch_blocks(p);
     return c;
 }
 
@@ -126,8 +126,8 @@ TERN_DEVICE void send_choice(const struct courier *c, uint32_t t, uint32_t k)
     }
 }
 
-/* One warp of every block. */
-TERN_DEVICE void send_meta(const struct courier *c)
+/* One warp of every block; `teller` where others drain. */
+TERN_DEVICE void send_meta(const struct courier *c, struct drain_teller *teller)
 {
     const struct dispatch_args *p = c->p;
     uint32_t num_ranks = (uint32_t)p->f.num_ranks;
@@ -143,6 +143,9 @@ TERN_DEVICE void send_meta(const struct courier *c)
         for (uint32_t i = c->first; i < runs; i += c->step) {
             /* Ranks that run at once begin with different peers. */
             uint32_t d = (i + (uint32_t)p->f.rank) % num_ranks;
+            if (DISPATCH_HAS_DRAIN) {
+                drain_passed(teller, i / num_ranks * 32);
+            }
             send_run(c, i / num_ranks * 32, (int)d);
         }
         return;

@@ -13,6 +13,8 @@
  *   counts[2][R]    tagged words from rank s: its count row (route only); likewise
  *   pieces[R][P]    u64  written by rank s's copy engine: the run whose piece p of its rows is in staging
  *   pushed[R][U]    u64  written by rank s: the epoch whose unit u of its rows is in staging
+ *   drained[R][K][B] u64 written by block b of rank s: the epoch whose phase k it has sent to staging
+ *   ends[R][K]      tagged words from rank s: how many rows it sends in phases 0 .. k
  *
  * A tagged word has the low half of the epoch in its high half, so that it says itself when it has arrived.
  *
@@ -34,6 +36,7 @@ enum {
     PUSH_MAX_RANKS = 32, /* of an object that does */
     PUSH_NOTES = 32,     /* steps that a pusher knows of; a power of two, with the next */
     PUSH_WORDS = 8,      /* that it has left in its box */
+    DRAIN_PHASES = 16,   /* that a rank's tokens are cut into, at most, where dispatch drains */
     /* Columns of a dispatch's message. */
     EP_COL_IDS = 0,
     EP_COL_WEIGHTS,
@@ -204,6 +207,50 @@ struct dispatch_args {
     struct column_out out[EP_MAX_PAYLOADS + 1];
 };
 
+/* Bytes that a warp copies at once. */
+enum { COPY_PIECE = 4096, COPY_STAGES = 4 };
+
+/* Rows between a caller's tensors and staging. */
+struct copy_column {
+    const char *src;
+    char *dst;
+    int64_t src_stride, dst_stride;
+    uint32_t row_bytes;
+    uint32_t all; /* every row up to capacity, also those that nobody sent */
+};
+struct copy_args {
+    const int32_t *num_rows;
+    const int32_t *expert_counts, *expert_offsets;
+    uint64_t capacity;
+    uint32_t
+        num_groups;   /* experts whose rows are together, each group with padding behind it; 0: one, none */
+    uint32_t padding; /* copy the padding too */
+    const int32_t *own_rows; /* [2] from the first to the second row, none is copied; or NULL */
+    uint32_t num_columns;
+    uint32_t stage_bytes; /* by bulk copies: of a piece; with the next two */
+    uint64_t *latest;     /* as in a frame */
+    uint64_t ticket;      /* that each block leaves there; 0: none */
+    struct copy_column columns[EP_MAX_COLUMNS];
+};
+
+/* What a stage of a ring holds (bulk_ring.h). */
+struct ring_note {
+    char *to;
+    uint32_t bytes, reserved;
+};
+
+/* Dispatch whose rows leave staging while others arrive (dispatch_drain.h). */
+struct dispatch_drain_args {
+    struct dispatch_args d;
+    struct copy_args copies;            /* from staging: columns and capacity */
+    uint64_t words_offset, ends_offset; /* of drained and ends, in every window */
+    uint32_t num_blocks;                /* that send: the first of the launch; the others drain */
+    uint32_t phase_tokens, num_phases;  /* of this rank's */
+    uint32_t counters_offset;           /* of phases, in the shared memory of a block that sends */
+    uint32_t num_drainers, warp_bytes;  /* warps of a block that drains; shared memory of each */
+    uint32_t num_stages, ring_bytes;    /* of its ring: stages, and bytes of one */
+};
+
 /* Announces this rank and awaits the others, for what the host puts between that and the rest. */
 struct enter_args {
     struct op_frame f;
@@ -260,32 +307,6 @@ struct push_note { /* a copy from a stage, and the word behind it, if it is its 
 struct push_box { /* units of one pusher that are where they belong, for the teller */
     uint64_t *words[PUSH_WORDS];
     uint32_t left, told;
-};
-
-/* Bytes that a warp copies at once. */
-enum { COPY_PIECE = 4096, COPY_STAGES = 4 };
-
-/* Rows between a caller's tensors and staging. */
-struct copy_column {
-    const char *src;
-    char *dst;
-    int64_t src_stride, dst_stride;
-    uint32_t row_bytes;
-    uint32_t all; /* every row up to capacity, also those that nobody sent */
-};
-struct copy_args {
-    const int32_t *num_rows;
-    const int32_t *expert_counts, *expert_offsets;
-    uint64_t capacity;
-    uint32_t
-        num_groups;   /* experts whose rows are together, each group with padding behind it; 0: one, none */
-    uint32_t padding; /* copy the padding too */
-    const int32_t *own_rows; /* [2] from the first to the second row, none is copied; or NULL */
-    uint32_t num_columns;
-    uint32_t stage_bytes; /* by bulk copies: of a piece; with the next two */
-    uint64_t *latest;     /* as in a frame */
-    uint64_t ticket;      /* that each block leaves there; 0: none */
-    struct copy_column columns[EP_MAX_COLUMNS];
 };
 
 #endif

@@ -33,6 +33,11 @@
 #else
 #define OP_STORE_DONE st_fenced_sys_u64
 #endif
+#ifdef TERN_WEAKEN_DRAINED
+#define OP_STORE_DRAINED st_relaxed_sys_u64
+#else
+#define OP_STORE_DRAINED st_fenced_sys_u64
+#endif
 #ifdef TERN_WEAKEN_PUSHED
 #define OP_STORE_PUSHED st_relaxed_sys_u64
 #else
@@ -312,6 +317,18 @@ TERN_DEVICE int op_await_all(const struct op_frame *f, uint64_t epoch, const str
     }
     sync_block();
     return ok;
+}
+
+/* All threads of a block whose work no peer waits for: it tells this rank's first block alone. */
+TERN_DEVICE void op_leave_quietly(const struct op_frame *f, uint64_t epoch, uint64_t begin)
+{
+    sync_block();
+    if (tid() == 0) {
+        OP_FENCE(); /* pairs with op_await_done of this rank */
+        OP_STORE_DONE(op_done(f, f->own, f->rank, bid()), epoch);
+        stamp_block(f, 0, epoch, begin);
+        op_tell_host(f, bid());
+    }
 }
 
 /* The same, and the end of the operation. */

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See ep_drain.h. All ranks of such an object say when phases are over, as no rank knows whose outputs are in
+ * windows; blocks that drain there are only where outputs are in none. */
+#include "ep/ep_drain.h"
+#include "kernels/kernels.h"
+
+/* Tokens of a phase, at least; phases of all peers together: each takes a drainer some microseconds. */
+enum { DRAIN_TOKENS = 32, CPU_DRAIN_TOKENS = 3, DRAIN_MOST = 128 };
+
+enum tern_status terni_drain_check(const struct tern_ep *ep)
+{
+    int sms = tern_comm_num_sms(ep->comm);
+    if (!ep->shape.dispatch_drain) {
+        return TERN_OK;
+    }
+    if (ep->shape.transfer != TERN_TRANSFER_BULK) {
+        return TERN_FAIL(TERN_UNSUPPORTED,
+                         "dispatch_drain is 1, but transfer is plain: rows leave staging by bulk copies");
+    }
+    if (sms < DRAIN_FEWEST_BLOCKS) {
+        return TERN_FAIL(TERN_UNSUPPORTED,
+                         "dispatch_drain is 1, but this rank may use %d processor; draining takes %d", sms,
+                         DRAIN_FEWEST_BLOCKS);
+    }
+    struct drain_geometry x;
+    return terni_tuning_drain(&ep->machine->info, 0, terni_longest_stage(&ep->shape),
+                              terni_place_table(&ep->shape, EP_MAX_COLUMNS), DRAIN_FEWEST_BLOCKS, &x);
+}
+
+int terni_drain_is(const struct tern_route *route)
+{
+    return route->ep->shape.dispatch_drain && route->layout == TERN_LAYOUT_RANK;
+}
+
+/* As many phases as there may be, of tokens enough. */
+static void cut(const struct tern_ep *ep, struct dispatch_drain_args *k)
+{
+    uint32_t least = ep->machine->info.kind == TERN_MACHINE_CPU ? CPU_DRAIN_TOKENS : DRAIN_TOKENS;
+    uint32_t peers = ep->shape.num_ranks - 1, most = DRAIN_MOST / (peers ? peers : 1);
+    most = most < 2 ? 2 : most < DRAIN_PHASES ? most : DRAIN_PHASES;
+    uint32_t share = (k->d.num_tokens + most - 1) / most;
+    k->phase_tokens = share > least ? share : least;
+    k->num_phases = k->d.num_tokens ? (k->d.num_tokens + k->phase_tokens - 1) / k->phase_tokens : 1;
+}
+
+enum tern_status terni_drain_launch(struct tern_route *route, uint32_t num_sms, const struct staging *staging,
+                                    struct dispatch_drain_args *k, struct tern_stream *stream)
+{
+    struct tern_ep *ep = route->ep;
+    uint32_t table = terni_place_table(&ep->shape, EP_COL_PAYLOADS + k->d.num_out);
+    int blocks = terni_tuning_blocks(num_sms, ep->shape.num_sms, tern_comm_num_sms(ep->comm));
+    struct drain_geometry x;
+    blocks = blocks < DRAIN_FEWEST_BLOCKS ? DRAIN_FEWEST_BLOCKS : blocks;
+    k->d.stage_bytes = (uint32_t)align_up(k->d.stage_bytes, 128);
+    TERN_TRY(terni_tuning_drain(&ep->machine->info, k->d.cast != TERN_CAST_NONE, k->d.stage_bytes, table,
+                                staging->copies.num_columns > 0 ? blocks : 0, &x));
+    cut(ep, k);
+    k->copies = staging->copies;
+    k->words_offset = ep->layout.drained;
+    k->ends_offset = ep->layout.ends;
+    k->num_blocks = (uint32_t)blocks - x.drain_blocks;
+    k->counters_offset = x.counters_offset;
+    k->num_drainers = x.num_drainers;
+    k->warp_bytes = x.warp_bytes;
+    k->num_stages = x.num_stages;
+    k->ring_bytes = x.ring_bytes;
+    k->d.num_stages = x.all.num_stages;
+    k->d.table_bytes = x.all.table_bytes;
+    k->d.num_senders = (uint32_t)x.all.num_threads / 32;
+    k->d.f.message.num_blocks = k->num_blocks; /* peers wait for those that send */
+    const struct launch l = {
+        TERN_KERNEL_dispatch_drain_bulk, blocks, x.all.num_threads + 32, x.all.shared_bytes, k, sizeof(*k)};
+    return terni_ep_launch(ep, &l, k->d.f.ticket, stream);
+}
