@@ -294,6 +294,9 @@ static enum tern_status note_shape(struct report *report, const struct options *
                     o->tensor ? "tensor" : "window", o->meta ? "1" : "0", o->align,
                     options_word(COMMAND_EP, "--transfer", o->transfer),
                     options_word(COMMAND_EP, "--combine", o->combine), o->drain, o->iters, o->warmup));
+    if (o->drain && !o->tensor) {
+        TERN_TRY(report_note(report, "drain", "outputs are in windows: nothing is to be drained"));
+    }
     TERN_TRY(report_note(report, "time",
                          "device events around one operation, slowest rank; the chain is route, dispatch, "
                          "combine with no host in between"));

@@ -145,7 +145,8 @@ static const struct row rows[] = {
     {"--transfer", CHOICE, EP | LL, AT(transfer), 0, 0, 0, "auto|bulk|plain",
      "bulk copies, or loads and stores"},
     {"--combine", CHOICE, EP, AT(combine), 0, 0, 0, "pull|engine|push",
-     "who brings combine's rows: the tokens' rank, the rows' (push), or the copy engine"},
+     "who brings combine's rows: pull: the tokens' rank; engine: the copy engine; push: the rank that has "
+     "them"},
     {"--drain", CHOICE, EP, AT(drain), 0, 0, 0, "0|1",
      "dispatch brings rows to outputs that are tensors while others arrive; else they are copied behind the "
      "last"},

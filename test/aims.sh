@@ -31,6 +31,9 @@ ends()
 
 mkdir "$scratch/good" "$scratch/wrong" "$scratch/none"
 ends "aims of a recorded run, some of them missed" 1 "27 aims met, 11 missed" python3 $tool report $recorded
+ends "where it was measured" 1 \
+    "8 GPUs, aims of H200. Measured on: cuda, NVIDIA H200; 8, a process each, 1 on a device" \
+    python3 $tool report $recorded
 ends "an aim that is met" 1 "| dispatch BF16, 24 SMs | at most 830 us | 813.3 | 808.4 | events |" \
     python3 $tool report $recorded
 ends "an aim that is met in a row alone" 1 "| dispatch FP8, 24 SMs | at most 430 us | 435.3 | 429.9 | in a row |" \
@@ -38,17 +41,17 @@ ends "an aim that is met in a row alone" 1 "| dispatch FP8, 24 SMs | at most 430
 ends "an aim that is missed" 1 "| combine BF16, 24 SMs | at most 500 us | 507.5 | 500.7 | no |" \
     python3 $tool report $recorded
 ends "an aim that nothing was measured for" 1 \
-    "| two domains, 12 SMs, combine BF16, of the model | at least 92 % | | | not measured |" \
+    "| two domains, 12 SMs, combine BF16, of the model | at least 92 % | | | no r8_ep_far.json |" \
     python3 $tool report $recorded
 cp $recorded/r8_ep_sms8.json $recorded/r8_ep_sms16.json "$scratch/good/"
-ends "rows of one file alone judge nothing" 2 "$scratch/good has no measurement" \
+ends "rows of one file alone judge nothing" 2 "$scratch/good has nothing of 8 or of 4 ranks to judge" \
     python3 $tool report "$scratch/good"
 cp bench/results/2026-11-26-8xH200-2/r8_after_ll_at_dispatch.json "$scratch/good/r8_ll_at_dispatch.json"
 ends "a run that meets all" 0 "3 aims met, 0 missed" python3 $tool report "$scratch/good"
 sed 's/"#wrong": 0/"#wrong": 7/' $recorded/r8_ep_sms24.json > "$scratch/wrong/r8_ep_sms24.json"
 ends "a run with wrong elements is judged by nothing else" 2 "7 elements are wrong" \
     python3 $tool report "$scratch/wrong"
-ends "a folder without measurements" 2 "$scratch/none has no measurement of 8 or of 4 ranks" \
+ends "a folder without measurements" 2 "$scratch/none has nothing of 8 or of 4 ranks to judge: r8_NAME.json" \
     python3 $tool report "$scratch/none"
 printf '{' > "$scratch/none/r8_wire.json"
 ends "a file that is no JSON" 2 "r8_wire.json" python3 $tool report "$scratch/none"

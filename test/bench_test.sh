@@ -656,7 +656,7 @@ answers "what carries operations: loads and stores; queue pairs" barrier --help
 answers "tern-bench pingpong" help
 answers "default 400, cpu 1" nic --help
 answers "--data" help
-answers "the copy engine; default pull" ep --help
+answers "push: the rank that has them; default pull" ep --help
 answers "three kinds of scales; default fp8" ll --help
 answers "a (token, rank) once; default 100" ll --help
 for command in "" ep ll nic wire demo put get atomic signal pingpong barrier; do

@@ -106,29 +106,36 @@ def run(options):
 
 
 class Missing(Exception):
-    """A measurement that is not there."""
+    """A measurement that is not there; why."""
 
 
 class Measured:
     """The files of one number of ranks: name to rows."""
 
     def __init__(self, folder, ranks):
-        self.rows = {}
+        self.ranks, self.rows, self.hosts = ranks, {}, set()
         for path in glob.glob(os.path.join(glob.escape(folder), "r%d_*.json" % ranks)):
             try:
                 with open(path, encoding="utf-8") as file:
-                    rows = json.load(file)["rows"]
+                    whole = json.load(file)
+                rows, notes = whole["rows"], whole["notes"]
+                self.hosts.add("%s; %s" % (notes["machine"], notes["ranks"]))
             except (OSError, ValueError, KeyError) as error:
                 fail("%s: %s" % (path, error))
             self.rows[re.sub(r"^r\d+_|\.json$", "", os.path.basename(path))] = rows
 
+    def file(self, name):
+        if name not in self.rows:
+            raise Missing("no r%d_%s.json" % (self.ranks, name))
+        return self.rows[name]
+
     def row(self, name, op, tokens):
-        for row in self.rows.get(name, []):
+        for row in self.file(name):
             if row.get("op") == op and row["tokens"] == tokens:
                 if row["#wrong"]:
                     fail("%s: %s of %d tokens: %d elements are wrong" % (name, op, tokens, row["#wrong"]))
                 return row
-        raise Missing()
+        raise Missing("no %s of %d tokens in r%d_%s.json" % (op, tokens, self.ranks, name))
 
     def us(self, name, op, tokens=4096):
         """By events, in a row."""
@@ -138,10 +145,10 @@ class Measured:
     def copy(self, op):
         """What a device copy of the rows of other ranks takes, in us."""
         row = self.row("ep_sms24", op, 4096)
-        for local in self.rows.get("wire", []):
+        for local in self.file("wire"):
             if local["test"] == "local":
                 return row["logical-bytes"] * row["remote"] / row["logical"] / (local["rate"] * 1e3)
-        raise Missing()
+        raise Missing("no device copy in r%d_wire.json" % self.ranks)
 
 
 def time_of(name, op, tokens=4096):
@@ -238,23 +245,24 @@ def report(options):
     missed = told = 0
     for column, ranks in ((3, 8), (4, 4)):
         measured = Measured(options.folder, ranks)
-        if not measured.rows:
+        if not any(name in RUNS for name in measured.rows):
             continue
-        print("%s%d GPUs\n\n| | aim | events | in a row | met by |\n|---|---|---|---|---|" % (
-            "\n" if told else "", ranks))
+        print("%s%d GPUs, aims of H200. Measured on: %s\n\n| | aim | events | in a row | met by |\n"
+              "|---|---|---|---|---|" % ("\n" if told else "", ranks, "; and ".join(sorted(measured.hosts))))
         for aim in AIMS:
             what, unit, way, find = aim[0], aim[1], aim[2], aim[5]
             try:
                 values = find(measured)
-            except Missing:
-                print("| %s | %s %g %s | | | not measured |" % (what, way, aim[column], unit))
+            except Missing as missing:
+                print("| %s | %s %g %s | | | %s |" % (what, way, aim[column], unit, missing))
                 continue
             met = judge(values, way, aim[column])
             print("| %s | %s %g %s | %.1f | %.1f | %s |" % ((what, way, aim[column], unit) + values + (met,)))
             told += 1
             missed += met == "no"
     if not told:
-        fail("%s has no measurement of 8 or of 4 ranks: r8_*.json, r4_*.json" % options.folder)
+        fail("%s has nothing of 8 or of 4 ranks to judge: r8_NAME.json or r4_NAME.json, NAME one of %s" % (
+            options.folder, ", ".join(RUNS)))
     print("\n%d aims met, %d missed" % (told - missed, missed))
     return 1 if missed else 0
 

@@ -426,9 +426,9 @@ struct tern_ep_config {
     uint32_t num_sms;        /* processors an operation takes unless its arguments say otherwise; default 24,
                                capped by tern_comm_num_sms and 256. Operations that may run at once (of
                                several objects) must together fit it, or one may wait for processors that
-                               another holds while it waits for a peer. Across domains a dispatch takes 3
-                               and a combine 2 at least; one that pushes, or
-                               a dispatch that drains, 2 as well */
+                               another holds while it waits for a peer. At least: 3 for a dispatch and 2 for
+                               a combine across domains; in one domain 2 for a combine that pushes and a
+                               dispatch that drains, else 1 */
     uint32_t timeout_ms;     /* default: the communicator's */
     uint32_t transfer;       /* enum tern_transfer; default: TERN_TRANSFER, else auto */
     uint64_t staging_bytes;  /* window memory for callers' tensors that are in no window: default the worst
@@ -439,7 +439,8 @@ struct tern_ep_config {
                                all outputs (ids, weights and sources too), and 256 bytes an output. Copies
                                between staging and tensors take every processor that is free, with up to
                                129 KiB of its shared memory, whatever num_sms says */
-    uint32_t copy_engine;    /* 1: combine may use the copy engine, on a stream of the object's own */
+    uint32_t copy_engine;    /* 1: combine may use the copy engine, on a stream of the object's own, where
+                               tern_combine_args.copy_engine asks for it; the same on all ranks */
     uint32_t ll_tokens;      /* most tokens a rank gives to one low-latency dispatch, to 8192; default 0: the
                            object has no low-latency operations */
     uint32_t ll_hidden;      /* most channels of a token there, 8 to 2^19, a multiple of 8 */

@@ -15,13 +15,16 @@ enum tern_status terni_drain_check(const struct tern_ep *ep)
         return TERN_OK;
     }
     if (ep->shape.transfer != TERN_TRANSFER_BULK) {
-        return TERN_FAIL(TERN_UNSUPPORTED,
-                         "dispatch_drain is 1, but transfer is plain: rows leave staging by bulk copies");
+        return TERN_FAIL(
+            TERN_UNSUPPORTED,
+            "dispatch_drain is 1, but transfer is plain: rows leave staging by bulk copies, which "
+            "take compute capability 9.0, and transfer auto or bulk");
     }
     if (sms < DRAIN_FEWEST_BLOCKS) {
-        return TERN_FAIL(TERN_UNSUPPORTED,
-                         "dispatch_drain is 1, but this rank may use %d processor; draining takes %d", sms,
-                         DRAIN_FEWEST_BLOCKS);
+        return TERN_FAIL(
+            TERN_UNSUPPORTED,
+            "dispatch_drain is 1, but this rank may use %d processor of its device; draining takes %d", sms,
+            DRAIN_FEWEST_BLOCKS);
     }
     struct drain_geometry x;
     return terni_tuning_drain(&ep->machine->info, 0, terni_longest_stage(&ep->shape),

@@ -12,14 +12,16 @@ enum tern_status terni_push_check(const struct tern_ep *ep)
         return TERN_OK;
     }
     if (ep->shape.transfer != TERN_TRANSFER_BULK) {
-        return TERN_FAIL(TERN_UNSUPPORTED,
-                         "combine_push is 1, but transfer is plain: rows are pushed by bulk "
-                         "copies");
+        return TERN_FAIL(
+            TERN_UNSUPPORTED,
+            "combine_push is 1, but transfer is plain: rows are pushed by bulk copies, which take "
+            "compute capability 9.0, and transfer auto or bulk");
     }
     if (sms < PUSH_FEWEST_BLOCKS) {
-        return TERN_FAIL(TERN_UNSUPPORTED,
-                         "combine_push is 1, but this rank may use %d processor; pushing takes %d", sms,
-                         PUSH_FEWEST_BLOCKS);
+        return TERN_FAIL(
+            TERN_UNSUPPORTED,
+            "combine_push is 1, but this rank may use %d processor of its device; pushing takes %d", sms,
+            PUSH_FEWEST_BLOCKS);
     }
     return terni_tuning_push(&ep->machine->info, COMBINE_BATCH_BYTES,
                              terni_place_table(&ep->shape, COMBINE_COLUMNS), PUSH_FEWEST_BLOCKS, &x);

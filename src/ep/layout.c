@@ -128,7 +128,8 @@ static enum tern_status check_push(const struct ep_shape *s)
 static enum tern_status check_drain(const struct ep_shape *s)
 {
     if (s->dispatch_drain && s->num_domains > 1) {
-        return TERN_FAIL(TERN_UNSUPPORTED, "dispatch_drain is 1, with %u ranks in %u domains; it takes one",
+        return TERN_FAIL(TERN_UNSUPPORTED,
+                         "dispatch_drain is 1, with %u ranks in %u domains; rows are drained in one domain",
                          s->num_ranks, s->num_domains);
     }
     return TERN_OK;

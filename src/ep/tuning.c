@@ -255,7 +255,7 @@ enum tern_status terni_tuning_push(const struct machine_info *info, uint32_t sta
 }
 
 /* A third of the blocks drains. Computed, not measured: a link brings 340 GB/s, and a processor copies 40 to
- * 60 of them; eight send as fast as 24. */
+ * 60 of them; 16 send as fast as 24. */
 enum tern_status terni_tuning_drain(const struct machine_info *info, int cast, uint32_t stage_bytes,
                                     uint32_t table_bytes, int num_blocks, struct drain_geometry *x)
 {
