@@ -52,18 +52,6 @@ static void drain_scene(struct scene *s, const struct test *t, uint64_t seed, in
     scene_add(s, &shape, (uint64_t)RANKS * MAX_TOKENS);
 }
 
-/* `body` after a first round. */
-static int with_scene(struct scene *s, int (*body)(struct scene *))
-{
-    int result = 0;
-
-    if (scene_open(s) || scene_round(s, 0) || body(s)) {
-        result = TEST_FAILED;
-    }
-    scene_fini(s);
-    return result;
-}
-
 /* Batch 1 has expert layout, whose rows are copied behind the last. */
 static int rounds_of_both(struct scene *s)
 {
@@ -88,7 +76,7 @@ static int turns(struct test *t)
     s.config.timeout_ms = PATIENCE_MS;
     s.config.staging_bytes = 1 << 18;
     scene_add(&s, &other, 0);
-    return with_scene(&s, rounds_of_both);
+    return scene_then(&s, rounds_of_both);
 }
 
 static int drains(struct scene *s) { return dispatch_way(s, 0, 1); }
@@ -106,7 +94,7 @@ static int places(struct test *t)
     one->out[0] =
         payload_take(&s.world, 3, ARENA_DEVICE, one->out_rows, SCENE_ROW_BYTES, SCENE_ROW_BYTES + 32, "out");
     s.dispatches[0].ranks[4].out_rows = MAX_TOKENS;
-    return with_scene(&s, drains);
+    return scene_then(&s, drains);
 }
 
 /* Where ids lead: some of these send nothing to some ranks, or all to one. */
@@ -117,7 +105,7 @@ static int routings(struct test *t)
 
     for (routing = 0; routing < NUM_ROUTINGS; routing++) {
         drain_scene(&s, t, 84 + (uint64_t)routing, routing);
-        PASS(with_scene(&s, drains));
+        PASS(scene_then(&s, drains));
     }
     return 0;
 }
@@ -142,7 +130,7 @@ static int processors(struct test *t)
     struct scene s;
 
     drain_scene(&s, t, 90, ROUTING_UNIFORM);
-    return with_scene(&s, with_processors);
+    return scene_then(&s, with_processors);
 }
 
 /* Captured once, replayed with other ids. */
@@ -252,13 +240,13 @@ static int faults(struct test *t)
     struct scene s;
 
     drain_scene(&s, t, 96, ROUTING_UNIFORM);
-    PASS(with_scene(&s, absent));
+    PASS(scene_then(&s, absent));
     drain_scene(&s, t, 97, ROUTING_UNIFORM);
     keep_in_windows(&s);
-    PASS(with_scene(&s, hides_ends));
+    PASS(scene_then(&s, hides_ends));
     drain_scene(&s, t, 98, ROUTING_UNIFORM);
     keep_in_windows(&s);
-    return with_scene(&s, hides_words);
+    return scene_then(&s, hides_words);
 }
 
 int main(int argc, char **argv)

@@ -49,18 +49,6 @@ static void push_scene(struct scene *s, const struct test *t, uint64_t seed)
     scene_add(s, &shape, (uint64_t)RANKS * MAX_TOKENS);
 }
 
-/* `body` after a first round. */
-static int with_scene(struct scene *s, int (*body)(struct scene *))
-{
-    int result = 0;
-
-    if (scene_open(s) || scene_round(s, 0) || body(s)) {
-        result = TEST_FAILED;
-    }
-    scene_fini(s);
-    return result;
-}
-
 /* Batch 1 has expert layout, whose rows are pulled. */
 static int rounds_of_both(struct scene *s)
 {
@@ -84,7 +72,7 @@ static int turns(struct test *t)
     push_scene(&s, t, 60);
     s.config.timeout_ms = PATIENCE_MS;
     scene_add(&s, &other, 0);
-    return with_scene(&s, rounds_of_both);
+    return scene_then(&s, rounds_of_both);
 }
 
 /* Engine and pushing by turns, on one object that may do both. */
@@ -107,7 +95,7 @@ static int by_engine(struct test *t)
     push_scene(&s, t, 61);
     s.config.timeout_ms = PATIENCE_MS;
     s.config.copy_engine = 1;
-    return with_scene(&s, engine_too);
+    return scene_then(&s, engine_too);
 }
 
 static int pushes(struct scene *s) { return combine_way(s, 0, 1); }
@@ -124,7 +112,7 @@ static int out_of_reach(struct test *t)
     g = &s.combines[0].ranks[3];
     g->in = payload_take(&s.world, 3, ARENA_DEVICE, g->in_rows, SCENE_ROW_BYTES, SCENE_ROW_BYTES + 32,
                          "combine in");
-    return with_scene(&s, pushes);
+    return scene_then(&s, pushes);
 }
 
 /* Every number of processors, also fewer than the two blocks that it takes. */
@@ -147,7 +135,7 @@ static int processors(struct test *t)
     struct scene s;
 
     push_scene(&s, t, 63);
-    return with_scene(&s, with_processors);
+    return scene_then(&s, with_processors);
 }
 
 /* Captured once, replayed with other ids. */
@@ -187,7 +175,7 @@ static int refusals(struct test *t)
     int result;
 
     push_scene(&s, t, 72);
-    PASS(with_scene(&s, too_far));
+    PASS(scene_then(&s, too_far));
     push_scene(&s, t, 65);
     s.config.staging_bytes = TERN_STAGING_NONE;
     PASS(scene_refused(&s, TERN_INVALID_ARGUMENT, "need 17408 bytes of staging; staging_bytes is 0"));
@@ -267,11 +255,11 @@ static int faults(struct test *t)
     struct scene s;
 
     push_scene(&s, t, 69);
-    PASS(with_scene(&s, absent));
+    PASS(scene_then(&s, absent));
     push_scene(&s, t, 70);
-    PASS(with_scene(&s, disagree));
+    PASS(scene_then(&s, disagree));
     push_scene(&s, t, 71);
-    return with_scene(&s, silent);
+    return scene_then(&s, silent);
 }
 
 int main(int argc, char **argv)

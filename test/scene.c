@@ -115,6 +115,17 @@ int scene_round(struct scene *s, int i)
     return combine_check(&s->combines[i], s->eps, 0);
 }
 
+int scene_then(struct scene *s, int (*body)(struct scene *))
+{
+    int result = 0;
+
+    if (scene_open(s) || scene_round(s, 0) || body(s)) {
+        result = TEST_FAILED;
+    }
+    scene_fini(s);
+    return result;
+}
+
 static int issue_any(struct scene *s, int operation)
 {
     int i = operation / 2;

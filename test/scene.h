@@ -48,6 +48,8 @@ int scene_refused(struct scene *s, enum tern_status status, const char *text);
 void scene_refill(struct scene *s, int i);
 /* One of each, from ids to sums, judged; batch i's routes must be closed and are left open. */
 int scene_round(struct scene *s, int i);
+/* Opens, a first round of batch 0, and `body`; the scene ends. */
+int scene_then(struct scene *s, int (*body)(struct scene *));
 /* Opens, and routes of all batches; then rounds of their operations in random orders. */
 int scene_interleave(struct scene *s, int rounds);
 /* Batches 0 and 1 along two objects, on lanes of their own, which ranks use in different orders. */

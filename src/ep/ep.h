@@ -139,6 +139,9 @@ void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *frame);
 void terni_ep_world(const struct tern_ep *ep, struct inter_world *world);
 void terni_route_far(const struct tern_route *route, struct route_far *far);
 void terni_route_inter(const struct tern_route *route, struct route_inter_args *k);
+/* Whether this rank can have blocks with roles of their own, at least `fewest`, as `option` of its object
+ * wants. */
+enum tern_status terni_ep_check_roles(const struct tern_ep *ep, const char *option, int fewest);
 /* Bytes that a dispatch's longest row takes of shared memory. */
 uint32_t terni_longest_stage(const struct ep_shape *shape);
 /* Bytes of a kernel's place table in shared memory (kernels/place.h), with so many columns. */

@@ -10,23 +10,11 @@ enum { DRAIN_TOKENS = 32, CPU_DRAIN_TOKENS = 3, DRAIN_MOST = 128 };
 
 enum tern_status terni_drain_check(const struct tern_ep *ep)
 {
-    int sms = tern_comm_num_sms(ep->comm);
+    struct drain_geometry x;
     if (!ep->shape.dispatch_drain) {
         return TERN_OK;
     }
-    if (ep->shape.transfer != TERN_TRANSFER_BULK) {
-        return TERN_FAIL(
-            TERN_UNSUPPORTED,
-            "dispatch_drain is 1, but transfer is plain: rows leave staging by bulk copies, which "
-            "take compute capability 9.0, and transfer auto or bulk");
-    }
-    if (sms < DRAIN_FEWEST_BLOCKS) {
-        return TERN_FAIL(
-            TERN_UNSUPPORTED,
-            "dispatch_drain is 1, but this rank may use %d processor of its device; draining takes %d", sms,
-            DRAIN_FEWEST_BLOCKS);
-    }
-    struct drain_geometry x;
+    TERN_TRY(terni_ep_check_roles(ep, "dispatch_drain", DRAIN_FEWEST_BLOCKS));
     return terni_tuning_drain(&ep->machine->info, 0, terni_longest_stage(&ep->shape),
                               terni_place_table(&ep->shape, EP_MAX_COLUMNS), DRAIN_FEWEST_BLOCKS, &x);
 }

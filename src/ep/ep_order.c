@@ -248,6 +248,23 @@ void terni_ep_frame(struct tern_ep *ep, int operation, struct op_frame *f)
     }
 }
 
+enum tern_status terni_ep_check_roles(const struct tern_ep *ep, const char *option, int fewest)
+{
+    int sms = tern_comm_num_sms(ep->comm);
+    if (ep->shape.transfer != TERN_TRANSFER_BULK) {
+        return TERN_FAIL(TERN_UNSUPPORTED,
+                         "%s is 1, but transfer is plain: it goes by bulk copies, which take compute "
+                         "capability 9.0, and transfer auto or bulk",
+                         option);
+    }
+    if (sms < fewest) {
+        return TERN_FAIL(TERN_UNSUPPORTED,
+                         "%s is 1, but this rank may use %d processor of its device; it takes %d", option,
+                         sms, fewest);
+    }
+    return TERN_OK;
+}
+
 uint32_t terni_longest_stage(const struct ep_shape *shape)
 {
     return (uint32_t)align_up(shape->max_row_bytes + TERN_MAX_PAYLOADS * 16u, 128);

@@ -6,23 +6,11 @@
 
 enum tern_status terni_push_check(const struct tern_ep *ep)
 {
-    int sms = tern_comm_num_sms(ep->comm);
     struct push_geometry x;
     if (!ep->shape.combine_push) {
         return TERN_OK;
     }
-    if (ep->shape.transfer != TERN_TRANSFER_BULK) {
-        return TERN_FAIL(
-            TERN_UNSUPPORTED,
-            "combine_push is 1, but transfer is plain: rows are pushed by bulk copies, which take "
-            "compute capability 9.0, and transfer auto or bulk");
-    }
-    if (sms < PUSH_FEWEST_BLOCKS) {
-        return TERN_FAIL(
-            TERN_UNSUPPORTED,
-            "combine_push is 1, but this rank may use %d processor of its device; pushing takes %d", sms,
-            PUSH_FEWEST_BLOCKS);
-    }
+    TERN_TRY(terni_ep_check_roles(ep, "combine_push", PUSH_FEWEST_BLOCKS));
     return terni_tuning_push(&ep->machine->info, COMBINE_BATCH_BYTES,
                              terni_place_table(&ep->shape, COMBINE_COLUMNS), PUSH_FEWEST_BLOCKS, &x);
 }

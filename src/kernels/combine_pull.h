@@ -147,27 +147,10 @@ TERN_DEVICE const char *row_address(const struct puller *s, struct target g)
 /* Waits until rows of rank `rank` are in staging, as a word says; 0 if the operation is to be abandoned. */
 TERN_DEVICE int await_rows(const struct puller *s, int rank, const uint64_t *word, uint64_t expected)
 {
-    const struct op_frame *f = &s->p->f;
-    struct op_patience patience = {0};
-    for (;;) {
-        /* Pairs with the release of the stream's store in terni_engine_push, or with push_tell's. */
-        uint64_t seen = ld_acquire_sys_u64(word);
-        if (seen >= expected) {
-            break;
-        }
-        struct op_note note = {OP_STATUS_TIMEOUT, OP_AWAIT_ROWS, rank, f->rank, s->epoch,
-                               expected,          seen,          0,    0,       0};
-        int verdict = op_patient(f, &patience, &note);
-        if (verdict == OP_EXPIRED) {
-            op_note_late(f, &note, rank);
-            op_fault(f, &note);
-        }
-        if (verdict != OP_WAIT_ON) {
-            op_waited(f, &patience, 0, 0);
-            return 0;
-        }
+    uint64_t seen;
+    if (!op_await_rows(&s->p->f, s->epoch, rank, word, expected, 0, &seen)) {
+        return 0;
     }
-    op_waited(f, &patience, 0, 1);
     fence_proxy_async_global(); /* the rows, seen through the word, come before asynchronous reads */
     return 1;
 }

@@ -104,7 +104,7 @@ TERN_DEVICE void drain_count(struct drain_teller *t)
     sync_warp();
     for (int d = lane(); before + 1 == (uint32_t)nwarps() && d < f->num_ranks; d += 32) {
         if (d != f->rank) {
-            OP_FENCE(); /* pairs with the acquire in drain_wait at the peer, which then reads the rows */
+            OP_FENCE(); /* pairs with the acquire in op_await_rows at the peer, which then reads the rows */
             OP_STORE_DRAINED(drain_word(t->a, f->ep_bases[d], f->rank, t->phase, bid()), t->epoch);
         }
     }
@@ -184,32 +184,6 @@ struct drainer {
     struct ep_rank_set over; /* sources whose last phase is here */
 };
 
-/* Waits for a word of rank s; 0 if the operation is to be abandoned. */
-TERN_DEVICE int drain_wait(const struct drainer *r, int s, const uint64_t *word, int tagged, uint64_t *seen)
-{
-    const struct op_frame *f = &r->a->d.f;
-    struct op_patience patience = {0};
-    for (;;) {
-        /* Pairs with the fence in drain_count; what is tagged says itself all that it says. */
-        *seen = ld_acquire_sys_u64(word);
-        if (tagged ? op_has_tag(*seen, r->epoch) : *seen >= r->epoch) {
-            op_waited(f, &patience, 0, 1);
-            return 1;
-        }
-        struct op_note note = {OP_STATUS_TIMEOUT, OP_AWAIT_ROWS, s, f->rank, r->epoch,
-                               r->epoch,          *seen,         0, 0,       0};
-        int verdict = op_patient(f, &patience, &note);
-        if (verdict == OP_EXPIRED) {
-            op_note_late(f, &note, s);
-            op_fault(f, &note);
-        }
-        if (verdict != OP_WAIT_ON) {
-            op_waited(f, &patience, 0, 0);
-            return 0;
-        }
-    }
-}
-
 /* How many rows rank s sends before phase k; all phases before it have been awaited. */
 TERN_DEVICE uint32_t drain_begin(const struct dispatch_drain_args *a, int s, uint32_t k)
 {
@@ -237,13 +211,14 @@ TERN_DEVICE int drain_await(struct drainer *r, int s, uint32_t k, struct row_ran
     int64_t first = a->d.route.rank_offsets[s], most = (int64_t)a->copies.capacity;
     int ok = 1;
     if (lane() == 0) {
-        ok = drain_wait(r, s, drain_end(a, f->own, s, k), 1, &end);
+        ok = op_await_rows(f, r->epoch, s, drain_end(a, f->own, s, k), r->epoch, 1, &end);
     }
     end = shfl_u64(end, 0);
     ok = !warp_any(!ok);
     for (int b = lane(); ok && b < (int)r->table->blocks[s]; b += 32) {
-        ok = (uint32_t)end & DRAIN_LAST ? op_await_done(f, r->epoch, r->table, s, b)
-                                        : drain_wait(r, s, drain_word(a, f->own, s, k, b), 0, &seen);
+        ok = (uint32_t)end & DRAIN_LAST
+                 ? op_await_done(f, r->epoch, r->table, s, b)
+                 : op_await_rows(f, r->epoch, s, drain_word(a, f->own, s, k, b), r->epoch, 0, &seen);
     }
     ok = !warp_any(!ok);
     sync_warp();

@@ -223,6 +223,33 @@ TERN_DEVICE void op_take_own(const struct op_frame *f, const struct op_table *t,
     sync_block();
 }
 
+/* Waits for a word of rank s that says that rows are here, or how many: one of at least `expected`, or if
+ * `tagged` one of this operation. 0 if the operation is to be abandoned. */
+TERN_DEVICE int op_await_rows(const struct op_frame *f, uint64_t epoch, int s, const uint64_t *word,
+                              uint64_t expected, const int tagged, uint64_t *seen)
+{
+    struct op_patience patience = {0};
+    for (;;) {
+        /* Pairs with the release of the stream's store in terni_engine_push, or with push_tell's, or with the
+         * fence in drain_count; what is tagged says itself all that it says. */
+        *seen = ld_acquire_sys_u64(word);
+        if (tagged ? op_has_tag(*seen, epoch) : *seen >= expected) {
+            op_waited(f, &patience, 0, 1);
+            return 1;
+        }
+        struct op_note note = {OP_STATUS_TIMEOUT, OP_AWAIT_ROWS, s, f->rank, epoch, expected, *seen, 0, 0, 0};
+        int verdict = op_patient(f, &patience, &note);
+        if (verdict == OP_EXPIRED) {
+            op_note_late(f, &note, s);
+            op_fault(f, &note);
+        }
+        if (verdict != OP_WAIT_ON) {
+            op_waited(f, &patience, 0, 0);
+            return 0;
+        }
+    }
+}
+
 /* Waits until block b of rank s has finished; 0 if the operation is to be abandoned. */
 TERN_DEVICE int op_await_done(const struct op_frame *f, uint64_t epoch, const struct op_table *t, int s,
                               int b)
