@@ -11,7 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS = 5, ROUNDS = 12, DEADLINE_MS = 1200, SLOW_DEADLINE_MS = 4000, PATIENCE_MS = 60000 };
+enum {
+    RANKS = 5,
+    ROUNDS = 12,
+    GPU_TOKENS = 256,
+    DEADLINE_MS = 1200,
+    SLOW_DEADLINE_MS = 4000,
+    PATIENCE_MS = 60000
+};
 
 /* The latest operation in which a peer told an object of a phase; 0: none. */
 static uint64_t latest_of_all(const struct scene *s)
@@ -39,7 +46,8 @@ static int dispatch_way(struct scene *s, int i, int drains)
     return 0;
 }
 
-static void drain_scene(struct scene *s, const struct test *t, uint64_t seed, int routing)
+/* Of as many tokens as make several phases; `equal`: every rank has all of them. */
+static void scene_of(struct scene *s, const struct test *t, uint64_t seed, int routing, int equal)
 {
     struct batch_shape shape = scene_shape(RANKS, TERN_LAYOUT_RANK, routing);
 
@@ -49,7 +57,14 @@ static void drain_scene(struct scene *s, const struct test *t, uint64_t seed, in
     s->config.timeout_ms = t->scale < 100 ? SLOW_DEADLINE_MS : DEADLINE_MS;
     s->config.num_sms = 3;
     s->config.dispatch_drain = 1;
-    scene_add(s, &shape, (uint64_t)RANKS * MAX_TOKENS);
+    shape.equal_tokens = equal;
+    shape.max_tokens = s->config.max_tokens = scene_on_cpu() ? (uint32_t)MAX_TOKENS : (uint32_t)GPU_TOKENS;
+    scene_add(s, &shape, (uint64_t)RANKS * shape.max_tokens);
+}
+
+static void drain_scene(struct scene *s, const struct test *t, uint64_t seed, int routing)
+{
+    scene_of(s, t, seed, routing, 0);
 }
 
 /* Batch 1 has expert layout, whose rows are copied behind the last. */
@@ -241,10 +256,10 @@ static int faults(struct test *t)
 
     drain_scene(&s, t, 96, ROUTING_UNIFORM);
     PASS(scene_then(&s, absent));
-    drain_scene(&s, t, 97, ROUTING_UNIFORM);
+    scene_of(&s, t, 97, ROUTING_UNIFORM, 1);
     keep_in_windows(&s);
     PASS(scene_then(&s, hides_ends));
-    drain_scene(&s, t, 98, ROUTING_UNIFORM);
+    scene_of(&s, t, 98, ROUTING_UNIFORM, 1);
     keep_in_windows(&s);
     return scene_then(&s, hides_words);
 }

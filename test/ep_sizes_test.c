@@ -450,7 +450,7 @@ static int unlisted(struct test *t)
                 PASS(check_low_latency(&info, rows[r], 8));
                 for (bulk = 0; bulk < 2; bulk++) {
                     PASS(check_inter(&info, rows[r], bulk));
-                    OK(terni_tuning_dispatch(&info, bulk, 0, rows[r], 2048, &g));
+                    OK(terni_tuning_dispatch(&info, bulk, 0, rows[r], 2048, 1, &g));
                     CHECK(g.shared_bytes <= info.max_shared_bytes && g.num_threads >= 32 &&
                               g.num_threads <= 512 && g.num_stages >= (bulk ? 2u : 1u),
                           "dispatch on capability %d with %u bytes: %d threads, %u stages, %u bytes",

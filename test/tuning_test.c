@@ -54,7 +54,7 @@ static int unlisted(struct test *t)
     for (info.max_shared_bytes = 16u << 10; info.max_shared_bytes < 1u << 31; info.max_shared_bytes *= 2) {
         for (info.compute_capability = 70; info.compute_capability <= 130; info.compute_capability += 10) {
             for (int cast = 0; cast < 2; cast++, count++) {
-                OK(terni_tuning_dispatch(&info, 1, cast, 128, 1024, &g));
+                OK(terni_tuning_dispatch(&info, 1, cast, 128, 1024, 1, &g));
                 CHECK(g.num_stages >= 2 && g.num_stages <= 32, "capability %d with %u bytes: %u stages",
                       info.compute_capability, info.max_shared_bytes, g.num_stages);
             }

@@ -38,6 +38,7 @@ RUNS = {
     "ep_tensor": "ep --sms 24 --tokens 4096 --out tensor",
     "ep_push": "ep --sms 24 --tokens 128,4096 --combine push",
     "ep_tensor_drain": "ep --sms 24 --tokens 128,4096 --out tensor --drain 1",
+    "ep_fp8_tensor_drain": "ep --sms 24 --tokens 4096 --dtype fp8 --out tensor --drain 1",
     "ep_tensor_push": "ep --sms 24 --tokens 4096 --out tensor --combine push",
     "ll_at_dispatch": "ll --graph --weights dispatch",
     "ll_at_combine": "ll --graph",
@@ -142,9 +143,9 @@ class Measured:
         row = self.row(name, op, tokens)
         return row["p50"], row["in-a-row"]
 
-    def copy(self, op):
+    def copy(self, name, op):
         """What a device copy of the rows of other ranks takes, in us."""
-        row = self.row("ep_sms24", op, 4096)
+        row = self.row(name, op, 4096)
         for local in self.file("wire"):
             if local["test"] == "local":
                 return row["logical-bytes"] * row["remote"] / row["logical"] / (local["rate"] * 1e3)
@@ -173,10 +174,10 @@ def both(name, tokens):
                                                  m.us(name, "combine", tokens)))
 
 
-def extra(name, op):
+def extra(name, op, base="ep_sms24"):
     """What tensors in no window take longer, in % of a device copy of the rows that are copied."""
-    return lambda m: tuple(100 * (t - w) / m.copy(op)
-                           for t, w in zip(m.us(name, op), m.us("ep_sms24", op)))
+    return lambda m: tuple(100 * (t - w) / m.copy(base, op)
+                           for t, w in zip(m.us(name, op), m.us(base, op)))
 
 
 def beyond(name, op):
@@ -197,6 +198,7 @@ AIMS = [
     ("combine BF16, 24 SMs", "us", MOST, 870, 500, time_of("ep_sms24", "combine")),
     ("combine BF16, of the wire", "%", LEAST, 92, 92, share("ep_sms24", "combine", "wire")),
     ("combine BF16 that pushes, 24 SMs", "us", MOST, 870, 500, time_of("ep_push", "combine")),
+    ("combine BF16 that pushes, of the wire", "%", LEAST, 92, 92, share("ep_push", "combine", "wire")),
     ("dispatch with 8 SMs, of the speed with 24", "%", LEAST, 90, 90,
      ratio(("ep_sms24", "dispatch"), ("ep_sms8", "dispatch"), 1)),
     ("combine with 16 SMs, of the speed with 24", "%", LEAST, 90, 90,
@@ -213,10 +215,11 @@ for _op in ("dispatch", "combine"):
                  ratio(("ep_skew130", _op), ("ep_sms24", _op), 1)))
     AIMS.append(("%s, tensors in no window, extra, of a device copy" % _op, "%", MOST, 100 * COPY_SLACK,
                  100 * COPY_SLACK, extra("ep_tensor", _op)))
-for _what, _name, _op in (("dispatch that drains", "ep_tensor_drain", "dispatch"),
-                          ("combine that pushes", "ep_tensor_push", "combine")):
+for _what, _name, _op, _base in (("dispatch that drains", "ep_tensor_drain", "dispatch", "ep_sms24"),
+                                 ("dispatch FP8 that drains", "ep_fp8_tensor_drain", "dispatch", "ep_fp8_sms24"),
+                                 ("combine that pushes", "ep_tensor_push", "combine", "ep_sms24")):
     AIMS.append((_what + ", tensors, extra, of a device copy", "%", MOST, 100 * COPY_SLACK, 100 * COPY_SLACK,
-                 extra(_name, _op)))
+                 extra(_name, _op, _base)))
 for _what, _name, _op, _tokens, _eight, _four in (
         ("128 tokens, dispatch FP8", "ll_at_dispatch", "dispatch", 128, 25, 19),
         ("128 tokens, combine, weights at dispatch", "ll_at_dispatch", "combine", 128, 38, 23),

@@ -471,10 +471,11 @@ struct tern_ep_config {
                                 max_tokens * max_row_bytes at least, as the default has. Default 0: rows are
                                 pulled. Without routes no effect */
     uint32_t dispatch_drain; /* 1: dispatches in rank layout bring rows that are in no window from staging
-                                to where they belong while others arrive, by a third of their processors,
-                                see tern_dispatch; the same on all ranks. In one domain, by bulk copies, with
-                                two processors or more. Default 0: all are copied behind the last, by every
-                                processor. Without routes no effect */
+                                to where they belong while others arrive, by half of their processors, and
+                                behind the last by all of them, see tern_dispatch; the same on all ranks. In
+                                one domain, by bulk copies, with two processors or more. Default 0: all are
+                                copied behind the last, by every processor of the device. Without routes no
+                                effect */
     uint32_t reserved;       /* 0 */
 };
 #define TERN_EP_CONFIG_INIT                                                                                  \

@@ -6,7 +6,7 @@
 #include "kernels/kernels.h"
 
 /* Tokens of a phase, at least; phases of all peers together: each takes a drainer some microseconds. */
-enum { DRAIN_TOKENS = 32, CPU_DRAIN_TOKENS = 3, DRAIN_MOST = 128 };
+enum { DRAIN_TOKENS = 32, CPU_DRAIN_TOKENS = 3, DRAIN_MOST = 128, DRAIN_MOST_SLICES = 1024 };
 
 enum tern_status terni_drain_check(const struct tern_ep *ep)
 {
@@ -35,6 +35,17 @@ static void cut(const struct tern_ep *ep, struct dispatch_drain_args *k)
     k->num_phases = k->d.num_tokens ? (k->d.num_tokens + k->phase_tokens - 1) / k->phase_tokens : 1;
 }
 
+/* Of a phase with a row of each of its tokens. */
+static uint32_t slices_of(const struct dispatch_drain_args *k, uint32_t slice_bytes)
+{
+    uint64_t bytes = 0;
+    for (uint32_t c = 0; c < k->copies.num_columns; c++) {
+        bytes += (uint64_t)k->copies.columns[c].row_bytes * k->phase_tokens;
+    }
+    bytes = bytes / slice_bytes;
+    return bytes < 1 ? 1 : bytes < DRAIN_MOST_SLICES ? (uint32_t)bytes : DRAIN_MOST_SLICES;
+}
+
 enum tern_status terni_drain_launch(struct tern_route *route, uint32_t num_sms, const struct staging *staging,
                                     struct dispatch_drain_args *k, struct tern_stream *stream)
 {
@@ -56,11 +67,13 @@ enum tern_status terni_drain_launch(struct tern_route *route, uint32_t num_sms, 
     k->warp_bytes = x.warp_bytes;
     k->num_stages = x.num_stages;
     k->ring_bytes = x.ring_bytes;
+    k->help_stages = k->copies.num_columns > 0 ? x.help_stages : 0;
+    k->num_slices = slices_of(k, x.slice_bytes);
     k->d.num_stages = x.all.num_stages;
     k->d.table_bytes = x.all.table_bytes;
-    k->d.num_senders = (uint32_t)x.all.num_threads / 32;
+    k->d.num_senders = x.num_senders;
     k->d.f.message.num_blocks = k->num_blocks; /* peers wait for those that send */
     const struct launch l = {
-        TERN_KERNEL_dispatch_drain_bulk, blocks, x.all.num_threads + 32, x.all.shared_bytes, k, sizeof(*k)};
+        TERN_KERNEL_dispatch_drain_bulk, blocks, x.all.num_threads, x.all.shared_bytes, k, sizeof(*k)};
     return terni_ep_launch(ep, &l, k->d.f.ticket, stream);
 }

@@ -109,7 +109,7 @@ static enum tern_status rows_fit(const struct machine *m, const struct ep_shape 
         return terni_inter_rows_fit(&m->info, s, bulk);
     }
     return terni_tuning_dispatch(&m->info, bulk, 0, terni_longest_stage(s),
-                                 terni_place_table(s, EP_MAX_COLUMNS), &g);
+                                 terni_place_table(s, EP_MAX_COLUMNS), DISPATCH_COURIERS, &g);
 }
 
 static enum tern_status choose_transfer(const struct machine *m, const struct ep_shape *s, uint32_t *transfer)

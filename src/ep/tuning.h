@@ -21,9 +21,14 @@ int terni_tuning_blocks(uint32_t sms, uint32_t fallback, int most);
  * words a warp, across domains as many more as there are domains. */
 enum tern_status terni_tuning_route(const struct machine_info *info, const struct ep_shape *shape,
                                     uint32_t num_tokens, struct geometry *g);
-/* stage_bytes: of one token. */
+/* Warps of a block of dispatch that send ids, weights, sources and thin columns, and bytes of a thin row, at
+ * most. */
+enum { DISPATCH_COURIERS = 2, DISPATCH_THIN_BYTES = 512 };
+/* stage_bytes: of one token; couriers: warps of a block beside g->num_threads, which send ids, weights and
+ * sources. */
 enum tern_status terni_tuning_dispatch(const struct machine_info *info, int bulk, int cast,
-                                       uint32_t stage_bytes, uint32_t table_bytes, struct geometry *g);
+                                       uint32_t stage_bytes, uint32_t table_bytes, uint32_t couriers,
+                                       struct geometry *g);
 /* stage_bytes: of one batch of chunks; 0 for the plain variant. */
 enum tern_status terni_tuning_combine(const struct machine_info *info, int bulk, uint32_t stage_bytes,
                                       uint32_t table_bytes, struct geometry *g);
@@ -39,9 +44,9 @@ enum tern_status terni_tuning_push(const struct machine_info *info, uint32_t sta
 /* Dispatch whose rows leave staging meanwhile; num_blocks 0: nothing leaves, and no block drains. */
 enum { DRAIN_FEWEST_BLOCKS = 2 };
 struct drain_geometry {
-    struct geometry all; /* of blocks that send */
-    uint32_t drain_blocks, counters_offset, num_drainers;
-    uint32_t num_stages, ring_bytes, warp_bytes; /* kernels/ep_args.h */
+    struct geometry all; /* of all blocks */
+    uint32_t drain_blocks, num_senders, counters_offset, num_drainers;
+    uint32_t num_stages, ring_bytes, warp_bytes, help_stages, slice_bytes; /* kernels/ep_args.h */
 };
 enum tern_status terni_tuning_drain(const struct machine_info *info, int cast, uint32_t stage_bytes,
                                     uint32_t table_bytes, int num_blocks, struct drain_geometry *x);

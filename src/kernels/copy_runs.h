@@ -68,6 +68,12 @@ struct copy_run {
     int64_t all;           /* pieces */
 };
 
+/* A division of 64 bits takes some hundred instructions. */
+TERN_DEVICE int64_t copy_quotient(int64_t n, int64_t by)
+{
+    return ((uint64_t)(n | by) >> 32) == 0 ? (int64_t)((uint32_t)n / (uint32_t)by) : n / by;
+}
+
 TERN_DEVICE struct copy_run run_of(const struct copy_column *c, struct row_range rows, uint32_t most)
 {
     struct copy_run r;
@@ -78,7 +84,7 @@ TERN_DEVICE struct copy_run run_of(const struct copy_column *c, struct row_range
     r.src_stride = c->src_stride;
     r.dst_stride = c->dst_stride;
     r.bytes = dense ? num * c->row_bytes : c->row_bytes;
-    r.pieces = (r.bytes + most - 1) / most;
+    r.pieces = copy_quotient(r.bytes + most - 1, most);
     r.all = dense ? r.pieces : num * r.pieces;
     return r;
 }
@@ -91,7 +97,7 @@ struct copy_one {
 
 TERN_DEVICE struct copy_one piece_of(const struct copy_run *r, int64_t u, uint32_t most)
 {
-    int64_t row = r->all == r->pieces ? 0 : u / r->pieces, at = (u - row * r->pieces) * most;
+    int64_t row = r->all == r->pieces ? 0 : copy_quotient(u, r->pieces), at = (u - row * r->pieces) * most;
     struct copy_one one;
     one.src = r->src + row * r->src_stride + at;
     one.dst = r->dst + row * r->dst_stride + at;

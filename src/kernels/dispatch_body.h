@@ -3,10 +3,10 @@
  * Dispatch, "place once": every warp takes tokens (take.h), brings a token's payloads into shared memory once
  * and sends them from there to each target's final row. No queue, no credit, nobody at the receiver. The
  * bodies take `bulk` as a constant: asynchronous bulk copies through a ring of stages, or loads and stores.
- * The block's last warp sends ids, weights and sources meanwhile (dispatch_meta.h).
+ * The block's last warps are couriers, who send ids, weights and sources meanwhile (dispatch_meta.h).
  *
- * Shared memory: | place table | stages of warp 0, 1, ... | barriers of warp 0, 1, ... | list of the
- * courier | A stage holds one token: its payload columns one after the other, each 16-byte aligned, then cast
+ * Shared memory: | place table | stages of warp 0, 1, ... | barriers of warp 0, 1, ... | list of courier 0,
+ * 1, ... | A stage holds one token: its payload columns one after the other, each 16-byte aligned, then cast
  * scales. With a cast, the first column is the FP8 row.
  *
  * Bulk pipeline of a warp with S stages: its token j is loaded into stage j % S. Before token j + S - 1 goes
@@ -101,13 +101,16 @@ TERN_DEVICE void load_token(const struct sender *s, uint32_t t, uint32_t stage, 
     /* A row that is to be cast is read when it is cast. */
     uint32_t first = p->cast == CAST_NONE ? 0 : 1;
     for (uint32_t c = first; bulk && c < p->num_in; c++) {
-        bytes += p->in[c].whole ? p->in[c].row_bytes : 0;
+        bytes += p->in[c].whole && !p->in[c].thin ? p->in[c].row_bytes : 0;
     }
     if (bulk && lane() == 0) {
         mbar_expect(s->bars + stage, bytes);
     }
     for (uint32_t c = first; c < p->num_in; c++) {
         const struct column_in *in = &p->in[c];
+        if (in->thin) {
+            continue;
+        }
         const char *row = in->data + (int64_t)t * in->row_stride;
         if (!in->whole) {
             gather(to + in->stage_offset, in, row);
@@ -152,7 +155,7 @@ TERN_DEVICE void send_whole(const struct sender *s, const char *stage, struct ta
     const struct dispatch_args *p = s->p;
     for (uint32_t c = 0; c < p->num_out; c++) {
         struct place at = output_of(s, c, g.rank);
-        if (p->out[c].whole && at.base) {
+        if (p->out[c].whole && at.base && !(p->cast == CAST_NONE && p->in[c].thin)) {
             bulk_store(at.base + g.row * at.stride, stage + p->out[c].stage_offset, p->out[c].row_bytes);
         }
     }
@@ -210,7 +213,6 @@ TERN_DEVICE void send_token(const struct sender *s, uint32_t t, int32_t slot, ui
 struct beginning {
     struct taker taker;
     struct drain_teller teller; /* where others drain */
-    uint32_t before;            /* likewise: the token before the latest */
     int32_t slot;               /* first_slot of the next token */
 };
 
@@ -264,9 +266,9 @@ TERN_DEVICE void send_tokens_bulk(const struct sender *s, struct beginning *b)
         send_token(s, t, b->slot, stage, 1);
         bulk_commit();
         if (DISPATCH_HAS_DRAIN) {
-            bulk_wait(2); /* a way to the peer and back ends later than the reading that is awaited below */
-            drain_passed(&b->teller, b->before);
-            b->before = t;
+            /* Ways to peers and back take longer than the reading that is awaited below. */
+            bulk_wait(DRAIN_UNDER_WAY);
+            drain_sent(&b->teller, t);
         }
         if (next < p->num_tokens) {
             bulk_wait_read(1);
@@ -394,13 +396,12 @@ TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
     }
     if (DISPATCH_HAS_DRAIN) {
         begun.teller = drain_teller_of(p, epoch);
-        begun.before = s.first;
     }
     if (drains) {
         ok = ok && drain(p, &table, epoch);
     } else if (ok && !sends) {
         struct courier c = courier_of(p, &table);
-        if (DISPATCH_HAS_DRAIN) {
+        if (DISPATCH_HAS_DRAIN && (uint32_t)warp() == p->num_senders) {
             drain_send_ends(drain_of(p), epoch);
         }
         send_meta(&c, &begun.teller);
@@ -422,7 +423,7 @@ TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
     if (drains) {
         op_leave_quietly(&p->f, epoch, begin);
     } else if (DISPATCH_HAS_DRAIN) {
-        drain_leave(p, &table, epoch, ok, begin);
+        drain_leave(p, &table, epoch, s.stages, ok, begin);
     } else {
         op_leave(&p->f, epoch, &table, ok, begin);
     }

@@ -15,10 +15,14 @@
  *                                   fence, word = epoch       ld.acquire the words of all blocks;
  *                                                             copies of the phase's rows
  *
- * Blocks that send are the first of the launch and wait for no drainer, so that no rank waits for a drainer
- * without a processor. Peers do not wait for drainers: they say that they are done to their own rank alone.
+ * A phase's rows are taken in slices, by a counter for each source, so that whoever has room takes the next
+ * one. Blocks that send tell the peers that they are done and then take slices too. They are the first of the
+ * launch and tell before they wait for any row, so that no rank waits for a drainer without a processor.
+ * Peers do not wait for what is copied here: all blocks but the first tell their own rank, whose block 0
+ * waits.
  *
- * Shared memory of a drainer: | place table | rings of warp 0, 1, ... | */
+ * Shared memory of a drainer: | place table | rings of warp 0, 1, ... |; the ring of a sender that takes
+ * slices is where its stages were. */
 #ifndef TERN_DISPATCH_DRAIN_H
 #define TERN_DISPATCH_DRAIN_H
 
@@ -30,8 +34,9 @@
 #ifndef DISPATCH_HAS_DRAIN
 #define DISPATCH_HAS_DRAIN 0
 #endif
-#define DRAIN_LAST 0x80000000u /* beside a number of rows: the source has no phase behind this one */
-#define DRAIN_NONE 0x7fffffffu /* for a number of rows: as many as in the phases before */
+#define DRAIN_LAST      0x80000000u /* beside a number of rows: the source has no phase behind this one */
+#define DRAIN_UNDER_WAY 4           /* tokens of a warp whose copies it does not await yet */
+#define DRAIN_NONE      0x7fffffffu /* for a number of rows: as many as in the phases before */
 
 TERN_DEVICE const struct dispatch_drain_args *drain_of(const struct dispatch_args *p)
 {
@@ -56,11 +61,13 @@ struct drain_teller {
     const struct dispatch_drain_args *a;
     uint64_t epoch;
     uint32_t phase; /* the first that it has not counted */
+    uint32_t sent;  /* tokens */
+    uint32_t token; /* lane i: the latest one whose number of those sent is i, modulo 32 */
 };
 
 TERN_DEVICE struct drain_teller drain_teller_of(const struct dispatch_args *p, uint64_t epoch)
 {
-    struct drain_teller t = {drain_of(p), epoch, 0};
+    struct drain_teller t = {drain_of(p), epoch, 0, 0, 0};
     return t;
 }
 
@@ -120,6 +127,16 @@ TERN_DEVICE void drain_passed(struct drain_teller *t, uint32_t token)
     }
 }
 
+/* A token's copies have begun, and those of all but the latest DRAIN_UNDER_WAY are where they belong. */
+TERN_DEVICE void drain_sent(struct drain_teller *t, uint32_t token)
+{
+    t->token = (uint32_t)lane() == t->sent % 32 ? token : t->token;
+    t->sent++;
+    if (t->sent > DRAIN_UNDER_WAY) {
+        drain_passed(t, shfl_u32(t->token, (int)((t->sent - DRAIN_UNDER_WAY) % 32)));
+    }
+}
+
 /* All of them are. */
 TERN_DEVICE void drain_passed_all(struct drain_teller *t)
 {
@@ -155,16 +172,18 @@ TERN_DEVICE uint32_t drain_rows_before(const struct dispatch_args *p, int d, uin
     return DRAIN_NONE;
 }
 
-/* Phases' ends, shared out among blocks; a lane a rank. One warp of each block. */
+/* Phases' ends, shared out among blocks; a lane a rank. Behind the last phase there are others without rows,
+ * so that whoever asks for one hears so. One warp of each block. */
 TERN_DEVICE void drain_send_ends(const struct dispatch_drain_args *a, uint64_t epoch)
 {
     const struct op_frame *f = &a->d.f;
-    for (uint32_t k = (uint32_t)bid(); k < a->num_phases; k += a->num_blocks) {
-        int last = k + 1 == a->num_phases;
-        uint32_t end = last ? a->d.num_tokens : (k + 1) * a->phase_tokens;
+    for (uint32_t k = (uint32_t)bid(); k < DRAIN_PHASES; k += a->num_blocks) {
+        int last = k + 1 >= a->num_phases;
+        uint32_t begin = k < a->num_phases ? k * a->phase_tokens : a->d.num_tokens;
+        uint32_t end = last ? a->d.num_tokens : begin + a->phase_tokens;
         for (int d = lane(); d < f->num_ranks; d += 32) {
             if (d != f->rank) {
-                uint32_t rows = drain_rows_before(&a->d, d, k * a->phase_tokens, end);
+                uint32_t rows = drain_rows_before(&a->d, d, begin, end);
                 st_relaxed_sys_u64(drain_end(a, f->ep_bases[d], f->rank, k),
                                    op_tagged(epoch, rows | (last ? DRAIN_LAST : 0)));
             }
@@ -173,74 +192,94 @@ TERN_DEVICE void drain_send_ends(const struct dispatch_drain_args *a, uint64_t e
     sync_warp();
 }
 
-/* ---- Drainers ---- */
+/* ---- Whoever drains ---- */
 
 struct drainer {
     const struct dispatch_drain_args *a;
     const struct op_table *table;
     uint64_t epoch;
     struct bulk_ring ring;   /* of lane 0 */
-    int64_t next, warps;     /* piece of this warp, from the beginning of a run on; warps that drain */
-    struct ep_rank_set over; /* sources whose last phase is here */
+    struct ep_rank_set over; /* sources that have no slices any more, counted from the next rank on */
+    int source;              /* of the latest slice; -1: there was none */
+    uint32_t phase;          /* likewise */
+    struct row_range rows;   /* likewise, of its phase */
+    int64_t next;            /* piece of this slice, from the beginning of a run on */
 };
 
-/* How many rows rank s sends before phase k; all phases before it have been awaited. */
-TERN_DEVICE uint32_t drain_begin(const struct dispatch_drain_args *a, int s, uint32_t k)
+TERN_DEVICE struct drainer drainer_of(const struct dispatch_drain_args *a, const struct op_table *table,
+                                      uint64_t epoch, char *memory, uint32_t num_stages)
 {
-    while (k-- > 0) {
-        uint32_t rows = (uint32_t)ld_relaxed_sys_u64(drain_end(a, a->d.f.own, s, k));
-        if (rows != DRAIN_NONE) {
-            return rows;
-        }
+    struct drainer r = {0};
+    r.a = a;
+    r.table = table;
+    r.epoch = epoch;
+    r.source = -1;
+    if (lane() == 0) {
+        r.ring = bulk_ring_of(memory, num_stages, a->ring_bytes);
     }
-    return 0;
+    return r;
 }
 
-TERN_DEVICE int drain_is_over(const struct drainer *r, int s)
-{
-    return (int)((s < 64 ? r->over.low : r->over.high) >> (s & 63) & 1);
-}
+/* What became of a slice that was taken, or of what it waits for. */
+enum drain_result { DRAIN_ABANDON, DRAIN_OVER, DRAIN_GOES_ON };
 
-/* Waits until phase k of rank s is here. All lanes; 0: abandon. */
-TERN_DEVICE int drain_await(struct drainer *r, int s, uint32_t k, struct row_range *rows)
+/* Phase k of rank s: which rows it has. Lane i looks at the i-th phase before it, as one without rows does
+ * not say where it begins. All lanes. */
+TERN_DEVICE enum drain_result drain_find(struct drainer *r, int s, uint32_t k, int *last)
 {
     const struct dispatch_drain_args *a = r->a;
     const struct op_frame *f = &a->d.f;
-    uint64_t end = 0, seen;
-    uint32_t begin = drain_begin(a, s, k);
-    int64_t first = a->d.route.rank_offsets[s], most = (int64_t)a->copies.capacity;
+    uint64_t end = 0; /* before the first phase there are no rows */
     int ok = 1;
-    if (lane() == 0) {
-        ok = op_await_rows(f, r->epoch, s, drain_end(a, f->own, s, k), r->epoch, 1, &end);
+    if ((uint32_t)lane() <= k) {
+        ok = op_await_rows(f, r->epoch, s, drain_end(a, f->own, s, k - (uint32_t)lane()), r->epoch, 1, &end);
     }
-    end = shfl_u64(end, 0);
     ok = !warp_any(!ok);
-    for (int b = lane(); ok && b < (int)r->table->blocks[s]; b += 32) {
-        ok = (uint32_t)end & DRAIN_LAST
-                 ? op_await_done(f, r->epoch, r->table, s, b)
-                 : op_await_rows(f, r->epoch, s, drain_word(a, f->own, s, k, b), r->epoch, 0, &seen);
+    sync_warp();
+    if (!ok) {
+        return DRAIN_ABANDON;
+    }
+    uint32_t num = (uint32_t)end & ~DRAIN_LAST, known = warp_ballot(num != DRAIN_NONE);
+    uint32_t begin = shfl_u32(num, TERN_FFS(known & ~1u) - 1);
+    int64_t first = a->d.route.rank_offsets[s], most = (int64_t)a->copies.capacity;
+    *last = (shfl_u32((uint32_t)end, 0) & DRAIN_LAST) != 0;
+    num = shfl_u32(num, 0);
+    r->rows.begin = first + begin;
+    r->rows.end = first + (num == DRAIN_NONE ? begin : num);
+    r->rows.end = r->rows.end < most ? r->rows.end : most;
+    return num != DRAIN_NONE ? DRAIN_GOES_ON : *last ? DRAIN_OVER : DRAIN_GOES_ON;
+}
+
+/* Waits until phase k of rank s is here. All lanes. */
+TERN_DEVICE enum drain_result drain_await(struct drainer *r, int s, uint32_t k)
+{
+    const struct dispatch_drain_args *a = r->a;
+    const struct op_frame *f = &a->d.f;
+    uint64_t seen;
+    int last = 0, ok = 1;
+    enum drain_result found = drain_find(r, s, k, &last);
+    r->source = found == DRAIN_GOES_ON ? s : -1;
+    r->phase = k;
+    if (found != DRAIN_GOES_ON) {
+        return found;
+    }
+    for (int b = lane(); ok && r->rows.begin < r->rows.end && b < (int)r->table->blocks[s]; b += 32) {
+        ok = last ? op_await_done(f, r->epoch, r->table, s, b)
+                  : op_await_rows(f, r->epoch, s, drain_word(a, f->own, s, k, b), r->epoch, 0, &seen);
     }
     ok = !warp_any(!ok);
     sync_warp();
     fence_proxy_async_global(); /* the rows, seen through the words, come before asynchronous reads */
-    uint32_t num = (uint32_t)end & ~DRAIN_LAST;
-    rows->begin = first + begin;
-    rows->end = first + (num == DRAIN_NONE ? begin : num);
-    rows->end = rows->end < most ? rows->end : most;
-    if ((uint32_t)end & DRAIN_LAST) {
-        r->over.low |= s < 64 ? 1ull << s : 0;
-        r->over.high |= s < 64 ? 0 : 1ull << (s - 64);
-    }
-    return ok;
+    return ok ? DRAIN_GOES_ON : DRAIN_ABANDON;
 }
 
-/* This warp's share of a column. All lanes. */
-TERN_DEVICE void drain_column(struct drainer *r, const struct copy_column *c, struct row_range rows)
+/* This slice's share of a column. All lanes. */
+TERN_DEVICE void drain_column(struct drainer *r, const struct copy_column *c)
 {
     int whole = copy_is_whole(c);
     uint32_t most = whole ? r->a->ring_bytes : COPY_PIECE;
-    struct copy_run run = run_of(c, rows, most);
-    for (; r->next < run.all; r->next += r->warps) {
+    struct copy_run run = run_of(c, r->rows, most);
+    for (; r->next < run.all; r->next += r->a->num_slices) {
         struct copy_one one = piece_of(&run, r->next, most);
         if (!whole) {
             copy_piece(one.dst, one.src, one.bytes);
@@ -251,61 +290,126 @@ TERN_DEVICE void drain_column(struct drainer *r, const struct copy_column *c, st
     r->next -= run.all;
 }
 
-/* All warps of a block that drains. Phases of all sources by turns, those of the next rank first. */
+/* Takes a slice of rank s and copies it. All lanes. */
+TERN_DEVICE enum drain_result drain_slice(struct drainer *r, int s)
+{
+    const struct dispatch_drain_args *a = r->a;
+    uint32_t claim = 0;
+    if (lane() == 0) {
+        claim = (uint32_t)atom_add_relaxed_gpu_u64(&a->d.f.state->slices[s], 1);
+    }
+    claim = shfl_u32(claim, 0);
+    uint32_t phase = claim / a->num_slices;
+    if (phase >= DRAIN_PHASES) {
+        return DRAIN_OVER;
+    }
+    if (s != r->source || phase != r->phase) {
+        enum drain_result awaited = drain_await(r, s, phase);
+        if (awaited != DRAIN_GOES_ON) {
+            return awaited;
+        }
+    }
+    r->next = claim % a->num_slices;
+    for (uint32_t c = 0; c < a->copies.num_columns; c++) {
+        drain_column(r, &a->copies.columns[c]);
+    }
+    return DRAIN_GOES_ON;
+}
+
+TERN_DEVICE int drain_is_over(const struct drainer *r, uint32_t i)
+{
+    return (int)((i < 64 ? r->over.low : r->over.high) >> (i & 63) & 1);
+}
+
+/* Slices of the sources first, first + step, ... by turns, until none has any more. All lanes; 0: abandon. */
+TERN_DEVICE int drain_sources(struct drainer *r, uint32_t first, uint32_t step)
+{
+    const struct op_frame *f = &r->a->d.f;
+    uint32_t peers = (uint32_t)f->num_ranks - 1;
+    int some = 1;
+    while (some) {
+        some = 0;
+        for (uint32_t i = first; i < peers; i += step) {
+            int s = (int)(((uint32_t)f->rank + 1 + i) % (uint32_t)f->num_ranks);
+            if (drain_is_over(r, i)) {
+                continue;
+            }
+            enum drain_result result = drain_slice(r, s);
+            if (result == DRAIN_ABANDON) {
+                return 0;
+            }
+            some |= result == DRAIN_GOES_ON;
+            r->over.low |= result == DRAIN_OVER && i < 64 ? 1ull << i : 0;
+            r->over.high |= result == DRAIN_OVER && i >= 64 ? 1ull << (i - 64) : 0;
+        }
+    }
+    return 1;
+}
+
+/* Its copies are where they belong. All lanes; also after a fault, as copies must not outlive the block. */
+TERN_DEVICE void drain_end_copies(struct drainer *r)
+{
+    if (lane() == 0) {
+        bulk_ring_finish(&r->ring);
+    }
+    sync_warp();
+}
+
+/* All warps of a block that drains: each keeps to some sources, so that it need not await all phases of all,
+ * and then takes what is left of the others. */
 TERN_DEVICE int drain(const struct dispatch_args *p, const struct op_table *table, uint64_t epoch)
 {
     const struct dispatch_drain_args *a = drain_of(p);
-    uint32_t block = (uint32_t)bid() - a->num_blocks;
-    int ok = 1;
-    if ((uint32_t)warp() >= a->num_drainers) {
+    uint32_t blocks = (uint32_t)nblk() - a->num_blocks, peers = (uint32_t)p->f.num_ranks - 1;
+    uint32_t all = blocks * a->num_drainers, me = (uint32_t)warp() * blocks + (uint32_t)bid() - a->num_blocks;
+    if ((uint32_t)warp() >= a->num_drainers || peers == 0) {
         return 1;
     }
-    struct drainer r = {0};
-    r.a = a;
-    r.table = table;
-    r.epoch = epoch;
-    r.next = block * a->num_drainers + (uint32_t)warp();
-    r.warps = ((uint32_t)nblk() - a->num_blocks) * a->num_drainers;
-    if (lane() == 0) {
-        r.ring = bulk_ring_of(shared_memory() + p->table_bytes + (uint32_t)warp() * a->warp_bytes,
-                              a->num_stages, a->ring_bytes);
-    }
-    for (uint32_t k = 0; ok && k < DRAIN_PHASES; k++) {
-        for (int i = 1; ok && i < p->f.num_ranks; i++) {
-            int s = (p->f.rank + i) % p->f.num_ranks;
-            struct row_range rows;
-            if (drain_is_over(&r, s)) {
-                continue;
-            }
-            ok = drain_await(&r, s, k, &rows);
-            for (uint32_t c = 0; ok && c < a->copies.num_columns; c++) {
-                drain_column(&r, &a->copies.columns[c], rows);
-            }
-        }
-    }
-    if (lane() == 0) {
-        bulk_ring_finish(&r.ring); /* also after a fault: copies must not outlive the block */
-    }
-    sync_warp();
+    struct drainer r = drainer_of(
+        a, table, epoch, shared_memory() + p->table_bytes + (uint32_t)warp() * a->warp_bytes, a->num_stages);
+    int ok = drain_sources(&r, all > peers ? me % peers : me, all > peers ? peers : all) &&
+             drain_sources(&r, 0, 1);
+    drain_end_copies(&r);
     return ok;
 }
 
-/* All threads of a block that sends. Block 0 waits for the drainers of this rank when all peers are done:
- * what is left then is not theirs to be late with. */
+/* A warp of a block that has sent all it had, and told the peers so: `memory` is where its stages were. */
+TERN_DEVICE int drain_help(const struct dispatch_args *p, const struct op_table *table, uint64_t epoch,
+                           char *memory)
+{
+    const struct dispatch_drain_args *a = drain_of(p);
+    fence_proxy_async_shared(); /* what lanes wrote or read in stages comes before copies into them */
+    sync_warp();
+    struct drainer r = drainer_of(a, table, epoch, memory, a->help_stages);
+    int ok = drain_sources(&r, 0, 1);
+    drain_end_copies(&r);
+    return ok;
+}
+
+/* All threads of a block that sends. Peers are told before it helps. Block 0 waits for the other blocks of
+ * this rank when all peers are done: what is left then is not theirs to be late with. */
 TERN_DEVICE void drain_leave(const struct dispatch_args *p, const struct op_table *table, uint64_t epoch,
-                             int ok, uint64_t begin)
+                             char *memory, int ok, uint64_t begin)
 {
     const struct op_frame *f = &p->f;
-    int well = op_await_all(f, epoch, table, ok, begin), done = 1;
+    int done = 1;
+    ok = op_tell_all(f, epoch, ok, 0);
+    if (ok && drain_of(p)->help_stages && (uint32_t)warp() < p->num_senders) {
+        ok = drain_help(p, table, epoch, memory);
+    }
     if (bid() != 0) {
+        op_leave_quietly(f, epoch, begin);
         return;
     }
-    for (int b = (int)dispatch_blocks(p) + tid(); well && done && b < nblk(); b += nthr()) {
+    ok = !sync_block_or(!ok);
+    ok = op_hear_all(f, epoch, table, ok, 0);
+    for (int b = 1 + tid(); ok && done && b < nblk(); b += nthr()) {
         done = op_await_done(f, epoch, table, f->rank, b);
     }
-    done = !sync_block_or(!done);
-    for (int b = tid(); !done && b < nblk(); b += nthr()) {
-        op_await_own(f, epoch, b);
+    ok = !sync_block_or(!ok || !done);
+    op_hear_own(f, epoch, ok);
+    for (int s = tid(); s < f->num_ranks; s += nthr()) {
+        f->state->slices[s] = 0; /* nobody takes one any more; or, after a fault, a reset zeroes it then */
     }
     sync_block();
     if (tid() == 0) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ids, weights and sources of dispatched rows, by one warp of each block beside those that send payloads.
+ * Ids, weights and sources of dispatched rows, by the warps of each block behind those that send payloads.
  *
  * In rank layout the rows that consecutive tokens have at one rank are consecutive, so what 32 tokens send to
  * one rank is three runs of memory there, written coalesced: on a link, a few large packets instead of some
@@ -10,7 +10,7 @@
 
 #include "kernels/dispatch_drain.h"
 
-enum { META_AT_ONCE = 4 }; /* choices a lane has on their way */
+enum { META_AT_ONCE = 4, THIN_AT_ONCE = 8 }; /* choices a lane has on their way; pieces of thin rows */
 
 struct courier {
     const struct dispatch_args *p;
@@ -23,13 +23,15 @@ struct courier {
 TERN_DEVICE struct courier courier_of(const struct dispatch_args *p, const struct op_table *table)
 {
     struct courier c;
+    uint32_t index = (uint32_t)warp() - p->num_senders, each = (uint32_t)nwarps() - p->num_senders;
     c.p = p;
     c.table = table;
     c.map = target_map_of(&p->f, table, &p->route, p->layout, p->topk, p->num_experts);
     c.tokens = (uint32_t *)(shared_memory() + p->table_bytes +
-                            p->num_senders * p->num_stages * (p->stage_bytes + (uint32_t)sizeof(uint64_t)));
-    c.first = (uint32_t)bid();
-    c.step = dispatch_blocks(p);
+                            p->num_senders * p->num_stages * (p->stage_bytes + (uint32_t)sizeof(uint64_t))) +
+               32 * index;
+    c.first = (uint32_t)bid() * each + index;
+    c.step = dispatch_blocks(p) * each;
     return c;
 }
 
@@ -83,6 +85,32 @@ TERN_DEVICE void send_choices(const struct courier *c, int d, int64_t row, uint3
     }
 }
 
+/* Rank layout: rows of a thin column, likewise. */
+TERN_DEVICE void send_thin(const struct courier *c, uint32_t column, int d, int64_t row, uint32_t num)
+{
+    const struct column_in *in = &c->p->in[column];
+    struct place to = meta_place(c, (int)c->p->out[column].column, d);
+    uint32_t units = in->row_bytes / 16;
+    if (!to.base) {
+        return;
+    }
+    for (uint32_t i0 = (uint32_t)lane(); i0 < num * units; i0 += 32 * THIN_AT_ONCE) {
+        struct vec16 v[THIN_AT_ONCE];
+        TERN_UNROLL
+        for (uint32_t a = 0; a < THIN_AT_ONCE; a++) {
+            uint32_t i = i0 + a * 32 < num * units ? i0 + a * 32 : 0;
+            v[a] = ld_vec16(in->data + (int64_t)c->tokens[i / units] * in->row_stride + i % units * 16);
+        }
+        TERN_UNROLL
+        for (uint32_t a = 0; a < THIN_AT_ONCE; a++) {
+            uint32_t i = i0 + a * 32;
+            if (i < num * units) {
+                st_vec16(to.base + (row + i / units) * to.stride + i % units * 16, v[a]);
+            }
+        }
+    }
+}
+
 /* Rank layout: what tokens t0 .. t0 + 31 send to rank d. All lanes. */
 TERN_DEVICE void send_run(const struct courier *c, uint32_t t0, int d)
 {
@@ -106,6 +134,11 @@ TERN_DEVICE void send_run(const struct courier *c, uint32_t t0, int d)
     }
     sync_warp();
     send_choices(c, d, row, num);
+    for (uint32_t k = 0; k < c->p->num_in; k++) {
+        if (c->p->in[k].thin) {
+            send_thin(c, k, d, row, num);
+        }
+    }
     sync_warp();
 }
 
@@ -126,7 +159,7 @@ TERN_DEVICE void send_choice(const struct courier *c, uint32_t t, uint32_t k)
     }
 }
 
-/* One warp of every block; `teller` where others drain. */
+/* A courier of every block; `teller` where others drain. */
 TERN_DEVICE void send_meta(const struct courier *c, struct drain_teller *teller)
 {
     const struct dispatch_args *p = c->p;
@@ -134,6 +167,9 @@ TERN_DEVICE void send_meta(const struct courier *c, struct drain_teller *teller)
     int wanted = 0;
     for (int i = lane(); i < EP_COL_PAYLOADS * p->f.num_ranks; i += 32) {
         wanted |= c->table->places[i].base != 0;
+    }
+    for (uint32_t k = 0; k < p->num_in; k++) {
+        wanted |= p->in[k].thin != 0;
     }
     if (!warp_any(wanted)) {
         return;

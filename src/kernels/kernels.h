@@ -10,7 +10,7 @@
 #define TERN_C_KERNEL_LIST(X)                                                                                \
     X(route, struct route_args, 512)                                                                         \
     X(route_inter, struct route_inter_args, 512)                                                             \
-    X(dispatch_bulk, struct dispatch_args, 544)                                                              \
+    X(dispatch_bulk, struct dispatch_args, 576)                                                              \
     X(dispatch_drain_bulk, struct dispatch_drain_args, 384)                                                  \
     X(dispatch_plain, struct dispatch_args, 544)                                                             \
     X(combine_bulk, struct combine_args, 544)                                                                \

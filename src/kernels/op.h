@@ -294,18 +294,15 @@ TERN_DEVICE int op_await_done(const struct op_frame *f, uint64_t epoch, const st
 TERN_DEVICE void op_await_own(const struct op_frame *f, uint64_t epoch, int b)
 {
     uint64_t begin = clock_ns();
-    /* Pairs with the store to the own window in op_await_all. */
+    /* Pairs with the store to the own window in op_tell_all, or with op_leave_quietly's. */
     while (ld_acquire_sys_u64(op_done(f, f->own, f->rank, b)) < epoch && clock_ns() - begin < f->timeout_ns) {
         spin();
     }
 }
 
-/* All threads of every block, each having completed its own copies; ok: nothing was abandoned. Each block
- * tells every rank, or after a fault its own. Block 0 waits for all blocks of all ranks; the others are
- * gone by then and their processors free. 1 in every thread of block 0 if all went well: it finishes.
- * begin: when the block began, for its stamp. */
-TERN_DEVICE int op_await_all(const struct op_frame *f, uint64_t epoch, const struct op_table *t, int ok,
-                             uint64_t begin)
+/* All threads of a block, each having completed its own copies: tells every peer, and with `own` this rank as
+ * well; after a fault this rank alone. ok: nothing was abandoned; the result is that too. */
+TERN_DEVICE int op_tell_all(const struct op_frame *f, uint64_t epoch, int ok, const int own)
 {
     char *heap = f->ep_bases[tid() < f->num_ranks ? tid() : 0]; /* on its way before the fence */
     sync_block();
@@ -319,13 +316,46 @@ TERN_DEVICE int op_await_all(const struct op_frame *f, uint64_t epoch, const str
     ok = !sync_block_or(!ok);
     for (int d = tid(); d < f->num_ranks; d += nthr()) {
         heap = d == tid() ? heap : f->ep_bases[d];
-        if (ok || d == f->rank) {
+        if (d == f->rank ? own : ok) {
             /* Pairs with op_await_done at the peer: without it rows may be read before they are there, or
              * buffers reused while they are still read. Of this rank, with op_await_own as well. */
             OP_STORE_DONE(op_done(f, heap, f->rank, bid()), epoch);
         }
     }
     sync_block(); /* whoever sees this block's ticket comes after its stores to peers */
+    return ok;
+}
+
+/* All threads of block 0: all blocks of all peers are done, and with `own` those of this rank. */
+TERN_DEVICE int op_hear_all(const struct op_frame *f, uint64_t epoch, const struct op_table *t, int ok,
+                            const int own)
+{
+    for (int s = warp(); ok && s < f->num_ranks; s += nwarps()) {
+        int blocks = own || s != f->rank ? (int)t->blocks[s] : 0;
+        for (int b = lane(); ok && b < blocks; b += 32) {
+            ok = op_await_done(f, epoch, t, s, b);
+        }
+    }
+    return !sync_block_or(!ok);
+}
+
+/* All threads of block 0, after a fault: until the other blocks have ended. */
+TERN_DEVICE void op_hear_own(const struct op_frame *f, uint64_t epoch, int ok)
+{
+    for (int b = 1 + tid(); !ok && b < nblk(); b += nthr()) {
+        op_await_own(f, epoch, b);
+    }
+    sync_block();
+}
+
+/* All threads of every block, each having completed its own copies; ok: nothing was abandoned. Each block
+ * tells every rank, or after a fault its own. Block 0 waits for all blocks of all ranks; the others are
+ * gone by then and their processors free. 1 in every thread of block 0 if all went well: it finishes.
+ * begin: when the block began, for its stamp. */
+TERN_DEVICE int op_await_all(const struct op_frame *f, uint64_t epoch, const struct op_table *t, int ok,
+                             uint64_t begin)
+{
+    ok = op_tell_all(f, epoch, ok, 1);
     if (bid() != 0) {
         if (tid() == 0) {
             stamp_block(f, 0, epoch, begin);
@@ -333,16 +363,8 @@ TERN_DEVICE int op_await_all(const struct op_frame *f, uint64_t epoch, const str
         }
         return 0;
     }
-    for (int s = warp(); ok && s < f->num_ranks; s += nwarps()) {
-        for (int b = lane(); ok && b < (int)t->blocks[s]; b += 32) {
-            ok = op_await_done(f, epoch, t, s, b);
-        }
-    }
-    ok = !sync_block_or(!ok);
-    for (int b = tid(); !ok && b < nblk(); b += nthr()) {
-        op_await_own(f, epoch, b);
-    }
-    sync_block();
+    ok = op_hear_all(f, epoch, t, ok, 1);
+    op_hear_own(f, epoch, ok);
     return ok;
 }
 
