@@ -44,7 +44,7 @@ RUNS = {
     "ll_at_combine": "ll --graph",
     "ep_far": "ep --sms 12 --tokens 4096 " + FAR,
     "ep_far_fp8": "ep --sms 12 --tokens 4096 --dtype fp8 " + FAR,
-    "ll_far": "ll --tokens 128 --weights dispatch " + FAR.replace("28", "16"),
+    "ll_far": "ll --tokens 128 --weights dispatch --sms 116 " + FAR.replace("28", "16"),
 }
 COPY_SLACK = 1.05  # of a device copy, for rows that are copied besides
 

@@ -16,7 +16,8 @@ enum tern_status terni_drain_check(const struct tern_ep *ep)
     }
     TERN_TRY(terni_ep_check_roles(ep, "dispatch_drain", DRAIN_FEWEST_BLOCKS));
     return terni_tuning_drain(&ep->machine->info, 0, terni_longest_stage(&ep->shape),
-                              terni_place_table(&ep->shape, EP_MAX_COLUMNS), DRAIN_FEWEST_BLOCKS, &x);
+                              terni_place_table(&ep->shape, EP_MAX_COLUMNS), ep->shape.num_ranks,
+                              DRAIN_FEWEST_BLOCKS, &x);
 }
 
 int terni_drain_is(const struct tern_route *route)
@@ -56,7 +57,7 @@ enum tern_status terni_drain_launch(struct tern_route *route, uint32_t num_sms, 
     blocks = blocks < DRAIN_FEWEST_BLOCKS ? DRAIN_FEWEST_BLOCKS : blocks;
     k->d.stage_bytes = (uint32_t)align_up(k->d.stage_bytes, 128);
     TERN_TRY(terni_tuning_drain(&ep->machine->info, k->d.cast != TERN_CAST_NONE, k->d.stage_bytes, table,
-                                staging->copies.num_columns > 0 ? blocks : 0, &x));
+                                ep->shape.num_ranks, staging->copies.num_columns > 0 ? blocks : 0, &x));
     cut(ep, k);
     k->copies = staging->copies;
     k->words_offset = ep->layout.drained;

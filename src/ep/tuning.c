@@ -15,7 +15,7 @@ enum {
     COMBINE_STAGE = 16, /* its mbarrier and its note */
     INTER_WARPS = 7,    /* of a block of dispatch across domains, beside one for ids or the poster */
     MIX_WARPS = 8,      /* of combine, where warps are by themselves */
-    DRAIN_SENDERS = 10, /* warps of a block that sends where others drain: for registers */
+    DRAIN_SENDERS = 9,  /* warps of a block that sends where others drain: for registers */
     DRAIN_WARPS = 6,    /* of a block that drains, with so many stages each */
     DRAIN_STAGES = 5,
     DRAIN_STAGE = 7168,  /* bytes */
@@ -261,9 +261,11 @@ enum tern_status terni_tuning_push(const struct machine_info *info, uint32_t sta
 
 /* Half of the blocks drain: a processor copies 38 GB/s, and stores 48 where it sends. Four H200, 4096 tokens,
  * 24 SMs, p50 with 8 blocks that drain 535 us, 10: 511, 12: 506; FP8 325, 303, 297. Without the senders' help
- * behind the last row 640 with 8. 12 blocks, slices of 64 KiB 505, of 256 KiB 510. */
+ * behind the last row 640 with 8. 12 blocks, slices of 64 KiB 505, of 256 KiB 510. With one peer half of what
+ * is sent are own rows, which no link slows: two H200, 8: 220, 10: 211, 12: 233. */
 enum tern_status terni_tuning_drain(const struct machine_info *info, int cast, uint32_t stage_bytes,
-                                    uint32_t table_bytes, int num_blocks, struct drain_geometry *x)
+                                    uint32_t table_bytes, uint32_t num_ranks, int num_blocks,
+                                    struct drain_geometry *x)
 {
     uint32_t wanted = info->kind == TERN_MACHINE_CPU ? CPU_DRAIN_STAGE : DRAIN_STAGE;
     uint32_t counters = (uint32_t)align_up(DRAIN_PHASES * sizeof(uint32_t), 128);
@@ -273,10 +275,12 @@ enum tern_status terni_tuning_drain(const struct machine_info *info, int cast, u
     TERN_TRY(
         terni_tuning_dispatch(info, 1, cast, stage_bytes, table_bytes + counters, x->num_drainers, &x->all));
     x->num_senders = clamp((uint32_t)x->all.num_threads / 32, 1, DRAIN_SENDERS);
-    couriers = x->num_drainers > x->num_senders ? x->num_drainers - x->num_senders : 0;
+    couriers = x->num_drainers > x->num_senders + 1 ? x->num_drainers - x->num_senders - 1 : 0;
     couriers = couriers < DISPATCH_COURIERS ? DISPATCH_COURIERS : couriers;
-    x->all.num_threads = (int)(x->num_senders + couriers) * 32;
-    x->drain_blocks = num_blocks ? clamp((uint32_t)num_blocks / 2, 1, (uint32_t)num_blocks - 1) : 0;
+    x->all.num_threads = (int)(x->num_senders + couriers + 1) * 32; /* the last warp is the teller */
+    x->drain_blocks =
+        num_blocks ? clamp((uint32_t)num_blocks * (num_ranks > 2 ? 6 : 5) / 12, 1, (uint32_t)num_blocks - 1)
+                   : 0;
     x->counters_offset = table_bytes;
     x->num_stages = DRAIN_STAGES;
     uint32_t room = (info->max_shared_bytes - x->all.table_bytes) / x->num_drainers & ~127u;

@@ -49,7 +49,8 @@ struct drain_geometry {
     uint32_t num_stages, ring_bytes, warp_bytes, help_stages, slice_bytes; /* kernels/ep_args.h */
 };
 enum tern_status terni_tuning_drain(const struct machine_info *info, int cast, uint32_t stage_bytes,
-                                    uint32_t table_bytes, int num_blocks, struct drain_geometry *x);
+                                    uint32_t table_bytes, uint32_t num_ranks, int num_blocks,
+                                    struct drain_geometry *x);
 /* Across domains: as these, with a poster's boxes and a note for each stage at the end of shared memory;
  * dispatch's forwarders have as many stages or more. */
 struct inter_geometry {

@@ -212,8 +212,8 @@ TERN_DEVICE void send_token(const struct sender *s, uint32_t t, int32_t slot, ui
 /* What a warp has begun before its peers are in. */
 struct beginning {
     struct taker taker;
-    struct drain_teller teller; /* where others drain */
-    int32_t slot;               /* first_slot of the next token */
+    struct drain_progress progress; /* where others drain */
+    int32_t slot;                   /* first_slot of the next token */
 };
 
 /* Starts the first loads. */
@@ -268,7 +268,7 @@ TERN_DEVICE void send_tokens_bulk(const struct sender *s, struct beginning *b)
         if (DISPATCH_HAS_DRAIN) {
             /* Ways to peers and back take longer than the reading that is awaited below. */
             bulk_wait(DRAIN_UNDER_WAY);
-            drain_sent(&b->teller, t);
+            drain_sent(&b->progress, t);
         }
         if (next < p->num_tokens) {
             bulk_wait_read(1);
@@ -395,24 +395,26 @@ TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
         fence_proxy_async_global();
     }
     if (DISPATCH_HAS_DRAIN) {
-        begun.teller = drain_teller_of(p, epoch);
+        begun.progress = drain_progress_of(p);
     }
     if (drains) {
         ok = ok && drain(p, &table, epoch);
+    } else if (ok && drain_is_teller()) {
+        drain_tell(drain_of(p), epoch);
     } else if (ok && !sends) {
         struct courier c = courier_of(p, &table);
         if (DISPATCH_HAS_DRAIN && (uint32_t)warp() == p->num_senders) {
             drain_send_ends(drain_of(p), epoch);
         }
-        send_meta(&c, &begun.teller);
+        send_meta(&c, &begun.progress);
     } else if (ok && bulk) {
         send_tokens_bulk(&s, &begun);
     } else if (ok) {
         send_tokens_plain(&s);
     }
-    if (DISPATCH_HAS_DRAIN && ok && !drains) { /* padding is no peer's concern */
+    if (DISPATCH_HAS_DRAIN && ok && !drains && !drain_is_teller()) { /* padding is no peer's concern */
         bulk_wait(0);
-        drain_passed_all(&begun.teller);
+        drain_passed_all(&begun.progress);
     }
     if (ok && !drains) {
         fill_padding(&s); /* while the last copies are under way */

@@ -6,10 +6,10 @@
  * In rank layout the rows that a source has here are one run, in the order of its tokens. A source cuts its
  * tokens into phases, and says at the beginning how many of its rows are of each phase and those before it.
  * Warps send tokens in ascending order, so that a block has sent all of a phase once every warp of it has
- * come to a token of a later one and its copies before that are written; the last warp tells the peers. The
- * last phase has no words of its own: the block's done word says as much.
+ * come to a token of a later one and its copies before that are written; the teller, its last warp, which
+ * sends nothing, tells the peers. The last phase has no words of its own: the block's done word says as much.
  *
- *   warp of a block that sends      the last one of them      drainer, in the peer
+ *   warp of a block that sends      its teller                drainer, in the peer
  *   copies of the phase; bulk_wait
  *   counter + 1, acq_rel            counter is full;
  *                                   fence, word = epoch       ld.acquire the words of all blocks;
@@ -56,18 +56,17 @@ TERN_DEVICE int dispatch_drains(const struct dispatch_args *p)
 
 /* ---- Blocks that send ---- */
 
-/* What a warp has told of. */
-struct drain_teller {
+/* How far a warp has come. */
+struct drain_progress {
     const struct dispatch_drain_args *a;
-    uint64_t epoch;
     uint32_t phase; /* the first that it has not counted */
     uint32_t sent;  /* tokens */
     uint32_t token; /* lane i: the latest one whose number of those sent is i, modulo 32 */
 };
 
-TERN_DEVICE struct drain_teller drain_teller_of(const struct dispatch_args *p, uint64_t epoch)
+TERN_DEVICE struct drain_progress drain_progress_of(const struct dispatch_args *p)
 {
-    struct drain_teller t = {drain_of(p), epoch, 0, 0, 0};
+    struct drain_progress t = {drain_of(p), 0, 0, 0};
     return t;
 }
 
@@ -98,28 +97,42 @@ TERN_DEVICE uint64_t *drain_end(const struct dispatch_drain_args *a, char *windo
 }
 
 /* What this warp had to send in the next phase is written. All lanes, each having awaited its own copies. */
-TERN_DEVICE void drain_count(struct drain_teller *t)
+TERN_DEVICE void drain_count(struct drain_progress *t)
 {
-    const struct op_frame *f = &t->a->d.f;
-    uint32_t before = 0;
     sync_warp();
     if (lane() == 0) {
-        /* Pairs with itself: the last warp has what all others wrote before theirs. */
-        before = atom_add_acqrel_cta_u32(drain_counters(t->a) + t->phase, 1);
-    }
-    before = shfl_u32(before, 0);
-    sync_warp();
-    for (int d = lane(); before + 1 == (uint32_t)nwarps() && d < f->num_ranks; d += 32) {
-        if (d != f->rank) {
-            OP_FENCE(); /* pairs with the acquire in op_await_rows at the peer, which then reads the rows */
-            OP_STORE_DRAINED(drain_word(t->a, f->ep_bases[d], f->rank, t->phase, bid()), t->epoch);
-        }
+        (void)atom_add_acqrel_cta_u32(drain_counters(t->a) + t->phase, 1); /* pairs with drain_tell's */
     }
     t->phase++;
 }
 
+TERN_DEVICE int drain_is_teller(void) { return DISPATCH_HAS_DRAIN && warp() == nwarps() - 1; }
+
+/* The teller: tells the peers of each phase that all other warps of the block have counted. */
+TERN_DEVICE void drain_tell(const struct dispatch_drain_args *a, uint64_t epoch)
+{
+    const struct op_frame *f = &a->d.f;
+    for (uint32_t k = 0; k + 1 < a->num_phases; k++) {
+        for (int all = 0; !all;) {
+            /* Pairs with drain_count's: the teller has what all others wrote before theirs. */
+            uint32_t now = lane() == 0 ? atom_add_acqrel_cta_u32(drain_counters(a) + k, 0) : 0;
+            all = shfl_u32(now, 0) + 1 == (uint32_t)nwarps();
+            if (!all) {
+                spin();
+            }
+        }
+        sync_warp();
+        for (int d = lane(); d < f->num_ranks; d += 32) {
+            if (d != f->rank) {
+                OP_FENCE(); /* pairs with the acquire in op_await_rows at the peer, which then reads the rows */
+                OP_STORE_DRAINED(drain_word(a, f->ep_bases[d], f->rank, k, bid()), epoch);
+            }
+        }
+    }
+}
+
 /* This warp's tokens before t are where they belong. All lanes. */
-TERN_DEVICE void drain_passed(struct drain_teller *t, uint32_t token)
+TERN_DEVICE void drain_passed(struct drain_progress *t, uint32_t token)
 {
     uint32_t now = token / t->a->phase_tokens;
     while (t->phase < now) {
@@ -128,7 +141,7 @@ TERN_DEVICE void drain_passed(struct drain_teller *t, uint32_t token)
 }
 
 /* A token's copies have begun, and those of all but the latest DRAIN_UNDER_WAY are where they belong. */
-TERN_DEVICE void drain_sent(struct drain_teller *t, uint32_t token)
+TERN_DEVICE void drain_sent(struct drain_progress *t, uint32_t token)
 {
     t->token = (uint32_t)lane() == t->sent % 32 ? token : t->token;
     t->sent++;
@@ -138,7 +151,7 @@ TERN_DEVICE void drain_sent(struct drain_teller *t, uint32_t token)
 }
 
 /* All of them are. */
-TERN_DEVICE void drain_passed_all(struct drain_teller *t)
+TERN_DEVICE void drain_passed_all(struct drain_progress *t)
 {
     while (t->phase + 1 < t->a->num_phases) {
         drain_count(t);

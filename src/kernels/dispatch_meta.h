@@ -23,7 +23,8 @@ struct courier {
 TERN_DEVICE struct courier courier_of(const struct dispatch_args *p, const struct op_table *table)
 {
     struct courier c;
-    uint32_t index = (uint32_t)warp() - p->num_senders, each = (uint32_t)nwarps() - p->num_senders;
+    uint32_t index = (uint32_t)warp() - p->num_senders,
+             each = (uint32_t)nwarps() - p->num_senders - DISPATCH_HAS_DRAIN;
     c.p = p;
     c.table = table;
     c.map = target_map_of(&p->f, table, &p->route, p->layout, p->topk, p->num_experts);
@@ -159,8 +160,8 @@ TERN_DEVICE void send_choice(const struct courier *c, uint32_t t, uint32_t k)
     }
 }
 
-/* A courier of every block; `teller` where others drain. */
-TERN_DEVICE void send_meta(const struct courier *c, struct drain_teller *teller)
+/* A courier of every block; `progress` where others drain. */
+TERN_DEVICE void send_meta(const struct courier *c, struct drain_progress *progress)
 {
     const struct dispatch_args *p = c->p;
     uint32_t num_ranks = (uint32_t)p->f.num_ranks;
@@ -180,7 +181,7 @@ TERN_DEVICE void send_meta(const struct courier *c, struct drain_teller *teller)
             /* Ranks that run at once begin with different peers. */
             uint32_t d = (i + (uint32_t)p->f.rank) % num_ranks;
             if (DISPATCH_HAS_DRAIN) {
-                drain_passed(teller, i / num_ranks * 32);
+                drain_passed(progress, i / num_ranks * 32);
             }
             send_run(c, i / num_ranks * 32, (int)d);
         }
