@@ -150,6 +150,18 @@ for _name in ("before_expert", "expert"):
     for _op in ("route", "dispatch", "combine"):
         NOT_CLAIMED["2026-11-26-2xH100-2/" + _name, _op] = _H100
 
+# Eight H200, four and two of them, with drainers that take slices.
+for _gpus in ("r4_", "r8_"):
+    for _op in ("dispatch", "combine"):
+        NOT_CLAIMED["2026-11-27-8xH200/" + _gpus + "ll_at_dispatch", _op] = "lines and blanks, newer than the model"
+        NOT_CLAIMED["2026-11-27-8xH200/" + _gpus + "ll_at_combine", _op] = "lines and blanks, newer than the model"
+        NOT_CLAIMED["2026-11-27-8xH200/" + _gpus + "ll_far", _op] = "slow for a reason that is not known"
+    NOT_CLAIMED["2026-11-27-8xH200/%sep_sms8" % _gpus, "combine"] = "faster since sm_add, which is of the kernels before"
+    NOT_CLAIMED["2026-11-27-8xH200/" + _gpus + "ep_tensor_drain", "combine"] = "128 tokens, copied first"
+NOT_CLAIMED["2026-11-27-8xH200/r8_ep_fp8_sms24", "combine"] = "128 tokens on eight GPUs"
+NOT_CLAIMED["2026-11-27-8xH200/r8_ep_sms8", "route"] = "the model's route does not know how many processors count"
+NOT_CLAIMED["2026-11-27-8xH200/r8_ep_tensor_drain", "route"] = "128 tokens, copied first"
+
 # Taken before own rows were left out of the copies of tensors in no window.
 COPIED_ALL = {"2026-11-21-2xH200/ep_tensor", "2026-11-21-4xH200/ep_tensor", "2026-11-22-4xH200/ep_tensor",
               "2026-11-25-2xH100-3/before_ep_tensor"}
@@ -219,6 +231,8 @@ def ep_record(row, notes, name):
         return "combine by copy engine"
     if row["op"] == "combine" and "combine push" in notes.get("options", ""):
         return "combine that pushes"
+    if row["op"] == "dispatch" and "drain 1" in notes.get("options", ""):
+        return "dispatch that drains"
     traffic = _moved(row, shape, domains, name)
     network = _floor_network(row, traffic) if domains > 1 else None
     if domains == 1 and row["layout"] == "rank":

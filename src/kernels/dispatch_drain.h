@@ -124,7 +124,8 @@ TERN_DEVICE void drain_tell(const struct dispatch_drain_args *a, uint64_t epoch)
         sync_warp();
         for (int d = lane(); d < f->num_ranks; d += 32) {
             if (d != f->rank) {
-                OP_FENCE(); /* pairs with the acquire in op_await_rows at the peer, which then reads the rows */
+                /* Pairs with the acquire in op_await_rows at the peer, which then reads the rows. */
+                OP_FENCE();
                 OP_STORE_DRAINED(drain_word(a, f->ep_bases[d], f->rank, k, bid()), epoch);
             }
         }
