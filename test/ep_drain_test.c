@@ -226,9 +226,10 @@ static void keep_in_windows(struct scene *s)
     one->out_source = world_take(&s->world, 4, ARENA_WINDOW, one->out_rows * 8, "sources");
 }
 
-/* Rank 4 sends, but does not tell of it: all others name it, and none itself. */
+/* Rank 4 sends, but does not tell of it: all others name it, and none itself or another. */
 static int silent(struct scene *s, enum drain_lie lie)
 {
+    int awaited = lie == DRAIN_HIDES_DONE ? TERN_AWAIT_DONE : TERN_AWAIT_ROWS;
     struct tern_fault f;
     int r;
 
@@ -238,8 +239,11 @@ static int silent(struct scene *s, enum drain_lie lie)
         EXPECT(tern_ep_synchronize(s->eps[r]), TERN_TIMEOUT);
         f.size = sizeof f;
         OK(tern_fault_get(s->eps[r], &f));
-        CHECK(f.peer == 4 && f.awaited == TERN_AWAIT_ROWS, "rank %d awaited %d of rank %d", r, f.awaited,
+        CHECK(f.peer == 4 && (int)f.awaited == awaited, "rank %d awaited %d of rank %d", r, f.awaited,
               f.peer);
+        /* None where another told of it. */
+        CHECK((f.late[0] & ~(1ull << 4)) == 0, "rank %d: late ranks are 0x%llx", r,
+              (unsigned long long)f.late[0]);
     }
     (void)tern_ep_synchronize(s->eps[4]); /* it may have ended before it hears of that */
     drain_mislead(s->eps[4], DRAIN_HIDES_NOTHING);
@@ -249,6 +253,8 @@ static int silent(struct scene *s, enum drain_lie lie)
 static int hides_ends(struct scene *s) { return silent(s, DRAIN_HIDES_ENDS); }
 
 static int hides_words(struct scene *s) { return silent(s, DRAIN_HIDES_WORDS); }
+
+static int hides_done(struct scene *s) { return silent(s, DRAIN_HIDES_DONE); }
 
 static int faults(struct test *t)
 {
@@ -261,7 +267,30 @@ static int faults(struct test *t)
     PASS(scene_then(&s, hides_ends));
     scene_of(&s, t, 98, ROUTING_UNIFORM, 1);
     keep_in_windows(&s);
-    return scene_then(&s, hides_words);
+    PASS(scene_then(&s, hides_words));
+    scene_of(&s, t, 99, ROUTING_UNIFORM, 1);
+    keep_in_windows(&s);
+    return scene_then(&s, hides_done);
+}
+
+/* Of three blocks that send, and three that drain, no more than two have a processor: none waits for a peer's
+ * rows while another of its rank has yet to send. */
+static int few_at_once(struct test *t)
+{
+    struct scene s;
+    int result;
+
+    if (!scene_on_cpu()) {
+        return 0;
+    }
+    setenv("TERN_CPU_SMS", "30", 1);
+    drain_let_reside(2);
+    scene_of(&s, t, 100, ROUTING_UNIFORM, 1);
+    s.config.num_sms = 6;
+    result = scene_then(&s, drains);
+    drain_let_reside(0);
+    unsetenv("TERN_CPU_SMS");
+    return result;
 }
 
 int main(int argc, char **argv)
@@ -276,5 +305,6 @@ int main(int argc, char **argv)
     test_run(&t, "a captured dispatch drains what the latest ids say", graphs);
     test_run(&t, "what cannot be drained is refused by value", refusals);
     test_run(&t, "a rank that never comes, and phases that are not told of", faults);
+    test_run(&t, "fewer processors than blocks that send", few_at_once);
     return test_end(&t);
 }

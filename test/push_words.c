@@ -4,6 +4,7 @@
 #include "push_words.h"
 
 #include "ep/ep.h"
+#include "simt/executor.h"
 
 uint64_t push_latest(const struct tern_ep *ep)
 {
@@ -47,18 +48,29 @@ uint64_t drain_latest(const struct tern_ep *ep)
 /* Likewise. */
 void drain_mislead(struct tern_ep *ep, enum drain_lie lie)
 {
-    static uint64_t ends, words;
+    static uint64_t ends, words, done;
+    static uint32_t timeout_ms;
+    const uint64_t unused = EP_MAX_BLOCKS / 2 * sizeof(uint64_t); /* words of blocks that there are not */
 
     if (lie == DRAIN_HIDES_NOTHING) {
         ep->layout.ends = ends;
         ep->layout.drained = words;
+        ep->layout.done = done;
+        ep->shape.timeout_ms = timeout_ms;
         return;
     }
     ends = ep->layout.ends;
     words = ep->layout.drained;
+    done = ep->layout.done;
+    timeout_ms = ep->shape.timeout_ms;
     if (lie == DRAIN_HIDES_ENDS) {
         ep->layout.ends = ep->layout.pieces;
+    } else if (lie == DRAIN_HIDES_WORDS) {
+        ep->layout.drained += unused;
     } else {
-        ep->layout.drained += EP_MAX_BLOCKS / 2 * sizeof(uint64_t); /* of blocks that there are not */
+        ep->layout.done = ep->layout.drained + unused;
+        ep->shape.timeout_ms *= 20;
     }
 }
+
+void drain_let_reside(int num_blocks) { terni_grid_resident = num_blocks; }

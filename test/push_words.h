@@ -18,9 +18,12 @@ void push_mislead(struct tern_ep *ep, int mislead);
 
 /* On the cpu machine: the latest operation in which a peer told this object of its phases; 0: none. */
 uint64_t drain_latest(const struct tern_ep *ep);
-/* This object writes other words than peers look at: how many rows its phases have, that they are over, or
- * the right ones. */
-enum drain_lie { DRAIN_HIDES_ENDS, DRAIN_HIDES_WORDS, DRAIN_HIDES_NOTHING };
+/* This object writes other words than peers look at: how many rows its phases have, that they are over, that
+ * its blocks are done, for which it waits longer than others itself; or the right ones. */
+enum drain_lie { DRAIN_HIDES_ENDS, DRAIN_HIDES_WORDS, DRAIN_HIDES_DONE, DRAIN_HIDES_NOTHING };
 void drain_mislead(struct tern_ep *ep, enum drain_lie lie);
+/* On the cpu machine: no more blocks of a kernel at once than these, in the order of their numbers; 0: as
+ * many as the processors hold. */
+void drain_let_reside(int num_blocks);
 
 #endif

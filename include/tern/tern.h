@@ -472,7 +472,7 @@ struct tern_ep_config {
                                 pulled. Without routes no effect */
     uint32_t dispatch_drain; /* 1: dispatches in rank layout bring rows that are in no window from staging
                                 to where they belong while others arrive, by half of their processors, and
-                                behind the last by all of them, see tern_dispatch; the same on all ranks. In
+                                behind the last by most of them, see tern_dispatch; the same on all ranks. In
                                 one domain, by bulk copies, with two processors or more. Default 0: all are
                                 copied behind the last, by every processor of the device. Without routes no
                                 effect */

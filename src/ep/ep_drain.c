@@ -25,23 +25,22 @@ int terni_drain_is(const struct tern_route *route)
     return route->ep->shape.dispatch_drain && route->layout == TERN_LAYOUT_RANK;
 }
 
-/* As many phases as there may be, of tokens enough. */
-static void cut(const struct tern_ep *ep, struct dispatch_drain_args *k)
+/* Tokens of a phase: as many phases as there may be, of tokens enough. */
+static uint32_t phase_of(const struct tern_ep *ep, uint32_t num_tokens)
 {
     uint32_t least = ep->machine->info.kind == TERN_MACHINE_CPU ? CPU_DRAIN_TOKENS : DRAIN_TOKENS;
     uint32_t peers = ep->shape.num_ranks - 1, most = DRAIN_MOST / (peers ? peers : 1);
     most = most < 2 ? 2 : most < DRAIN_PHASES ? most : DRAIN_PHASES;
-    uint32_t share = (k->d.num_tokens + most - 1) / most;
-    k->phase_tokens = share > least ? share : least;
-    k->num_phases = k->d.num_tokens ? (k->d.num_tokens + k->phase_tokens - 1) / k->phase_tokens : 1;
+    uint32_t share = (num_tokens + most - 1) / most;
+    return share > least ? share : least;
 }
 
-/* Of a phase with a row of each of its tokens. */
-static uint32_t slices_of(const struct dispatch_drain_args *k, uint32_t slice_bytes)
+/* Of a peer's phase, which has a row of each of its tokens at most; the peer may have as many as any. */
+static uint32_t slices_of(const struct tern_ep *ep, const struct copy_args *copies, uint32_t slice_bytes)
 {
     uint64_t bytes = 0;
-    for (uint32_t c = 0; c < k->copies.num_columns; c++) {
-        bytes += (uint64_t)k->copies.columns[c].row_bytes * k->phase_tokens;
+    for (uint32_t c = 0; c < copies->num_columns; c++) {
+        bytes += (uint64_t)copies->columns[c].row_bytes * phase_of(ep, ep->shape.max_tokens);
     }
     bytes = bytes / slice_bytes;
     return bytes < 1 ? 1 : bytes < DRAIN_MOST_SLICES ? (uint32_t)bytes : DRAIN_MOST_SLICES;
@@ -58,7 +57,8 @@ enum tern_status terni_drain_launch(struct tern_route *route, uint32_t num_sms, 
     k->d.stage_bytes = (uint32_t)align_up(k->d.stage_bytes, 128);
     TERN_TRY(terni_tuning_drain(&ep->machine->info, k->d.cast != TERN_CAST_NONE, k->d.stage_bytes, table,
                                 ep->shape.num_ranks, staging->copies.num_columns > 0 ? blocks : 0, &x));
-    cut(ep, k);
+    k->phase_tokens = phase_of(ep, k->d.num_tokens);
+    k->num_phases = k->d.num_tokens ? (k->d.num_tokens + k->phase_tokens - 1) / k->phase_tokens : 1;
     k->copies = staging->copies;
     k->words_offset = ep->layout.drained;
     k->ends_offset = ep->layout.ends;
@@ -68,8 +68,10 @@ enum tern_status terni_drain_launch(struct tern_route *route, uint32_t num_sms, 
     k->warp_bytes = x.warp_bytes;
     k->num_stages = x.num_stages;
     k->ring_bytes = x.ring_bytes;
-    k->help_stages = k->copies.num_columns > 0 ? x.help_stages : 0;
-    k->num_slices = slices_of(k, x.slice_bytes);
+    k->helpers = k->copies.num_columns > 0 ? x.helpers : 0;
+    k->help_bytes = x.help_bytes;
+    k->help_stages = x.help_stages;
+    k->num_slices = slices_of(ep, &k->copies, x.slice_bytes);
     k->d.num_stages = x.all.num_stages;
     k->d.table_bytes = x.all.table_bytes;
     k->d.num_senders = x.num_senders;

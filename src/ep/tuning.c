@@ -18,9 +18,10 @@ enum {
     DRAIN_SENDERS = 9,  /* warps of a block that sends where others drain: for registers */
     DRAIN_WARPS = 6,    /* of a block that drains, with so many stages each */
     DRAIN_STAGES = 5,
-    DRAIN_STAGE = 7168,  /* bytes */
-    DRAIN_SLICE = 65536, /* bytes that one of them takes at once */
-    HELP_STAGES = 8,     /* at most, of a sender that has sent all */
+    DRAIN_STAGE = 7168,     /* bytes */
+    DRAIN_SLICE = 65536,    /* bytes that one of them takes at once */
+    HELP_FEWEST_STAGES = 4, /* of a sender that has sent all and helps, if there is room */
+    HELP_STAGES = 8,
     CPU_DRAIN_WARPS = 4,
     CPU_DRAIN_STAGE = 64,
     CPU_DRAIN_SLICE = 1024,
@@ -259,6 +260,17 @@ enum tern_status terni_tuning_push(const struct machine_info *info, uint32_t sta
     return TERN_OK;
 }
 
+/* What senders' stages leave to helpers: four stages each, or fewer helpers than senders. Barriers of the
+ * senders are behind their stages, and stay what they are. */
+static void help(struct drain_geometry *x, uint32_t stage_bytes, uint32_t unit)
+{
+    uint32_t room = x->num_senders * x->all.num_stages * stage_bytes;
+    x->helpers = clamp(room / (HELP_FEWEST_STAGES * unit), room / unit >= 2, x->num_senders);
+    x->help_bytes = x->helpers ? room / x->helpers & ~127u : 0;
+    x->help_stages = clamp(x->help_bytes / unit, 0, HELP_STAGES);
+    x->helpers = x->help_stages < 2 ? 0 : x->helpers;
+}
+
 /* Half of the blocks drain: a processor copies 38 GB/s, and stores 48 where it sends. Four H200, 4096 tokens,
  * 24 SMs, p50 with 8 blocks that drain 535 us, 10: 511, 12: 506; FP8 325, 303, 297. Without the senders' help
  * behind the last row 640 with 8. 12 blocks, slices of 64 KiB 505, of 256 KiB 510. With one peer half of what
@@ -284,10 +296,16 @@ enum tern_status terni_tuning_drain(const struct machine_info *info, int cast, u
     x->counters_offset = table_bytes;
     x->num_stages = DRAIN_STAGES;
     uint32_t room = (info->max_shared_bytes - x->all.table_bytes) / x->num_drainers & ~127u;
+    if (room / DRAIN_STAGES < beside + 16) {
+        return TERN_FAIL(
+            TERN_UNSUPPORTED,
+            "dispatch_drain is 1: %u warps of a block that drains have %u bytes of shared memory "
+            "each beside tables, on %s, which is too few",
+            x->num_drainers, room, info->name);
+    }
     x->ring_bytes = clamp(room / DRAIN_STAGES - beside, 0, wanted) & ~15u;
     x->warp_bytes = (uint32_t)align_up(DRAIN_STAGES * (x->ring_bytes + beside), 128);
-    x->help_stages = clamp(x->all.num_stages * stage_bytes / (x->ring_bytes + beside), 0, HELP_STAGES);
-    x->help_stages = x->help_stages < 2 ? 0 : x->help_stages;
+    help(x, stage_bytes, x->ring_bytes + beside);
     x->slice_bytes = info->kind == TERN_MACHINE_CPU ? CPU_DRAIN_SLICE : DRAIN_SLICE;
     uint32_t draining = x->all.table_bytes + x->num_drainers * x->warp_bytes;
     x->all.shared_bytes = x->all.shared_bytes > draining ? x->all.shared_bytes : draining;

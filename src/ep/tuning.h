@@ -46,7 +46,8 @@ enum { DRAIN_FEWEST_BLOCKS = 2 };
 struct drain_geometry {
     struct geometry all; /* of all blocks */
     uint32_t drain_blocks, num_senders, counters_offset, num_drainers;
-    uint32_t num_stages, ring_bytes, warp_bytes, help_stages, slice_bytes; /* kernels/ep_args.h */
+    uint32_t num_stages, ring_bytes, warp_bytes; /* kernels/ep_args.h */
+    uint32_t helpers, help_stages, help_bytes, slice_bytes;
 };
 enum tern_status terni_tuning_drain(const struct machine_info *info, int cast, uint32_t stage_bytes,
                                     uint32_t table_bytes, uint32_t num_ranks, int num_blocks,

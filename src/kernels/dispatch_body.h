@@ -374,7 +374,7 @@ TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
     int drains = DISPATCH_HAS_DRAIN && dispatch_drains(p);
     int sends = (uint32_t)warp() < p->num_senders && !drains;
     if (DISPATCH_HAS_DRAIN && !drains) {
-        drain_counters_init(drain_of(p));
+        drain_enter(drain_of(p));
     }
     if (bid() == 0) {
         op_announce(&p->f, epoch, MESSAGE_COLUMNS + 2 * num_columns);
@@ -425,7 +425,7 @@ TERN_DEVICE void dispatch_body(const struct dispatch_args *p, const int bulk)
     if (drains) {
         op_leave_quietly(&p->f, epoch, begin);
     } else if (DISPATCH_HAS_DRAIN) {
-        drain_leave(p, &table, epoch, s.stages, ok, begin);
+        drain_leave(p, &table, epoch, ok, begin);
     } else {
         op_leave(&p->f, epoch, &table, ok, begin);
     }

@@ -35,7 +35,7 @@
 #define DISPATCH_HAS_DRAIN 0
 #endif
 #define DRAIN_LAST      0x80000000u /* beside a number of rows: the source has no phase behind this one */
-#define DRAIN_UNDER_WAY 4           /* tokens of a warp whose copies it does not await yet */
+#define DRAIN_UNDER_WAY 2           /* tokens of a warp whose copies it does not await yet */
 #define DRAIN_NONE      0x7fffffffu /* for a number of rows: as many as in the phases before */
 
 TERN_DEVICE const struct dispatch_drain_args *drain_of(const struct dispatch_args *p)
@@ -75,9 +75,12 @@ TERN_DEVICE uint32_t *drain_counters(const struct dispatch_drain_args *a)
     return (uint32_t *)(void *)(shared_memory() + a->counters_offset);
 }
 
-/* Before the block synchronises. */
-TERN_DEVICE void drain_counters_init(const struct dispatch_drain_args *a)
+/* A block that sends has begun; before it synchronises. */
+TERN_DEVICE void drain_enter(const struct dispatch_drain_args *a)
 {
+    if (tid() == 0) {
+        (void)atom_add_relaxed_gpu_u64(&a->d.f.state->begun, 1);
+    }
     for (int k = tid(); k < DRAIN_PHASES; k += nthr()) {
         drain_counters(a)[k] = 0;
     }
@@ -387,11 +390,17 @@ TERN_DEVICE int drain(const struct dispatch_args *p, const struct op_table *tabl
     return ok;
 }
 
-/* A warp of a block that has sent all it had, and told the peers so: `memory` is where its stages were. */
-TERN_DEVICE int drain_help(const struct dispatch_args *p, const struct op_table *table, uint64_t epoch,
-                           char *memory)
+/* A warp of a block that has sent all it had, and told the peers so, in the memory of stages. It waits for
+ * rows of peers, who may wait for a block of this rank that has no processor: so it helps only if all that
+ * send have begun. */
+TERN_DEVICE int drain_help(const struct dispatch_args *p, const struct op_table *table, uint64_t epoch)
 {
     const struct dispatch_drain_args *a = drain_of(p);
+    char *memory = shared_memory() + p->table_bytes + (uint32_t)warp() * a->help_bytes;
+    uint64_t begun = lane() == 0 ? atom_add_relaxed_gpu_u64(&p->f.state->begun, 0) : 0;
+    if (shfl_u64(begun, 0) < a->num_blocks) {
+        return 1;
+    }
     fence_proxy_async_shared(); /* what lanes wrote or read in stages comes before copies into them */
     sync_warp();
     struct drainer r = drainer_of(a, table, epoch, memory, a->help_stages);
@@ -403,13 +412,13 @@ TERN_DEVICE int drain_help(const struct dispatch_args *p, const struct op_table 
 /* All threads of a block that sends. Peers are told before it helps. Block 0 waits for the other blocks of
  * this rank when all peers are done: what is left then is not theirs to be late with. */
 TERN_DEVICE void drain_leave(const struct dispatch_args *p, const struct op_table *table, uint64_t epoch,
-                             char *memory, int ok, uint64_t begin)
+                             int ok, uint64_t begin)
 {
     const struct op_frame *f = &p->f;
     int done = 1;
     ok = op_tell_all(f, epoch, ok, 0);
-    if (ok && drain_of(p)->help_stages && (uint32_t)warp() < p->num_senders) {
-        ok = drain_help(p, table, epoch, memory);
+    if (ok && (uint32_t)warp() < drain_of(p)->helpers) {
+        ok = drain_help(p, table, epoch);
     }
     if (bid() != 0) {
         op_leave_quietly(f, epoch, begin);
@@ -427,6 +436,7 @@ TERN_DEVICE void drain_leave(const struct dispatch_args *p, const struct op_tabl
     }
     sync_block();
     if (tid() == 0) {
+        f->state->begun = 0;
         stamp_block(f, 0, epoch, begin);
         op_finish(f, epoch);
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ids, weights and sources of dispatched rows, by the warps of each block behind those that send payloads.
+ * Ids, weights and sources of dispatched rows, by the warps of each block behind those that send payloads:
+ * the couriers. In rank layout they also send thin columns, payloads of a few bytes a row.
  *
  * In rank layout the rows that consecutive tokens have at one rank are consecutive, so what 32 tokens send to
  * one rank is three runs of memory there, written coalesced: on a link, a few large packets instead of some

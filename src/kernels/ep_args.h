@@ -98,6 +98,7 @@ struct ep_state {
                                 * of rows (combine_push.h) */
     struct stamp_ring *stamps;     /* for kernels with time stamps; or NULL */
     uint64_t slices[EP_MAX_RANKS]; /* that were taken of each source's rows (dispatch_drain.h) */
+    uint64_t begun;                /* blocks of the running dispatch that send, likewise */
 };
 
 /* Host-visible memory, written by the thread that won the claim. One record is for the fault that ended the
@@ -202,7 +203,7 @@ struct dispatch_args {
     uint32_t fill_ids;    /* this rank wants -1 in the ids of rows that nobody sends */
     uint32_t scale_bytes; /* of a row, with a cast */
     uint32_t stage_bytes, num_stages, table_bytes; /* shared memory: table, stages a warp, barriers */
-    uint32_t num_senders; /* warps of a block that send payloads; the others: ids, weights, sources */
+    uint32_t num_senders; /* warps of a block that send payloads; behind them couriers, and a teller */
     uint32_t column_bytes[EP_MAX_COLUMNS]; /* of a row, for padding; 0: not an output */
     struct place own[EP_MAX_COLUMNS];      /* of this rank's rows, where that is not what peers are told */
     struct column_in in[EP_MAX_IN];
@@ -251,7 +252,8 @@ struct dispatch_drain_args {
     uint32_t counters_offset;           /* of phases, in the shared memory of a block that sends */
     uint32_t num_drainers, warp_bytes;  /* warps of a block that drains; shared memory of each */
     uint32_t num_stages, ring_bytes;    /* of its ring: stages, and bytes of one */
-    uint32_t help_stages;               /* of a sender's that has sent all; 0: it does not help */
+    uint32_t helpers, help_bytes;       /* warps of a block that has sent all; shared memory of each */
+    uint32_t help_stages;               /* of the ring there */
     uint32_t num_slices;                /* of a phase: each is a warp's at once */
 };
 

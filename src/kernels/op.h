@@ -231,7 +231,7 @@ TERN_DEVICE int op_await_rows(const struct op_frame *f, uint64_t epoch, int s, c
     struct op_patience patience = {0};
     for (;;) {
         /* Pairs with the release of the stream's store in terni_engine_push, or with push_tell's, or with the
-         * fence in drain_count; what is tagged says itself all that it says. */
+         * fence in drain_tell; what is tagged says itself all that it says. */
         *seen = ld_acquire_sys_u64(word);
         if (tagged ? op_has_tag(*seen, epoch) : *seen >= expected) {
             op_waited(f, &patience, 0, 1);
@@ -258,7 +258,8 @@ TERN_DEVICE int op_await_done(const struct op_frame *f, uint64_t epoch, const st
     struct op_patience patience = {0};
     uint64_t said = 0;
     for (;;) {
-        /* Pairs with the fence and store in op_leave: that block's rows are here; or its reads are over. */
+        /* Pairs with the fence and store in op_tell_all, or op_leave_quietly: that block's rows are here; or
+         * its reads are over. */
         uint64_t seen = ld_acquire_sys_u64(word);
         if (seen >= epoch) {
             op_waited(f, &patience, 0, 1);
@@ -271,8 +272,8 @@ TERN_DEVICE int op_await_done(const struct op_frame *f, uint64_t epoch, const st
         }
         if (verdict == OP_EXPIRED) {
             for (int r = 0, excused = OP_EXCUSES(f, &note, said); !excused && r < f->num_ranks; r++) {
-                int late = 0;
-                for (uint64_t i = 0; i < t->blocks[r]; i++) {
+                int late = 0; /* whoever waits for a peer is not: some blocks tell their own rank later */
+                for (uint64_t i = 0; (r != f->rank || s == r) && i < t->blocks[r]; i++) {
                     late |= ld_relaxed_sys_u64(op_done(f, f->own, r, (int)i)) < epoch;
                 }
                 if (late) {

@@ -386,6 +386,9 @@ const char *terni_primitive_name(enum primitive p);
 void terni_warp_check(struct fiber *f);
 
 /* grid.c */
+/* For tests: no more blocks of a grid at once than these, in the order of their numbers; 0: as many as the
+ * processors hold, in any order. Set while nothing runs. */
+extern int terni_grid_resident;
 void terni_grid_start(struct tern_stream *s, struct op *op);
 void terni_fiber_ended(struct fiber *f); /* from the scheduler */
 void terni_block_close(struct block *b); /* once no fiber of it lives */

@@ -15,13 +15,16 @@
 #define SM_BLOCKS       32
 #define SM_SHARED_BYTES (228 * 1024) /* with 1 KiB a block that the GPU takes for itself */
 
+int terni_grid_resident = 0;
+
 static int resident_limit(const struct op *op, int num_sms)
 {
     int by_threads = SM_THREADS / op->num_threads;
     int by_shared = (int)(SM_SHARED_BYTES / (op->shared_bytes + 1024));
     int blocks = by_threads < by_shared ? by_threads : by_shared;
+    int most = num_sms * (blocks < SM_BLOCKS ? blocks : SM_BLOCKS);
 
-    return num_sms * (blocks < SM_BLOCKS ? blocks : SM_BLOCKS);
+    return terni_grid_resident && terni_grid_resident < most ? terni_grid_resident : most;
 }
 
 static void shared_open(struct executor *x, struct block *b)
@@ -127,6 +130,10 @@ void terni_grid_start(struct tern_stream *s, struct op *op)
     do {
         g->stride = 1 + (int)draw_below(x, (uint32_t)op->num_blocks);
     } while (common_divisor(op->num_blocks, g->stride) != 1);
+    if (terni_grid_resident) {
+        g->first = 0;
+        g->stride = 1;
+    }
     g->next = x->grids;
     if (x->grids != NULL) {
         x->grids->prev = g;
