@@ -153,8 +153,8 @@ for _name in ("before_expert", "expert"):
 # Eight H200, four and two of them, with drainers that take slices.
 for _gpus in ("r4_", "r8_"):
     for _op in ("dispatch", "combine"):
-        NOT_CLAIMED["2026-11-27-8xH200/" + _gpus + "ll_at_dispatch", _op] = "lines and blanks, newer than the model"
-        NOT_CLAIMED["2026-11-27-8xH200/" + _gpus + "ll_at_combine", _op] = "lines and blanks, newer than the model"
+        for _name in ("ll_at_dispatch", "ll_at_combine"):
+            NOT_CLAIMED["2026-11-27-8xH200/" + _gpus + _name, _op] = "lines and blanks, newer than the model"
         NOT_CLAIMED["2026-11-27-8xH200/" + _gpus + "ll_far", _op] = "slow for a reason that is not known"
     NOT_CLAIMED["2026-11-27-8xH200/%sep_sms8" % _gpus, "combine"] = "faster since sm_add, which is of the kernels before"
     NOT_CLAIMED["2026-11-27-8xH200/" + _gpus + "ep_tensor_drain", "combine"] = "128 tokens, copied first"

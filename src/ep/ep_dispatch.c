@@ -269,14 +269,16 @@ static uint64_t sign(const struct tern_route *route, const struct tern_dispatch_
 
 /* Columns of a few bytes a row beside the first one: in rank layout the rows of consecutive tokens are
  * consecutive at a rank, so that couriers send many of them at once. */
-static void mark_thin(const struct tern_route *route, struct dispatch_args *k)
+static uint32_t thin_of(const struct tern_route *route, const struct dispatch_args *k)
 {
     const struct ep_shape *s = &route->ep->shape;
     int can = k->cast == TERN_CAST_NONE && route->layout == TERN_LAYOUT_RANK && s->num_domains == 1 &&
               s->transfer == TERN_TRANSFER_BULK;
+    uint32_t thin = 0;
     for (uint32_t i = 1; can && i < k->num_in; i++) {
-        k->in[i].thin = k->in[i].whole && k->in[i].row_bytes <= DISPATCH_THIN_BYTES;
+        thin |= (uint32_t)(k->in[i].whole && k->in[i].row_bytes <= DISPATCH_THIN_BYTES) << i;
     }
+    return thin;
 }
 
 /* Of a block: one, but for thin columns of more runs of 32 tokens than there are blocks. Four H200, FP8, 24
@@ -284,11 +286,7 @@ static void mark_thin(const struct tern_route *route, struct dispatch_args *k)
 static uint32_t couriers_of(const struct dispatch_args *k, int num_blocks)
 {
     uint64_t runs = ((uint64_t)k->num_tokens + 31) / 32 * (uint64_t)k->f.num_ranks;
-    int thin = 0;
-    for (uint32_t i = 0; i < k->num_in; i++) {
-        thin |= k->in[i].thin != 0;
-    }
-    return thin && runs > (uint64_t)num_blocks ? DISPATCH_COURIERS : 1;
+    return k->thin && runs > (uint64_t)num_blocks ? DISPATCH_COURIERS : 1;
 }
 
 /* Geometry and launch, with everything else in k. */
@@ -348,7 +346,7 @@ enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_d
     k->num_in = a->num_in;
     k->num_out = num_out;
     k->stage_bytes = lay_stage(a, num_out, k);
-    mark_thin(route, k);
+    k->thin = thin_of(route, k);
     k->f.message.num_rows = a->out_rows;
     k->f.message.signature = sign(route, a, num_out);
     terni_staging_begin(&staging, ep, route, a->out_rows, a->zero_padding != 0, 0);

@@ -38,12 +38,12 @@ static uint32_t phase_of(const struct tern_ep *ep, uint32_t num_tokens)
 /* Of a peer's phase, which has a row of each of its tokens at most; the peer may have as many as any. */
 static uint32_t slices_of(const struct tern_ep *ep, const struct copy_args *copies, uint32_t slice_bytes)
 {
-    uint64_t bytes = 0;
+    uint64_t row_bytes = 0, slices;
     for (uint32_t c = 0; c < copies->num_columns; c++) {
-        bytes += (uint64_t)copies->columns[c].row_bytes * phase_of(ep, ep->shape.max_tokens);
+        row_bytes += copies->columns[c].row_bytes;
     }
-    bytes = bytes / slice_bytes;
-    return bytes < 1 ? 1 : bytes < DRAIN_MOST_SLICES ? (uint32_t)bytes : DRAIN_MOST_SLICES;
+    slices = row_bytes * phase_of(ep, ep->shape.max_tokens) / slice_bytes;
+    return slices < 1 ? 1 : slices < DRAIN_MOST_SLICES ? (uint32_t)slices : DRAIN_MOST_SLICES;
 }
 
 enum tern_status terni_drain_launch(struct tern_route *route, uint32_t num_sms, const struct staging *staging,

@@ -265,8 +265,8 @@ enum tern_status terni_tuning_push(const struct machine_info *info, uint32_t sta
 static void help(struct drain_geometry *x, uint32_t stage_bytes, uint32_t unit)
 {
     uint32_t room = x->num_senders * x->all.num_stages * stage_bytes;
-    x->helpers = clamp(room / (HELP_FEWEST_STAGES * unit), room / unit >= 2, x->num_senders);
-    x->help_bytes = x->helpers ? room / x->helpers & ~127u : 0;
+    x->helpers = clamp(room / (HELP_FEWEST_STAGES * unit), 1, x->num_senders);
+    x->help_bytes = room / x->helpers & ~127u;
     x->help_stages = clamp(x->help_bytes / unit, 0, HELP_STAGES);
     x->helpers = x->help_stages < 2 ? 0 : x->helpers;
 }

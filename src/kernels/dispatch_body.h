@@ -101,14 +101,14 @@ TERN_DEVICE void load_token(const struct sender *s, uint32_t t, uint32_t stage, 
     /* A row that is to be cast is read when it is cast. */
     uint32_t first = p->cast == CAST_NONE ? 0 : 1;
     for (uint32_t c = first; bulk && c < p->num_in; c++) {
-        bytes += p->in[c].whole && !p->in[c].thin ? p->in[c].row_bytes : 0;
+        bytes += p->in[c].whole && !dispatch_is_thin(p, c) ? p->in[c].row_bytes : 0;
     }
     if (bulk && lane() == 0) {
         mbar_expect(s->bars + stage, bytes);
     }
     for (uint32_t c = first; c < p->num_in; c++) {
         const struct column_in *in = &p->in[c];
-        if (in->thin) {
+        if (dispatch_is_thin(p, c)) {
             continue;
         }
         const char *row = in->data + (int64_t)t * in->row_stride;
@@ -155,7 +155,7 @@ TERN_DEVICE void send_whole(const struct sender *s, const char *stage, struct ta
     const struct dispatch_args *p = s->p;
     for (uint32_t c = 0; c < p->num_out; c++) {
         struct place at = output_of(s, c, g.rank);
-        if (p->out[c].whole && at.base && !(p->cast == CAST_NONE && p->in[c].thin)) {
+        if (p->out[c].whole && at.base && !dispatch_is_thin(p, c)) {
             bulk_store(at.base + g.row * at.stride, stage + p->out[c].stage_offset, p->out[c].row_bytes);
         }
     }

@@ -415,7 +415,6 @@ TERN_DEVICE void drain_leave(const struct dispatch_args *p, const struct op_tabl
                              int ok, uint64_t begin)
 {
     const struct op_frame *f = &p->f;
-    int done = 1;
     ok = op_tell_all(f, epoch, ok, 0);
     if (ok && (uint32_t)warp() < drain_of(p)->helpers) {
         ok = drain_help(p, table, epoch);
@@ -426,10 +425,10 @@ TERN_DEVICE void drain_leave(const struct dispatch_args *p, const struct op_tabl
     }
     ok = !sync_block_or(!ok);
     ok = op_hear_all(f, epoch, table, ok, 0);
-    for (int b = 1 + tid(); ok && done && b < nblk(); b += nthr()) {
-        done = op_await_done(f, epoch, table, f->rank, b);
+    for (int b = 1 + tid(); ok && b < nblk(); b += nthr()) {
+        ok = op_await_done(f, epoch, table, f->rank, b);
     }
-    ok = !sync_block_or(!ok || !done);
+    ok = !sync_block_or(!ok);
     op_hear_own(f, epoch, ok);
     for (int s = tid(); s < f->num_ranks; s += nthr()) {
         f->state->slices[s] = 0; /* nobody takes one any more; or, after a fault, a reset zeroes it then */

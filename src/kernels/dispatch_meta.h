@@ -13,6 +13,11 @@
 
 enum { META_AT_ONCE = 4, THIN_AT_ONCE = 8 }; /* choices a lane has on their way; pieces of thin rows */
 
+TERN_DEVICE int dispatch_is_thin(const struct dispatch_args *p, uint32_t column)
+{
+    return (int)(p->thin >> column & 1);
+}
+
 struct courier {
     const struct dispatch_args *p;
     const struct op_table *table;
@@ -137,7 +142,7 @@ TERN_DEVICE void send_run(const struct courier *c, uint32_t t0, int d)
     sync_warp();
     send_choices(c, d, row, num);
     for (uint32_t k = 0; k < c->p->num_in; k++) {
-        if (c->p->in[k].thin) {
+        if (dispatch_is_thin(c->p, k)) {
             send_thin(c, k, d, row, num);
         }
     }
@@ -166,12 +171,9 @@ TERN_DEVICE void send_meta(const struct courier *c, struct drain_progress *progr
 {
     const struct dispatch_args *p = c->p;
     uint32_t num_ranks = (uint32_t)p->f.num_ranks;
-    int wanted = 0;
+    int wanted = p->thin != 0;
     for (int i = lane(); i < EP_COL_PAYLOADS * p->f.num_ranks; i += 32) {
         wanted |= c->table->places[i].base != 0;
-    }
-    for (uint32_t k = 0; k < p->num_in; k++) {
-        wanted |= p->in[k].thin != 0;
     }
     if (!warp_any(wanted)) {
         return;

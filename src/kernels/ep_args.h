@@ -180,7 +180,6 @@ struct column_in {
     uint32_t row_bytes, elem_bytes;
     uint32_t stage_offset; /* in a stage */
     uint32_t whole;        /* rows are contiguous, 16-byte aligned and sized: copied in one piece */
-    uint32_t thin;         /* couriers send them, several rows at once; whole, with no cast */
 };
 
 /* How a staged column leaves. */
@@ -200,6 +199,7 @@ struct dispatch_args {
     const float *weights;
     uint32_t num_tokens, topk, num_experts, layout;
     uint32_t idx_bytes, cast, zero_padding, num_in, num_out;
+    uint32_t thin;        /* bit c: couriers send column c, several rows at once; none with a cast */
     uint32_t fill_ids;    /* this rank wants -1 in the ids of rows that nobody sends */
     uint32_t scale_bytes; /* of a row, with a cast */
     uint32_t stage_bytes, num_stages, table_bytes; /* shared memory: table, stages a warp, barriers */
