@@ -63,6 +63,7 @@ int model_open(struct wire **wire, const struct softnic_rates *rates)
         c->args.stop = &c->stop;
         OK(terni_softnic_model(rates, &c->args.model));
         c->engine = softnic_engine_of(&c->args, 0, 1);
+        c->engine.clock = &c->now;
         for (uint32_t q = 0; q < QUEUES; q++) {
             open_line(w, c, q);
         }
@@ -70,13 +71,35 @@ int model_open(struct wire **wire, const struct softnic_rates *rates)
     return TEST_PASSED;
 }
 
+void model_part_clocks(struct wire *w, uint64_t receiver, const uint64_t *cards, uint64_t stale)
+{
+    w->has_clocks = 1;
+    w->ahead = receiver;
+    w->stale = stale;
+    for (int i = 0; i < CARDS; i++) {
+        w->cards[i].ahead = i < 2 ? cards[i] : 0;
+        for (uint32_t q = 0; q < QUEUES; q++) {
+            w->cards[i].qps[q].has_other_clock = 1;
+        }
+    }
+}
+
+void model_tell(struct wire *w, uint64_t now)
+{
+    if (w->has_clocks && now - w->told >= w->stale) {
+        w->told = now;
+        w->receiver.clock = softnic_ticks(now + w->ahead) | 1;
+    }
+}
+
 /* All that a card does at this time: idle looks in a row are enough to have drawn every queue pair. */
 void model_work(struct card *c, uint64_t now)
 {
     struct softnic_work work;
     memset(&work, 0, sizeof work);
+    c->now = now + c->ahead;
     for (int idle = 0; idle < 12;) {
-        int found = softnic_step_alone(&c->engine, &work, now);
+        int found = softnic_step_alone(&c->engine, &work, c->now);
         idle = found == SOFTNIC_NOTHING ? idle + 1 : 0;
     }
 }

@@ -33,6 +33,7 @@ struct card {
     struct softnic_args args;
     struct softnic_engine engine;
     uint64_t stop;
+    uint64_t ahead, now; /* ns: of the time that the test says; by its own clock */
 };
 
 struct wire {
@@ -43,6 +44,9 @@ struct wire {
     struct key_entry entries[4];
     struct key_table keys;
     struct softnic_link receiver;
+    uint64_t ahead, stale; /* ns: the receiver's clock, and how old is what it tells at most */
+    uint64_t told;         /* ns: when it did so last */
+    int has_clocks;
     struct card cards[CARDS];
 };
 
@@ -50,6 +54,10 @@ static inline uint64_t at(const void *p) { return (uint64_t)(uintptr_t)p; }
 
 /* All cards, with a model of these rates; to be freed. */
 int model_open(struct wire **wire, const struct softnic_rates *rates);
+/* Clocks of their own, so many ns ahead of what model_work and model_tell are told. */
+void model_part_clocks(struct wire *w, uint64_t receiver, const uint64_t *cards, uint64_t stale);
+/* The receiver tells of its clock, if it has one of its own, once in `stale` ns. */
+void model_tell(struct wire *w, uint64_t now);
 /* All that a card does at this time. */
 void model_work(struct card *c, uint64_t now);
 /* Whether the card has been told that the operation is complete. */

@@ -240,21 +240,21 @@ static void post_all(struct wire *w, int cards, uint64_t num)
 
 /* All of what `cards` have posted comes at one byte a ns, never faster, never slower; nobody is left behind
  * by more than the puts that a queue pair may take ahead. */
-static int share(int cards, const struct softnic_rates *rates, uint64_t every)
+static int share_between(struct wire *w, int cards, uint64_t every, uint64_t late)
 {
-    struct wire *w = NULL;
     const uint64_t num = 40, all = (uint64_t)cards * num;
-    PASS(model_open(&w, rates));
     post_all(w, cards, num);
-    for (uint64_t ns = 0; ns <= all * PUT_BYTES + 500; ns++) {
+    for (uint64_t ns = 0; ns <= all * PUT_BYTES + 500 + late; ns++) {
         uint64_t wanted = ns < 500 ? 0 : (ns - 500) / PUT_BYTES,
-                 slack = every > 1 ? every / PUT_BYTES + 1 : 0;
+                 slack = every + late > 1 ? (every + late) / PUT_BYTES + 1 : 0;
+        wanted = wanted < all ? wanted : all;
+        model_tell(w, BEGIN + ns);
         for (int c = 0; ns % every == 0 && c < cards; c++) {
             model_work(&w->cards[c], BEGIN + ns);
         }
         if (ns % PUT_BYTES == 500 && ns > 500) {
             uint64_t puts = arrived(w, cards, num);
-            CHECK(puts <= wanted && puts + slack >= wanted, "%llu puts after %llu ns, not %llu",
+            CHECK(puts <= wanted + (late != 0) && puts + slack >= wanted, "%llu puts after %llu ns, not %llu",
                   (unsigned long long)puts, (unsigned long long)ns, (unsigned long long)wanted);
         }
         if (ns == all * PUT_BYTES / 2) {
@@ -271,9 +271,19 @@ static int share(int cards, const struct softnic_rates *rates, uint64_t every)
     if (cards == 1) {
         CHECK(w->cards[0].link.sends == softnic_ticks(BEGIN + all * PUT_BYTES),
               "the link is free at another time");
-    } else {
-        CHECK(w->receiver.receives == softnic_ticks(BEGIN + 500 + all * PUT_BYTES), "the receiver, too");
+    } else if (late == 0) {
+        /* Clocks that are told are odd: a tick more or less. */
+        CHECK(w->receiver.receives - softnic_ticks(BEGIN + 500 + all * PUT_BYTES + w->ahead) <= 1,
+              "the receiver, too");
     }
+    return TEST_PASSED;
+}
+
+static int share(int cards, const struct softnic_rates *rates, uint64_t every)
+{
+    struct wire *w = NULL;
+    PASS(model_open(&w, rates));
+    PASS(share_between(w, cards, every, 0));
     free(w);
     return TEST_PASSED;
 }
@@ -326,6 +336,67 @@ static int incast(struct test *t)
     return share(3, &rates, 1);
 }
 
+/* Clocks hundreds of microseconds apart, which no message waits for; also ticks that wrap between them. What
+ * the receiver tells of its own is as old as it likes. */
+static int clocks(struct test *t)
+{
+    const struct softnic_rates rates = {1000000000, 1000000000, 0, 500};
+    static const uint64_t apart[][3] = {
+        {300000, 0, 150000}, {0, 400000, 900000}, {1ull << 55, 70000, 0}, {70000, (1ull << 55) - BEGIN, 7}};
+    (void)t;
+    for (size_t i = 0; i < sizeof apart / sizeof apart[0]; i++) {
+        for (uint64_t stale = 0; stale <= 900; stale += 300) {
+            struct wire *w = NULL;
+            PASS(model_open(&w, &rates));
+            model_part_clocks(w, apart[i][0], &apart[i][1], stale);
+            PASS(share_between(w, 2, 1, stale));
+            free(w);
+        }
+    }
+    return TEST_PASSED;
+}
+
+/* Of a peer that has not told its clock the receiving side is free; then it is taken like any other. */
+static int clock_untold(struct test *t)
+{
+    const struct softnic_rates rates = {0, 1000000000, 0, 500};
+    const uint64_t ahead[CARDS] = {0};
+    struct wire *w = NULL;
+    uint64_t came, ended;
+    (void)t;
+    PASS(model_open(&w, &rates));
+    model_part_clocks(w, 800000, ahead, 0);
+    PASS(watch(w, BEGIN, PUT_BYTES - 1, post(w, 0, 0, 0, PUT_BYTES), &came, &ended));
+    CHECK(came == 500 && w->receiver.receives == 0, "there after %llu ns", (unsigned long long)came);
+    model_tell(w, BEGIN + 5000);
+    PASS(watch(w, BEGIN + 5000, 2 * PUT_BYTES - 1, post(w, 0, 0, PUT_BYTES, PUT_BYTES), &came, &ended));
+    CHECK(came == 500 + PUT_BYTES && w->receiver.receives - softnic_ticks(BEGIN + 805500 + PUT_BYTES) <= 1,
+          "there after %llu ns", (unsigned long long)came);
+    free(w);
+    return TEST_PASSED;
+}
+
+/* A clock that falls behind is followed within what clocks may drift; news that are old change nothing. */
+static int drift(struct test *t)
+{
+    struct softnic_clock k = {0, 0};
+    const uint64_t second = softnic_ticks(1000000000);
+    uint64_t now = second, error = 0;
+    softnic_hear(&k, 0, now);
+    CHECK(k.heard_at == 0, "what was not told was heard");
+    for (int i = 0; i < 1000; i++) { /* a millisecond each; 40 parts in a million, heard after 0 to 9 us */
+        uint64_t age = softnic_ticks((uint64_t)(i % 10) * 1000);
+        uint64_t ahead = second - (now - second) / 25000, old = now - age;
+        softnic_hear(&k, old + second - (old - second) / 25000, now);
+        CHECK(i == 0 || !softnic_is_due(k.ahead, ahead + softnic_ticks(600)), "too far ahead, step %d", i);
+        error = ahead - k.ahead > error && (int64_t)(ahead - k.ahead) > 0 ? ahead - k.ahead : error;
+        now += second / 1000;
+    }
+    test_detail(t, "%llu ns behind at most", (unsigned long long)(error / SOFTNIC_TICKS));
+    CHECK(error < softnic_ticks(600), "%llu ticks behind", (unsigned long long)error);
+    return TEST_PASSED;
+}
+
 /* ---- Numbers ---- */
 
 static int accuracy(struct test *t)
@@ -336,7 +407,7 @@ static int accuracy(struct test *t)
     for (size_t s = 0; s < sizeof speeds / sizeof speeds[0]; s++) {
         for (size_t b = 0; b < sizeof sizes / sizeof sizes[0]; b++) {
             const struct softnic_rates rates = {speeds[s], 0, 0, 0};
-            struct softnic_link link = {0, 0};
+            struct softnic_link link = {0, 0, 0, 0};
             struct softnic_model m;
             uint32_t used = 0;
             double wanted = 100.0 * (double)sizes[b] / (double)speeds[s] * 1e9, error;
@@ -410,6 +481,9 @@ int main(int argc, char **argv)
     test_run(&t, "queues of a NIC share its link", shared);
     test_run(&t, "queues of a NIC take turns", turns);
     test_run(&t, "senders share a receiver's link", incast);
+    test_run(&t, "senders and receiver with clocks of their own", clocks);
+    test_run(&t, "a receiver that has not told its clock", clock_untold);
+    test_run(&t, "clocks that drift", drift);
     test_run(&t, "rates and sizes", accuracy);
     test_run(&t, "rates that are refused", bounds);
     test_run(&t, "in a thread, with a real clock", in_real_time);

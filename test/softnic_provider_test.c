@@ -17,6 +17,7 @@
 
 enum {
     RANKS = 3,
+    CARD_BYTES = 96, /* at least */
     THREADS = 64,
     AREA = 600,
     WORDS = 5, /* of a thread at each peer */
@@ -63,7 +64,7 @@ struct scene {
     struct heap *heaps, *wanted; /* [RANKS] */
     struct softnic_link links[RANKS][SOFTNIC_MAX_NICS];
     void *wires[RANKS]; /* or none */
-    char cards[RANKS][64];
+    char cards[RANKS][CARD_BYTES];
     struct member members[RANKS];
     pthread_barrier_t barrier;
 };
@@ -254,7 +255,7 @@ static int connect_rank(struct member *m)
     struct scene *w = m->scene;
     struct softnic_link *links[RANKS];
     uint32_t bytes = terni_softnic_card_bytes(m->provider);
-    char cards[RANKS * 64];
+    char cards[RANKS * CARD_BYTES];
     for (int r = 0; r < RANKS; r++) {
         terni_softnic_card(w->members[r].provider, cards + (size_t)r * bytes);
         links[r] = w->links[r];
@@ -716,7 +717,7 @@ static int refuse(struct scene *w)
     struct softnic_provider *p = NULL;
     struct softnic_config c = w->shape;
     struct softnic_region_card card;
-    char cards[RANKS * 64] = {0};
+    char cards[RANKS * CARD_BYTES] = {0};
     c.machine = m->machine;
     REFUSES(terni_softnic_connect(m->provider, cards, NULL, NULL), TERN_BAD_STATE, "connected already");
     REFUSES(terni_softnic_register(m->provider, &w->heaps[0].sum, 8, &card), TERN_INVALID_ARGUMENT,

@@ -106,11 +106,18 @@ static int fill(struct queue_rig *r, struct rng *rng, struct together_side *side
     }
     side->qp.link = side->qp.flights != NULL ? &side->link : NULL;
     side->qp.peer_link = side->qp.flights != NULL && rng_below(rng, 4) ? &side->peer_link : NULL;
+    side->qp.has_other_clock = side->qp.peer_link != NULL && rng_below(rng, 2);
+    side->clock = 1000000 + rng_below(rng, 5);
+    if (side->qp.has_other_clock && rng_below(rng, 4)) {
+        side->peer_link.clock = now + softnic_ticks(rng_below(rng, 800000)) - softnic_ticks(400000);
+        side->qp.peer_clock.ahead = side->peer_link.clock - now + rng_below(rng, 9) - 4;
+        side->qp.peer_clock.heard_at = rng_below(rng, 3) ? now - rng_below(rng, 100000) : 0;
+    }
     side->qp.num_taken = side->qp.num_arrived = side->qp.num_ended = before;
     if (rng_below(rng, 3)) {
         side->qp.links_used = 3;
         side->link.sends = now + softnic_ticks(rng_below(rng, 4000)) - softnic_ticks(2000);
-        side->link.receives = now + softnic_ticks(rng_below(rng, 8000)) - softnic_ticks(4000);
+        side->peer_link.receives = now + softnic_ticks(rng_below(rng, 8000)) - softnic_ticks(4000);
     }
     return TEST_PASSED;
 }
@@ -132,6 +139,11 @@ static int same_flights(const struct together_side *a, const struct together_sid
           "the wire is taken until %llu, %llu, not %llu, %llu", (unsigned long long)a->link.sends,
           (unsigned long long)a->peer_link.receives, (unsigned long long)b->link.sends,
           (unsigned long long)b->peer_link.receives);
+    CHECK(a->link.clock == b->link.clock && a->qp.peer_clock.ahead == b->qp.peer_clock.ahead &&
+              a->qp.peer_clock.heard_at == b->qp.peer_clock.heard_at,
+          "the peer's clock is ahead by %lld, not %lld; the own one told as %llu, not %llu",
+          (long long)a->qp.peer_clock.ahead, (long long)b->qp.peer_clock.ahead,
+          (unsigned long long)a->link.clock, (unsigned long long)b->link.clock);
     CHECK(memcmp(a->watch, b->watch, sizeof a->watch) == 0, "other blocks are remembered");
     for (; first != b->qp.num_taken; first++) {
         const struct softnic_flight *f = flight_at(a, first), *g = flight_at(b, first);

@@ -6,7 +6,7 @@
 
 TERN_DEVICE struct softnic_engine engine_of(struct together_side *side)
 {
-    struct softnic_engine e = {&side->args, &side->qp, 1, 1, side->random};
+    struct softnic_engine e = {&side->args, &side->qp, 1, 1, side->random, &side->clock};
     return e;
 }
 

@@ -18,6 +18,7 @@ struct together_side {
     struct softnic_link link, peer_link;
     struct softnic_work work;
     uint64_t random; /* where its engine begins to draw */
+    uint64_t clock;  /* ns, as it says when it hears of the peer's */
 };
 
 struct together_args {

@@ -79,6 +79,7 @@ struct softnic_qp {
     /* Somebody else's, while the NIC does not run: not 0, the peer's end is gone and answers nothing. */
     uint64_t is_cut;
     struct softnic_link *link, *peer_link; /* with flights: this NIC's; the peer's, or NULL */
+    uint64_t has_other_clock;              /* the peer, with a peer_link */
 
     /* The NIC's own. Indices of blocks, all `first` to begin with; the rest 0. */
     uint64_t posted;   /* told of */
@@ -94,6 +95,7 @@ struct softnic_qp {
     uint32_t has_failed;                        /* one that has arrived */
     uint32_t links_used;                        /* softnic_cross's bits */
     uint64_t sends_until;                       /* its last message has left: ticks; 0: none yet */
+    struct softnic_clock peer_clock;            /* if it is another */
     /* What software did wrong; the NIC goes on. */
     uint64_t num_overwritten; /* blocks that changed before they were completed */
     uint64_t num_overruns;    /* times that more was posted than the ring holds */

@@ -28,6 +28,7 @@ struct softnic_engine {
     struct softnic_qp *qps; /* the first; the next is `step` behind */
     uint32_t step, num;     /* num may be 0 */
     uint64_t random;
+    const uint64_t *clock; /* a test's, in ns; NULL: clock_ns */
 };
 
 TERN_DEVICE struct softnic_engine softnic_engine_of(const struct softnic_args *args, uint32_t index,
@@ -38,6 +39,7 @@ TERN_DEVICE struct softnic_engine softnic_engine_of(const struct softnic_args *a
     e.qps = args->qps + index;
     e.step = count;
     e.num = index < args->num_qps ? (args->num_qps - index - 1) / count + 1 : 0;
+    e.clock = NULL;
     e.random = (args->seed ^ index * 0x9e3779b97f4a7c15ull) | 1;
     return e;
 }
@@ -109,6 +111,51 @@ struct softnic_shared {
 };
 enum { SOFTNIC_SHARED_BYTES = sizeof(struct softnic_shared) };
 
+/* ---- Clocks ---- */
+
+TERN_DEVICE uint64_t softnic_clock_now(const struct softnic_engine *e)
+{
+    return softnic_ticks(e->clock == NULL ? clock_ns() : *e->clock);
+}
+
+/* Where two clocks meet: what a peer needs of this one. */
+TERN_DEVICE void softnic_tell(const struct softnic_qp *qp, uint64_t now)
+{
+    if (qp->has_other_clock) {
+        st_relaxed_sys_u64(&qp->link->clock, now | 1);
+    }
+}
+
+/* What the peer tells of its clock; 0: nothing, or it is the same one. */
+TERN_DEVICE uint64_t softnic_ask(const struct softnic_qp *qp)
+{
+    return qp->has_other_clock ? ld_relaxed_sys_u64(&qp->peer_link->clock) : 0;
+}
+
+TERN_DEVICE int softnic_must_ask(const struct softnic_qp *qp)
+{
+    return qp->has_other_clock && qp->peer_clock.heard_at == 0;
+}
+
+TERN_DEVICE void softnic_hear_peer(const struct softnic_engine *e, struct softnic_qp *qp, uint64_t told)
+{
+    if (told != 0) {
+        softnic_hear(&qp->peer_clock, told, softnic_clock_now(e));
+    }
+}
+
+/* Messages to the peer. Its receiving side counts by a clock that has to be known: until it has told of it,
+ * that side is free. */
+TERN_DEVICE struct softnic_crossing softnic_crossing_to_peer(const struct softnic_qp *qp)
+{
+    struct softnic_crossing c = softnic_crossing_of(qp->link, qp->peer_link, 1);
+    if (qp->has_other_clock) {
+        c.to = qp->peer_clock.heard_at != 0 ? c.to : NULL;
+        c.to_ahead = qp->peer_clock.ahead;
+    }
+    return c;
+}
+
 /* ---- Taking ---- */
 
 /* Whether there are entries that can be taken; then how much of them is to come near. */
@@ -116,6 +163,7 @@ TERN_DEVICE int softnic_find_entries(struct softnic_engine *e, struct softnic_wo
 {
     struct softnic_qp *qp = w->qp;
     const struct softnic_model *m = &e->args->model;
+    softnic_tell(qp, now);
     const uint64_t room =
         qp->flights != NULL ? qp->num_ended + SOFTNIC_FLIGHTS - qp->num_taken : (uint64_t)SOFTNIC_BATCH;
     const uint64_t most = room < SOFTNIC_BATCH ? room : (uint64_t)SOFTNIC_BATCH;
@@ -216,8 +264,11 @@ TERN_DEVICE void softnic_take_off(struct softnic_engine *e, struct softnic_work 
 {
     struct softnic_qp *qp = w->qp;
     const struct softnic_model *m = &e->args->model;
-    struct softnic_crossing c = softnic_crossing_of(qp->link, qp->peer_link, 1);
     const uint64_t first = qp->num_taken;
+    if (softnic_must_ask(qp)) {
+        softnic_hear_peer(e, qp, softnic_ask(qp));
+    }
+    struct softnic_crossing c = softnic_crossing_to_peer(qp);
     struct softnic_flight *f = NULL;
     int is_read = 0;
     TERN_ROLLED
@@ -242,9 +293,11 @@ TERN_DEVICE void softnic_take_off(struct softnic_engine *e, struct softnic_work 
         }
         is_read = qp->flights != NULL && f->syndrome == SYNDROME_NONE && f->op.opcode == WQE_RDMA_READ;
     }
+    const uint64_t told = softnic_ask(qp); /* for the next crossing */
     softnic_leave(m, w, &c, now, first);
+    softnic_hear_peer(e, qp, told);
     if (is_read) {
-        f->when = softnic_plan_read(m, qp->link, qp->peer_link, now, f->op.bytes, &qp->links_used);
+        f->when = softnic_plan_read(m, qp->link, c.to, c.to_ahead, now, f->op.bytes, &qp->links_used);
     }
 }
 

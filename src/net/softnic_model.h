@@ -19,8 +19,9 @@
  * The receiver begins with the first byte, so that two NICs of one rate add nothing to each other. Bytes are
  * payload: nothing is added for headers, for which there is the rate of messages.
  *
- * Time is in ticks of 1/256 ns, wrapping. NICs that share a word must have the same clock: those of one GPU
- * or host do. */
+ * Time is in ticks of 1/256 ns, wrapping. NICs of one GPU have one clock, and so have those that are threads
+ * of a host; clocks of two GPUs are hundreds of microseconds apart, and drift. A word counts by the clock of
+ * the NIC that it belongs to, which a NIC with another clock hears (struct softnic_clock). */
 #ifndef TERN_SOFTNIC_MODEL_H
 #define TERN_SOFTNIC_MODEL_H
 
@@ -52,9 +53,10 @@ struct softnic_model {
 enum tern_status terni_softnic_model(const struct softnic_rates *rates, struct softnic_model *model);
 
 /* Until when a NIC's directions are taken, in ticks; 0: never used. In memory that the NICs of all ranks
- * reach which send to it or read from it. */
+ * reach which send to it or read from it. `clock` is what its clock was at some step of an engine, which
+ * stores it at every look where a peer has another clock; 0: never told. */
 struct softnic_link {
-    uint64_t sends, receives;
+    uint64_t sends, receives, clock, reserved;
 };
 
 struct softnic_times {
@@ -106,12 +108,36 @@ TERN_DEVICE uint64_t softnic_take_next(uint64_t *taken, uint64_t at, uint64_t co
     return seen;
 }
 
+/* What is known of a peer's clock. What the peer told is past when it is heard: by how much the clock seems
+ * ahead is less than the truth by the age of the news, and the most that was heard is the best. From that
+ * comes off what the clocks may have drifted apart since. */
+struct softnic_clock {
+    uint64_t ahead;    /* ticks, wrapping; 0 where both are one clock */
+    uint64_t heard_at; /* by the own clock; 0: never */
+};
+enum { SOFTNIC_DRIFT_SHIFT = 14 }; /* 61 parts in a million */
+
+/* `told` was read before the own clock was `now`. */
+TERN_DEVICE void softnic_hear(struct softnic_clock *k, uint64_t told, uint64_t now)
+{
+    uint64_t ahead = told - now;
+    if (told == 0) {
+        return;
+    }
+    if (k->heard_at != 0) {
+        ahead = softnic_later(ahead, k->ahead - ((now - k->heard_at) >> SOFTNIC_DRIFT_SHIFT));
+    }
+    k->ahead = ahead;
+    k->heard_at = now | 1;
+}
+
 /* Messages that leave one NIC for another together, or a single one. What each needs is added up in order. */
 struct softnic_crossing {
     struct softnic_link *from, *to; /* NULL: always free */
     uint32_t first_bit;             /* of `used`: the sender's; the receiver's is the next */
     uint64_t sends, receives;       /* ticks that are needed */
-    uint64_t leaves, comes;         /* from when on they have them */
+    uint64_t leaves, comes;         /* from when on they have them, by the own clock */
+    uint64_t from_ahead, to_ahead;  /* of the own clock: those by which `from` and `to` count */
 };
 
 TERN_DEVICE void softnic_add(const struct softnic_model *m, struct softnic_crossing *c, uint64_t bytes,
@@ -131,26 +157,29 @@ TERN_DEVICE void softnic_cross(const struct softnic_model *m, struct softnic_cro
                                uint32_t *used)
 {
     uint64_t sends = 0, receives = 0;
+    const uint64_t leaves = at + c->from_ahead, comes = at + m->latency + c->to_ahead; /* by their clocks */
     const int adds_to_sends = c->sends != 0 && (*used & c->first_bit) != 0;
     const int adds_to_receives = c->receives != 0 && (*used & 2 * c->first_bit) != 0;
-    c->leaves = at;
-    c->comes = at + m->latency;
+    c->leaves = leaves;
+    c->comes = comes;
     if (adds_to_receives) {
         receives = atom_add_relaxed_sys_u64(&c->to->receives, c->receives);
     }
     if (adds_to_sends) {
         sends = atom_add_relaxed_sys_u64(&c->from->sends, c->sends);
-        c->leaves = softnic_take_next(&c->from->sends, c->leaves, c->sends, sends);
+        c->leaves = softnic_take_next(&c->from->sends, leaves, c->sends, sends);
     } else if (c->sends != 0) {
-        c->leaves = softnic_take_first(&c->from->sends, c->leaves, c->sends);
+        c->leaves = softnic_take_first(&c->from->sends, leaves, c->sends);
         *used |= c->first_bit;
     }
     if (adds_to_receives) {
-        c->comes = softnic_take_next(&c->to->receives, c->comes, c->receives, receives);
+        c->comes = softnic_take_next(&c->to->receives, comes, c->receives, receives);
     } else if (c->receives != 0) {
-        c->comes = softnic_take_first(&c->to->receives, c->comes, c->receives);
+        c->comes = softnic_take_first(&c->to->receives, comes, c->receives);
         *used |= 2 * c->first_bit;
     }
+    c->leaves -= c->from_ahead;
+    c->comes -= c->to_ahead;
 }
 
 /* When the message is there behind which `sends` and `receives` ticks of them all are needed. */
@@ -167,19 +196,20 @@ TERN_DEVICE struct softnic_crossing softnic_crossing_of(struct softnic_link *fro
     c.from = from;
     c.to = to;
     c.first_bit = first_bit;
-    c.sends = c.receives = c.leaves = c.comes = 0;
+    c.sends = c.receives = c.leaves = c.comes = c.from_ahead = c.to_ahead = 0;
     return c;
 }
 
-/* A message that is taken now and whose bytes come back. */
+/* A message that is taken now and whose bytes come back; the peer's clock is ahead by so much. */
 TERN_DEVICE struct softnic_times softnic_plan_read(const struct softnic_model *m, struct softnic_link *own,
-                                                   struct softnic_link *peer, uint64_t now, uint64_t bytes,
-                                                   uint32_t *used)
+                                                   struct softnic_link *peer, uint64_t ahead, uint64_t now,
+                                                   uint64_t bytes, uint32_t *used)
 {
     struct softnic_crossing there = softnic_crossing_of(own, peer, 1),
                             back = softnic_crossing_of(peer, own, 4);
     struct softnic_times when;
     uint64_t asked;
+    there.to_ahead = back.from_ahead = ahead;
     softnic_add(m, &there, 0, m->message);
     softnic_cross(m, &there, now, used);
     asked = softnic_comes(m, &there, there.sends, there.receives);

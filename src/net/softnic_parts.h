@@ -32,7 +32,7 @@ struct softnic_memory {
 };
 
 struct softnic_peer {
-    int is_wanted;
+    int is_wanted, has_other_clock;
     uint32_t order; /* among wanted peers */
     struct softnic_memory memory;
 };

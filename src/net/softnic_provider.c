@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CARD_FORMAT = 0x54534e31, DEFAULT_BLOCKS = 1024, DEFAULT_BATCH = 32, MAX_NIC_BLOCKS = 64 };
+enum { CARD_FORMAT = 0x54534e32, DEFAULT_BLOCKS = 1024, DEFAULT_BATCH = 32, MAX_NIC_BLOCKS = 64 };
 
 /* What two ranks must agree on; and how many peers the rank has, behind it the place of each rank among
  * them. */
@@ -15,6 +15,7 @@ struct card {
     uint32_t format, rank, num_ranks, num_queues;
     uint32_t mtu, adaptive, first_psn, num_nics;
     uint32_t num_peers, reserved;
+    unsigned char clock[16]; /* of whoever runs the NIC: a GPU's uuid; zeros: the host's */
 };
 
 void terni_softnic_config_init(struct softnic_config *c, struct machine *machine, int rank, int num_ranks)
@@ -171,6 +172,14 @@ uint32_t terni_softnic_card_bytes(const struct softnic_provider *p)
     return sizeof(struct card) + (uint32_t)p->config.num_ranks * (uint32_t)sizeof(uint32_t);
 }
 
+static void clock_of(const struct softnic_provider *p, unsigned char clock[16])
+{
+    memset(clock, 0, 16);
+    if (p->machine->info.kind == TERN_MACHINE_CUDA) {
+        memcpy(clock, p->machine->info.uuid, 16);
+    }
+}
+
 void terni_softnic_card(const struct softnic_provider *p, void *card)
 {
     const struct rc_config *wire = &p->config.wire.config;
@@ -183,7 +192,9 @@ void terni_softnic_card(const struct softnic_provider *p, void *card)
                      wire->first_psn,
                      p->config.num_nics,
                      p->num_peers,
-                     0};
+                     0,
+                     {0}};
+    clock_of(p, c.clock);
     memcpy(card, &c, sizeof c);
     for (int r = 0; r < p->config.num_ranks; r++) {
         uint32_t order = p->peers[r].order;
@@ -217,7 +228,7 @@ static enum tern_status check_card(const struct softnic_provider *p, int peer, c
     return TERN_OK;
 }
 
-/* Where peers' receiving sides are, into the queue pairs. */
+/* Where peers' receiving sides are, into the queue pairs, and whether they count by clocks of their own. */
 static enum tern_status put_links(struct softnic_provider *p, struct softnic_link *const *links)
 {
     struct softnic_qp *qps;
@@ -225,8 +236,9 @@ static enum tern_status put_links(struct softnic_provider *p, struct softnic_lin
     TERN_TRY(terni_softnic_read_qps(p, &qps));
     for (int r = 0; r < p->config.num_ranks; r++) {
         for (uint32_t i = 0; p->peers[r].is_wanted && i < p->config.num_queues; i++) {
-            qps[terni_softnic_place(p, r, i)].peer_link =
-                links[r] != NULL ? links[r] + i % p->config.num_nics : NULL;
+            struct softnic_qp *qp = &qps[terni_softnic_place(p, r, i)];
+            qp->peer_link = links[r] != NULL ? links[r] + i % p->config.num_nics : NULL;
+            qp->has_other_clock = qp->peer_link != NULL && p->peers[r].has_other_clock;
         }
     }
     status = terni_softnic_write_qps(p, qps);
@@ -238,6 +250,8 @@ static enum tern_status put_links(struct softnic_provider *p, struct softnic_lin
 static enum tern_status read_cards(const struct softnic_provider *p, const char *cards,
                                    struct softnic_seat *seats)
 {
+    unsigned char clock[16];
+    clock_of(p, clock);
     for (int r = 0; r < p->config.num_ranks; r++) {
         const char *at = cards + (size_t)r * terni_softnic_card_bytes(p);
         struct card c;
@@ -245,6 +259,7 @@ static enum tern_status read_cards(const struct softnic_provider *p, const char 
         if (p->peers[r].is_wanted) {
             TERN_TRY(check_card(p, r, &c));
         }
+        p->peers[r].has_other_clock = memcmp(c.clock, clock, sizeof clock) != 0;
         seats[r].num_peers = c.num_peers;
         memcpy(&seats[r].order, at + sizeof c + (size_t)p->config.rank * sizeof(uint32_t), sizeof(uint32_t));
     }

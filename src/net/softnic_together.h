@@ -29,7 +29,7 @@ TERN_DEVICE struct together_entry together_look(struct softnic_work *w, const st
     struct together_entry mine = {1, 0, 0, 0, 0, 0, 0};
     if ((uint32_t)lane() < w->num_first) {
         const struct softnic_flight *f = softnic_flight_of(w, qp->num_taken + (uint32_t)lane());
-        struct softnic_crossing c = softnic_crossing_of(qp->link, qp->peer_link, 1);
+        struct softnic_crossing c = softnic_crossing_to_peer(qp);
         mine.blocks = f->op.blocks;
         mine.is_sent = softnic_is_sent(f);
         mine.is_plain =
@@ -77,19 +77,30 @@ TERN_DEVICE void together_cross(const struct softnic_model *m, struct softnic_cr
                                 uint32_t *used)
 {
     const uint32_t receives = lane() == 1, bit = c->first_bit << receives;
-    const uint64_t cost = receives ? c->receives : c->sends, from = receives ? now + m->latency : now;
+    const uint64_t cost = receives ? c->receives : c->sends;
+    const uint64_t from = receives ? now + m->latency + c->to_ahead : now + c->from_ahead;
     uint64_t at = from;
     if (lane() < 2 && cost != 0) {
         uint64_t *word = receives ? &c->to->receives : &c->from->sends;
         at = (*used & bit) == 0 ? softnic_take_first(word, from, cost)
                                 : softnic_take_next(word, from, cost, atom_add_relaxed_sys_u64(word, cost));
     }
-    c->leaves = shfl_u64(at, 0);
-    c->comes = shfl_u64(at, 1);
+    c->leaves = shfl_u64(at, 0) - c->from_ahead;
+    c->comes = shfl_u64(at, 1) - c->to_ahead;
     sync_warp(); /* both have read the bits */
     if (lane() == 0) {
         *used |= (c->sends != 0 ? c->first_bit : 0) | (c->receives != 0 ? 2 * c->first_bit : 0);
     }
+}
+
+/* What all lanes have been told. */
+TERN_DEVICE void together_hear(const struct softnic_engine *e, struct softnic_qp *qp, uint64_t told)
+{
+    sync_warp(); /* all have read what is known */
+    if (lane() == 0) {
+        softnic_hear_peer(e, qp, told);
+    }
+    sync_warp();
 }
 
 /* A flight moves down to where it is the next, past blocks that began none. */
@@ -108,18 +119,24 @@ TERN_DEVICE int softnic_take_together(struct softnic_engine *e, struct softnic_w
 {
     struct softnic_qp *qp = w->qp;
     const struct softnic_model *m = &e->args->model;
-    struct softnic_crossing c = softnic_crossing_of(qp->link, qp->peer_link, 1);
+    struct softnic_crossing c;
     struct together_entry mine;
     uint32_t num, blocks;
     if (qp->state != SOFTNIC_READY) {
         return 0;
     }
+    if (softnic_must_ask(qp)) {
+        together_hear(e, qp, softnic_ask(qp));
+    }
+    c = softnic_crossing_to_peer(qp);
     mine = together_look(w, m);
     blocks = together_choose(w, m, now, &mine, &c, &num);
     if (blocks == 0) {
         return 0;
     }
+    const uint64_t told = softnic_ask(qp); /* on its way with the crossing's words; for the next crossing */
     together_cross(m, &c, now, &qp->links_used);
+    together_hear(e, qp, told);
     const uint32_t taken = warp_ballot(mine.is_taken != 0);
     const uint64_t first = qp->num_taken, fetched = qp->fetched;
     for (uint32_t left = taken, k = 0; left != 0; left &= left - 1, k++) {

@@ -12,7 +12,7 @@
  *     pgas_proxy.c  the way to ranks that are not addressed: a courier, and what kernels see of it
  *     pgas_queue.c  another: NICs whose queue pairs kernels drive
  *
- * Its own window: the abort word; two words a NIC, of a modelled wire; then for each team place a word a
+ * Its own window: the abort word; four words a NIC, of a modelled wire; then for each team place a word a
  * rank; then what an EP object that opened it has there (ep/layout.h); then packets of NICs in software, if
  * they send any (net/nic_provider.h). */
 #ifndef TERN_PGAS_H
@@ -24,7 +24,7 @@
 #include "net/barrier.h"
 
 /* Of the own window. */
-enum { PGAS_ABORT = 0, PGAS_LINK = 128, PGAS_TEAMS = 256 };
+enum { PGAS_ABORT = 0, PGAS_LINK = 128, PGAS_TEAMS = 384 };
 
 /* A place for a team's words; `index` is the same on all members. */
 struct pgas_place {
