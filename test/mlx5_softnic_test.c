@@ -148,9 +148,10 @@ static int launch_nic(struct world *w, struct machine *m, int num_qps)
 {
     struct softnic_args nic = {w->qps, (uint32_t)num_qps, 3, w->seed, &w->stop, {0, 0, 0, 0, 0}};
     struct softnic_crew crew;
-    struct launch launch = {TERN_KERNEL_softnic, 2, 32, SOFTNIC_SHARED_BYTES, &crew, sizeof crew};
+    struct launch launch = {TERN_KERNEL_softnic, 2, 32, 0, &crew, sizeof crew};
     memset(&crew, 0, sizeof crew);
-    softnic_crew_add(&crew, &nic, 2);
+    softnic_crew_add(&crew, &nic, 2, rng_one_in(&w->random, 2) ? m->info.max_shared_bytes : 0);
+    launch.shared_bytes = softnic_crew_bytes(&crew);
     OK(m->ops->stream_open(m, &w->nic));
     if (rng_one_in(&w->random, 2)) {
         struct softnic_rc_args rc;

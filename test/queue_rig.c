@@ -121,6 +121,11 @@ static void fill_qp(struct queue_rig *r, uint32_t i)
     p->watch = (uint64_t *)(void *)r->watch + i * r->shape.blocks;
     p->late = r->shape.late && r->shape.net == NULL ? &s->late[i] : NULL;
     p->posted = p->fetched = p->reported = r->shape.first;
+    if (r->shape.net == NULL && (r->shape.rates.bytes_per_s != 0 || r->shape.rates.latency_ns != 0)) {
+        p->flights = s->flights[i];
+        p->link = &s->link;
+        p->peer_link = &s->peer_link;
+    }
 }
 
 /* The other ends, and the network between. */
@@ -197,16 +202,20 @@ void queue_rig_close(struct queue_rig *r)
     memset(r, 0, sizeof(*r));
 }
 
+/* For the queue pairs of an engine that has two at most. */
+enum { NEAR_BYTES = sizeof(struct softnic_shared) + 2 * SOFTNIC_NEAR_BYTES };
+
 int queue_rig_nic(struct queue_rig *r)
 {
     struct softnic_args args = {r->s->qps, r->shape.num_queues, r->shape.hold_one_in,
                                 r->seed,   &r->s->stop,         {0, 0, 0, 0, 0}};
     struct softnic_crew crew;
-    struct launch launch = {
-        TERN_KERNEL_softnic, r->shape.nic_blocks, 32 * r->shape.nic_warps, SOFTNIC_SHARED_BYTES, &crew,
-        sizeof(crew)};
+    struct launch launch = {TERN_KERNEL_softnic, r->shape.nic_blocks, 32 * r->shape.nic_warps, 0, &crew,
+                            sizeof(crew)};
+    OK(terni_softnic_model(&r->shape.rates, &args.model));
     memset(&crew, 0, sizeof(crew));
-    softnic_crew_add(&crew, &args, r->shape.nic_blocks);
+    softnic_crew_add(&crew, &args, r->shape.nic_blocks, NEAR_BYTES);
+    launch.shared_bytes = softnic_crew_bytes(&crew);
     __atomic_store_n(&r->s->stop, 0, __ATOMIC_RELEASE);
     if (r->net != NULL) {
         struct softnic_rc_args rc = softnic_net_args(r->net, &r->s->stop);

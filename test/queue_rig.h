@@ -27,12 +27,13 @@ struct queue_shape {
     uint32_t batch_blocks;  /* 0: 1 */
     uint32_t message_bytes; /* 0: WQE_MAX_BYTES */
     uint32_t hold_one_in;
-    int late;                  /* results are late, and NET_QUEUE_DUMP is set */
-    int relay;                 /* NET_QUEUE_RELAY */
-    int free_running;          /* kernels run while the host does not wait; seeds do not replay then */
-    uint64_t first;            /* index */
-    uint64_t timeout_ns;       /* 0: RIG_PATIENCE_NS */
-    int nic_blocks, nic_warps; /* 0: 1 */
+    int late;                   /* results are late, and NET_QUEUE_DUMP is set */
+    int relay;                  /* NET_QUEUE_RELAY */
+    int free_running;           /* kernels run while the host does not wait; seeds do not replay then */
+    uint64_t first;             /* index */
+    uint64_t timeout_ns;        /* 0: RIG_PATIENCE_NS */
+    int nic_blocks, nic_warps;  /* 0: 1 */
+    struct softnic_rates rates; /* of a modelled wire; all 0: none */
     /* Not NULL: the NICs speak packets. Then `late` is a mode of the first card, where the queues are; the
      * second one has the remote heap. */
     const struct softnic_net_shape *net;
@@ -52,6 +53,8 @@ struct queue_shared {
     struct net_queue queues[RIG_QUEUES];
     struct softnic_qp qps[RIG_QUEUES];
     struct softnic_qp peer_qps[RIG_QUEUES]; /* of the second card; nobody posts there */
+    struct softnic_flight flights[RIG_QUEUES][SOFTNIC_FLIGHTS];
+    struct softnic_link link, peer_link;
     struct softnic_late late[RIG_QUEUES];
     struct net_queue_state states[RIG_QUEUES];
     uint64_t results[RIG_QUEUES][NET_QUEUE_RESULT_WORDS];

@@ -3,9 +3,10 @@
  * Every operation of queue pairs against a reference, with a software NIC at the other end: random programs
  * of many threads, in which each thread has a piece of the peer's memory to itself, so that what must come
  * out is known whatever the schedule; rings that are always full, counters that pass 2^16 and 2^32,
- * completions that are late and skipped, results that are late. The NIC moves memory itself, or is one of two
- * that speak packets, over links that lose, double, delay and reorder them, between queues and, with adaptive
- * routing, inside one. */
+ * completions that are late and skipped, results that are late. The NIC moves memory itself, at once or over
+ * a wire that is modelled, whose bytes come before the words behind them, or is one of two that speak
+ * packets, over links that lose, double, delay and reorder them, between queues and, with adaptive routing,
+ * inside one. */
 #include "queue_rig.h"
 
 #include <stdlib.h>
@@ -218,6 +219,10 @@ static struct queue_shape draw_shape(struct rng *r)
     s.first = firsts[rng_below(r, 5)];
     s.nic_blocks = (int)rng_between(r, 1, 2);
     s.nic_warps = (int)rng_between(r, 1, 2);
+    if (rng_below(r, 2)) { /* entries are under way for long, beside others that touch what they do */
+        s.rates.bytes_per_s = s.rates.receive_bytes_per_s = rng_below(r, 2) ? 100000000 : 0;
+        s.rates.latency_ns = 1000 << rng_below(r, 7);
+    }
     s.local_cut = 8 * rng_between(r, 1, 4000);
     s.remote_cut = 8 * rng_between(r, 1, 2000);
     return s;

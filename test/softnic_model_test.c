@@ -376,6 +376,33 @@ static int clock_untold(struct test *t)
     return TEST_PASSED;
 }
 
+/* After a rest, in which clocks have drifted apart, the first message hears of it before it takes the receiver:
+ * else it would take it up to a time that has not come, or is long over. */
+static int clock_after_rest(struct test *t)
+{
+    const struct softnic_rates rates = {0, 1000000000, 0, 500};
+    const uint64_t ahead[CARDS] = {0}, rest = 2000000000;
+    (void)t;
+    for (int faster = 0; faster < 2; faster++) {
+        struct wire *w = NULL;
+        uint64_t came, ended, now = BEGIN;
+        PASS(model_open(&w, &rates));
+        model_part_clocks(w, 800000, ahead, 0);
+        for (uint64_t i = 0; i < 2; i++, now += rest, w->ahead += faster ? 90000 : -90000ull) {
+            model_tell(w, now);
+            PASS(watch(w, now, (i + 1) * PUT_BYTES - 1, post(w, 0, 0, i * PUT_BYTES, PUT_BYTES), &came,
+                       &ended));
+            CHECK(came == 500 + PUT_BYTES &&
+                      w->receiver.receives - softnic_ticks(now + w->ahead + 500 + PUT_BYTES) <= 1,
+                  "put %llu there after %llu ns, the receiver taken for %lld ns more", (unsigned long long)i,
+                  (unsigned long long)came,
+                  (long long)(w->receiver.receives - softnic_ticks(now + w->ahead + came)) / SOFTNIC_TICKS);
+        }
+        free(w);
+    }
+    return TEST_PASSED;
+}
+
 /* A clock that falls behind is followed within what clocks may drift; news that are old change nothing. */
 static int drift(struct test *t)
 {
@@ -483,6 +510,7 @@ int main(int argc, char **argv)
     test_run(&t, "senders share a receiver's link", incast);
     test_run(&t, "senders and receiver with clocks of their own", clocks);
     test_run(&t, "a receiver that has not told its clock", clock_untold);
+    test_run(&t, "a clock that is heard again after a rest", clock_after_rest);
     test_run(&t, "clocks that drift", drift);
     test_run(&t, "rates and sizes", accuracy);
     test_run(&t, "rates that are refused", bounds);

@@ -31,6 +31,21 @@ TERN_DEVICE void look(struct together_side *side, const struct together_args *p)
     sync_warp();
 }
 
+/* One warp, with what it has taken from `first` on: the early list. 0: there is none. */
+TERN_DEVICE int list_early(struct together_side *side, uint64_t first)
+{
+    struct softnic_work *w = &side->work;
+    if (!softnic_list_together(w, first, (uint32_t)(side->qp.num_taken - first), 1)) {
+        return 0;
+    }
+    if (lane() == 0) {
+        side->early = w->hand.list;
+        softnic_clear(&w->hand.list);
+    }
+    sync_warp();
+    return 1;
+}
+
 /* The thread stops where the first list ends that has to be done before it can go on. */
 TERN_KERNEL(together, struct together_args, p)
 {
@@ -38,7 +53,12 @@ TERN_KERNEL(together, struct together_args, p)
     struct softnic_engine e = engine_of(by_warp), other = engine_of(by_thread);
     look(by_warp, p);
     look(by_thread, p);
-    int took = softnic_take_together(&e, &by_warp->work, p->now), made = 0;
+    const uint64_t first = by_warp->qp.num_taken;
+    int took = softnic_take_together(&e, &by_warp->work, p->now), made = 0, early = 0;
+    if (took && p->is_early && by_warp->qp.flights != NULL) {
+        early = list_early(by_warp, first);
+        sync_warp(); /* all have looked */
+    }
     if (lane() == 0) {
         softnic_take_off(&other, &by_thread->work, p->now);
         softnic_find_arrivals(&by_thread->work, p->then);
@@ -49,10 +69,12 @@ TERN_KERNEL(together, struct together_args, p)
     }
     sync_warp();
     if (took) {
-        made = softnic_arrive_together(&by_warp->work);
+        made = (early && softnic_arrive_moved(&by_warp->work)) ||
+               softnic_list_together(&by_warp->work, by_warp->qp.num_arrived, by_warp->work.num, 0);
     }
     if (lane() == 0) {
         p->results[0] = (uint32_t)took;
         p->results[1] = (uint32_t)made;
+        p->results[2] = (uint32_t)early;
     }
 }

@@ -17,15 +17,17 @@ struct together_side {
     uint64_t watch[TOGETHER_BLOCKS];
     struct softnic_link link, peer_link;
     struct softnic_work work;
-    uint64_t random; /* where its engine begins to draw */
-    uint64_t clock;  /* ns, as it says when it hears of the peer's */
+    struct softnic_list early; /* what was listed before it arrived */
+    uint64_t random;           /* where its engine begins to draw */
+    uint64_t clock;            /* ns, as it says when it hears of the peer's */
 };
 
 struct together_args {
     struct together_side *sides; /* [TOGETHER_ENGINES] */
     uint64_t now, then;          /* ticks: of the taking, and of the arrival */
     uint32_t keys[2][2];         /* at hand before: local, remote */
-    uint32_t *results;           /* [2] whether the warp took the batch, and made the list */
+    uint32_t is_early;           /* the warp lists what is to be done before anything arrives */
+    uint32_t *results;           /* [3] whether the warp took the batch, made the list, and one before that */
 };
 
 #ifndef __CUDACC__

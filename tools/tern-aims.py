@@ -44,7 +44,8 @@ RUNS = {
     "ll_at_combine": "ll --graph",
     "ep_far": "ep --sms 12 --tokens 4096 " + FAR,
     "ep_far_fp8": "ep --sms 12 --tokens 4096 --dtype fp8 " + FAR,
-    "ll_far": "ll --tokens 128 --weights dispatch --sms 116 " + FAR.replace("28", "16"),
+    "ll_far": "ll --tokens 128 --weights dispatch --sms 100 "
+              + FAR.replace("queues 28", "queues 16").replace("sms 28", "sms 32"),
 }
 COPY_SLACK = 1.05  # of a device copy, for rows that are copied besides
 

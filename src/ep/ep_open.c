@@ -393,8 +393,9 @@ static enum tern_status open_network(struct tern_ep *ep, int step)
     enum tern_status status =
         terni_network_open_step(ep->comm, &config, ep->layout.window_bytes, step, &ep->network);
     if (status == TERN_OK) {
-        /* Low latency goes to every rank. */
+        /* Low latency goes to every rank of other domains. */
         ep->network->rail_ranks = ep->shape.ll_tokens != 0 ? 0 : ep->shape.domain_ranks;
+        ep->network->near_ranks = ep->shape.domain_ranks;
         ep->heap = ep->network->heap;
     }
     if (step < NET_OPEN_STEPS - 1) {

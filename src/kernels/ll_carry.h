@@ -69,29 +69,38 @@ TERN_DEVICE void ll_put_rows(const struct op_frame *f, const struct ll_lane *l, 
     sync_warp();
 }
 
-/* One thread: this rank is in, and its earlier kernels are over, says the first word of its entry at d. */
-TERN_DEVICE void ll_set_entry(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int d,
-                              uint32_t data)
+/* Of an entry for rank d, which everybody waits for, with so many rows for d, or messages, in the same
+ * operation: their chunks take queues from d on (`turn`), and this one is behind them, or the last that they
+ * come to; of few chunks far away, as those for other ranks are near. */
+TERN_DEVICE uint32_t ll_entry_queue(const struct tern_net *net, int d, uint32_t rows)
 {
+    const uint32_t chunks = (rows + LL_CHUNK - 1) / LL_CHUNK, last = net->num_queues - 1;
+    const uint32_t taken = chunks < last ? chunks : last, half = net->num_queues / 2;
+    return ((uint32_t)d + (taken > half ? taken : half)) % net->num_queues;
+}
+
+/* One thread: this rank is in, and its earlier kernels are over, says the first word of its entry at d. rows:
+ * as of ll_entry_queue. */
+TERN_DEVICE void ll_set_entry(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int d,
+                              uint32_t rows, uint32_t data)
+{
+    const struct tern_net *net = &ll_far_of(f)->net;
     uint64_t *own = ll_entry(l, f->own, epoch, f->rank);
     /* Pairs with the acquire in ll_await. */
-    ll_carried(
-        f, l, epoch, d,
-        route_signal(&ll_far_of(f)->net, d, 0, own, sizeof(*own), TERN_SIGNAL_SET, op_tagged(epoch, data)));
+    ll_carried(f, l, epoch, d,
+               route_signal(net, d, ll_entry_queue(net, d, rows), own, sizeof(*own), TERN_SIGNAL_SET,
+                            op_tagged(epoch, data)));
 }
 
 /* One warp: the same of a dispatch, with the words behind the first, which the warp has just written to
  * ll_entry_out. */
 TERN_DEVICE void ll_put_entry(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int d,
-                              uint32_t words, uint32_t data)
+                              uint32_t rows, uint32_t words, uint32_t data)
 {
     const struct tern_net *net = &ll_far_of(f)->net;
     uint64_t *own = ll_entry(l, f->own, epoch, f->rank);
-    /* Not the queue of the first rows or messages (`turn` of their ll_put_rows), which leave at the same
-     * time. */
-    uint32_t queue = ((uint32_t)d + net->num_queues / 2) % net->num_queues;
     /* Pairs with the acquire in ll_await: the others are here when the first is. */
-    int status = route_put_signal(net, group_of(GROUP_WARP), d, queue, own + 1,
+    int status = route_put_signal(net, group_of(GROUP_WARP), d, ll_entry_queue(net, d, rows), own + 1,
                                   ll_entry_out(f, l, epoch, d) + 1, (words - 1) * sizeof(*own), own,
                                   sizeof(*own), TERN_SIGNAL_SET, op_tagged(epoch, data), 0);
     if (lane() == 0) {

@@ -28,7 +28,8 @@ struct ll_outset {
     uint32_t dispatched, count; /* what is to be sent: rows */
     struct ll_push push;        /* the warp's first, or */
     struct ll_origin origin;    /* what its first unit is of */
-    char *heap;                 /* the speaker: of rank lane() */
+    char *heap;                 /* the speaker: of rank lane(); and how many rows go there, if it is far */
+    uint32_t away;
 };
 
 /* Rows go home as they are; the compiler knows it of most that do not. */
@@ -37,15 +38,22 @@ TERN_DEVICE int ll_as_they_are(const struct ll_combine_args *p, const int codec)
     return codec == LL_PLAIN && !p->adds_here;
 }
 
+/* Rows that go to rank d, if it is far; railed, none do. */
+TERN_DEVICE uint32_t ll_rows_for(const struct ll_combine_args *p, int d)
+{
+    return LL_WITH_FAR && !LL_WITH_RAIL ? ll_far_of(&p->f)->homes[d].rows : 0;
+}
+
 /* Each warp of a sending block, before ll_enter: all loads are on their way with that of the epoch. */
 TERN_DEVICE struct ll_outset ll_set_out(const struct ll_combine_args *p, const int codec, const int bulk)
 {
-    struct ll_outset s = {0, 0, {0, -1, 0, 0}, {-1, 0, -1, 0.0f}, NULL};
+    struct ll_outset s = {0, 0, {0, -1, 0, 0}, {-1, 0, -1, 0.0f}, NULL, 0};
     if (ll_is_speaker()) {
         /* Makes the entry words releases; pairs with the acquires in ll_await. They only say that this rank's
          * earlier kernels are over, so the fence comes while nothing is on its way that it would wait for. */
         OP_FENCE();
         s.heap = p->f.ep_bases[lane() < p->f.num_ranks ? lane() : 0];
+        s.away = lane() < p->f.num_ranks ? ll_rows_for(p, lane()) : 0;
     }
     s.dispatched = p->lane.state->dispatched;
     s.count = (uint32_t)p->lane.totals[p->adds_here ? LL_TOTAL_ROWS : LL_TOTAL_PUSHES];
@@ -60,15 +68,17 @@ TERN_DEVICE struct ll_outset ll_set_out(const struct ll_combine_args *p, const i
 }
 
 /* The speaker: this rank is in. */
-TERN_DEVICE void ll_announce_combine(const struct ll_combine_args *p, uint64_t epoch, char *heap)
+TERN_DEVICE void ll_announce_combine(const struct ll_combine_args *p, uint64_t epoch,
+                                     const struct ll_outset *s)
 {
     for (int d = lane(); d < p->f.num_ranks; d += 32) {
-        heap = d == lane() ? heap : p->f.ep_bases[d];
+        char *heap = d == lane() ? s->heap : p->f.ep_bases[d];
         if (ll_gone(&p->f, &p->lane, d)) {
             continue;
         }
         if (ll_is_far(&p->f, d)) {
-            ll_set_entry(&p->f, &p->lane, epoch, d, (uint32_t)p->f.message.signature);
+            uint32_t rows = d == lane() ? s->away : ll_rows_for(p, d);
+            ll_set_entry(&p->f, &p->lane, epoch, d, rows, (uint32_t)p->f.message.signature);
         } else {
             OP_STORE_READY(ll_entry(&p->lane, heap, epoch, p->f.rank),
                            op_tagged(epoch, (uint32_t)p->f.message.signature));
@@ -81,7 +91,7 @@ TERN_DEVICE void ll_combine_send(const struct ll_combine_args *p, uint64_t epoch
                                  const int codec, const int bulk)
 {
     if (ll_is_speaker()) {
-        ll_announce_combine(p, epoch, s->heap);
+        ll_announce_combine(p, epoch, s);
     }
     if (LL_WITH_BLANKS) {
         ll_blanks_send(p, epoch, s->count, s->origin);
@@ -189,7 +199,7 @@ TERN_DEVICE void ll_combine_body(const struct ll_combine_args *p, const int code
     uint64_t begin = stamp_now();
     struct ll_glance glance = ll_look(&p->f, &p->lane);
     uint64_t epoch = glance.epoch;
-    struct ll_outset s = {0, 0, {0, -1, 0, 0}, {-1, 0, -1, 0.0f}, NULL};
+    struct ll_outset s = {0, 0, {0, -1, 0, 0}, {-1, 0, -1, 0.0f}, NULL, 0};
     if (p->phases & LL_SENDS) {
         s = ll_set_out(p, codec, bulk);
     }

@@ -90,6 +90,8 @@ TERN_DEVICE void ll_announce_far(const struct ll_sender *s)
             continue;
         }
         uint64_t *out = ll_entry_out(&p->f, &p->lane, s->epoch, d);
+        uint32_t rows = LL_WITH_RAIL ? ll_far_begins(s)[ll_domain_of(&p->f, (uint32_t)d) + 1] /* still */
+                                     : ll_entry_value(s, (uint32_t)d, LL_ENTRY_ROWS);
         for (uint32_t w = 1 + (uint32_t)lane(); w < words; w += 32) {
             out[w] = op_tagged(s->epoch, ll_entry_value(s, (uint32_t)d, w));
         }
@@ -97,11 +99,10 @@ TERN_DEVICE void ll_announce_far(const struct ll_sender *s)
             out[words] = op_tagged(s->epoch, ll_home_place(s, d));
         }
         if (LL_WITH_RAIL && lane() == 0) {
-            out[words + 1] =
-                op_tagged(s->epoch, ll_far_begins(s)[ll_domain_of(&p->f, (uint32_t)d) + 1]); /* how many */
+            out[words + 1] = op_tagged(s->epoch, rows);
         }
         sync_warp();
-        ll_put_entry(&p->f, &p->lane, s->epoch, d, words + 1 + LL_WITH_RAIL,
+        ll_put_entry(&p->f, &p->lane, s->epoch, d, rows, words + 1 + LL_WITH_RAIL,
                      ll_entry_value(s, (uint32_t)d, LL_ENTRY_SIGNATURE));
     }
 }

@@ -3,7 +3,7 @@
  * Software NICs (net/softnic.h), one or several. A block is an engine of one of them: its first thread takes
  * the engine's steps, the other lanes of its warp help with entries (net/softnic_together.h), and all threads
  * make the copies, of which a list is handed to them in shared memory. The engine also has its queue pairs
- * there while it runs, if they are few: memory of the device is ten times as far away. */
+ * there while it runs, if there is room for all: memory of the device is ten times as far away. */
 #include "kernels/kernels.h"
 #include "net/softnic_together.h"
 
@@ -22,39 +22,55 @@ TERN_DEVICE void move(void *to, const void *from, uint64_t bytes)
     }
 }
 
+enum { FLIGHTS_BYTES = SOFTNIC_FLIGHTS * sizeof(struct softnic_flight) };
+
+TERN_DEVICE struct softnic_qp *near_qps(struct softnic_shared *s)
+{
+    return (struct softnic_qp *)(void *)(s + 1);
+}
+
+TERN_DEVICE struct softnic_flight *near_flights(struct softnic_shared *s, uint32_t num, uint32_t i)
+{
+    return (struct softnic_flight *)(void *)(near_qps(s) + num) + (uint64_t)i * SOFTNIC_FLIGHTS;
+}
+
 /* All threads. The engine's queue pairs come near, with what they have under way. */
 TERN_DEVICE void fetch(struct softnic_engine *e, struct softnic_shared *s)
 {
+    struct softnic_qp *qps = near_qps(s);
     TERN_ROLLED
     for (uint32_t i = 0; i < e->num; i++) {
         const struct softnic_qp *qp = e->qps + i * e->step;
-        move(&s->qps[i], qp, sizeof(*qp));
-        move(s->flights[i], qp->flights, qp->flights != NULL ? sizeof(s->flights[i]) : 0);
+        move(&qps[i], qp, sizeof(*qp));
+        move(near_flights(s, e->num, i), qp->flights, qp->flights != NULL ? (uint64_t)FLIGHTS_BYTES : 0);
     }
     sync_block();
     for (uint32_t i = (uint32_t)tid(); i < e->num; i += (uint32_t)nthr()) {
-        s->qps[i].flights = s->qps[i].flights != NULL ? s->flights[i] : NULL;
+        qps[i].flights = qps[i].flights != NULL ? near_flights(s, e->num, i) : NULL;
     }
-    e->qps = s->qps;
+    e->qps = qps;
     e->step = 1;
 }
 
 /* All threads. And go back, to where `e` has them. */
 TERN_DEVICE void put_back(const struct softnic_engine *e, struct softnic_shared *s)
 {
+    struct softnic_qp *qps = near_qps(s);
     for (uint32_t i = (uint32_t)tid(); i < e->num; i += (uint32_t)nthr()) {
-        s->qps[i].flights = e->qps[i * e->step].flights;
+        qps[i].flights = e->qps[i * e->step].flights;
     }
     sync_block();
     TERN_ROLLED
     for (uint32_t i = 0; i < e->num; i++) {
-        move(s->qps[i].flights, s->flights[i], s->qps[i].flights != NULL ? sizeof(s->flights[i]) : 0);
-        move(&e->qps[i * e->step], &s->qps[i], sizeof(s->qps[i]));
+        struct softnic_flight *flights = qps[i].flights;
+        move(flights, near_flights(s, e->num, i), flights != NULL ? (uint64_t)FLIGHTS_BYTES : 0);
+        move(&e->qps[i * e->step], &qps[i], sizeof(qps[i]));
     }
 }
 
-/* One warp, with entries to be taken: brings and decodes them, unless that has been done, and takes them. */
-TERN_DEVICE void take(struct softnic_engine *e, struct softnic_work *w, int found, uint64_t now)
+/* One warp, with entries to be taken: brings and decodes them, unless that has been done, and takes them.
+ * Returns what the step is told. */
+TERN_DEVICE uint32_t take(struct softnic_engine *e, struct softnic_work *w, int found, uint64_t now)
 {
     if (found == SOFTNIC_ENTRIES) {
         softnic_bring(w, (uint32_t)lane(), 32);
@@ -62,22 +78,30 @@ TERN_DEVICE void take(struct softnic_engine *e, struct softnic_work *w, int foun
         softnic_decode(w, (uint32_t)lane(), 32);
         sync_warp();
     }
-    uint32_t asked = softnic_take_together(e, w, now) ? SOFTNIC_TAKEN : SOFTNIC_ENTRIES;
-    if (lane() == 0) {
-        w->asked = asked;
-    }
-    sync_warp();
+    return softnic_take_together(e, w, now) ? SOFTNIC_TAKEN : SOFTNIC_ENTRIES;
 }
 
-/* One warp, with entries that have arrived: 1, the list is made. */
-TERN_DEVICE int arrive(struct softnic_work *w)
+/* One warp: takes entries, or lets them arrive. 1: a list is made, of copies or words. */
+TERN_DEVICE int go_on(struct softnic_engine *e, struct softnic_work *w, int found, uint64_t now)
 {
-    uint32_t asked = softnic_arrive_together(w) ? SOFTNIC_COPIES : SOFTNIC_ARRIVED;
+    const struct softnic_qp *qp = w->qp;
+    const int arrives = found == SOFTNIC_ARRIVALS;
+    const uint64_t first = arrives ? qp->num_arrived : qp->num_taken;
+    uint32_t asked = arrives ? (uint32_t)SOFTNIC_ARRIVED : take(e, w, found, now);
+    if (arrives && softnic_arrive_moved(w)) {
+        asked = SOFTNIC_COPIES;
+    } else if (arrives || (asked == SOFTNIC_TAKEN && qp->flights != NULL)) {
+        const uint32_t num = arrives ? w->num : (uint32_t)(qp->num_taken - first);
+        if (softnic_list_together(w, first, num, !arrives)) {
+            asked = arrives ? SOFTNIC_COPIES : SOFTNIC_MOVED;
+        }
+    }
+    const int lists = asked == SOFTNIC_COPIES || (asked == SOFTNIC_MOVED && w->hand.list.num != 0);
     if (lane() == 0) {
         w->asked = asked;
     }
-    sync_warp();
-    return asked == SOFTNIC_COPIES;
+    sync_warp(); /* all have looked at the list, which the next step may clear */
+    return lists;
 }
 
 /* What a look of the first lane has found: SOFTNIC_*; NOTHING, the NIC is to end. */
@@ -131,11 +155,8 @@ TERN_DEVICE int find(struct softnic_engine *e, struct softnic_work *w, int is_ti
         if (k.found == SOFTNIC_NOTHING || k.found == SOFTNIC_COPIES) {
             return (int)k.found;
         }
-        if (k.found == SOFTNIC_ARRIVALS && arrive(w)) {
+        if (go_on(e, w, (int)k.found, softnic_ticks(k.now))) {
             return SOFTNIC_COPIES;
-        }
-        if (k.found != SOFTNIC_ARRIVALS) {
-            take(e, w, (int)k.found, softnic_ticks(k.now));
         }
     }
 }
@@ -173,6 +194,18 @@ TERN_DEVICE void help(struct softnic_engine *e, struct softnic_work *w, int is_t
         softnic_decode(w, (uint32_t)lane(), 32);
     }
     sync_block();
+}
+
+/* All threads, before anything is done: keys may have changed. */
+TERN_DEVICE void forget(struct softnic_engine *e)
+{
+    TERN_ROLLED
+    for (uint32_t i = 0; i < e->num; i++) {
+        struct softnic_flight *flights = e->qps[i * e->step].flights;
+        for (uint32_t k = (uint32_t)tid(); flights != NULL && k < SOFTNIC_FLIGHTS; k += (uint32_t)nthr()) {
+            flights[k].word = NULL;
+        }
+    }
 }
 
 TERN_DEVICE void serve(struct softnic_engine *e, struct softnic_shared *s)
@@ -224,12 +257,14 @@ TERN_KERNEL(softnic, struct softnic_crew, p)
         s->work.hand.local = s->work.hand.remote = nothing;
         softnic_clear(&s->work.hand.list);
     }
-    if (e.num <= SOFTNIC_NEAR_QPS) {
+    if (e.num <= p->near) {
         fetch(&e, s);
+        sync_block();
     }
+    forget(&e);
     sync_block();
     serve(&e, s);
-    if (e.num <= SOFTNIC_NEAR_QPS) {
+    if (e.num <= p->near) {
         put_back(&far, s);
     }
 }

@@ -55,6 +55,8 @@ struct softnic_flight {
     uint64_t idx;
     struct softnic_times when;
     uint32_t syndrome;
+    uint32_t is_moved; /* a put whose bytes are there before it arrives */
+    char *word, *old;  /* a word whose keys have been looked up since the NIC was started; or NULL */
 };
 enum { SOFTNIC_FLIGHTS = 64 }; /* of a queue pair, a power of two */
 enum { SOFTNIC_BATCH = 16 };   /* entries that are taken, or arrive, in one look at a queue pair */
@@ -115,7 +117,8 @@ struct softnic_args {
 /* Arguments of the kernel (kernels/softnic.c): several NICs, whose blocks lie one behind the other. */
 enum { SOFTNIC_MAX_FLEET = 48 };
 struct softnic_crew {
-    uint32_t num, reserved;
+    uint32_t num;
+    uint32_t near;                    /* queue pairs of an engine for which a block has shared memory */
     uint32_t ends[SOFTNIC_MAX_FLEET]; /* the block behind the last of each */
     struct softnic_args nics[SOFTNIC_MAX_FLEET];
 };

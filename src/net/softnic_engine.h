@@ -3,12 +3,13 @@
  * An engine of a software NIC: one thread that takes step after step, and whoever helps it. It draws a queue
  * pair, and does there what is due, for up to SOFTNIC_BATCH entries. An entry is a flight:
  *
- *     taken  ->  arrives: keys are looked up, bytes move, atomics happen  ->  completes
+ *     taken  ->  arrives: keys are looked up, bytes have moved, atomics happen  ->  completes
  *
  * each at its time (softnic_model.h) and in the order of the queue pair; without a model all that is now, in
- * one look. An engine never waits for a time: it looks at other queue pairs meanwhile, and takes further
- * entries of this one, up to SOFTNIC_FLIGHTS. Keys count when an operation arrives, and until it completes
- * its slot is not software's: an inline payload is read from there.
+ * one look. Bytes of a put may move before it arrives, where nobody can tell (softnic_together.h). An engine
+ * never waits for a time: it looks at other queue pairs meanwhile, and takes further entries of this one, up
+ * to SOFTNIC_FLIGHTS. Keys count when an operation arrives, or its bytes move, and until it completes its
+ * slot is not software's: an inline payload is read from there.
  *
  * What is dear is the way to other memory and back, and a fence waits for it: so entries of a look share one
  * reading of the doorbell, one reservation of the wire, copies that are under way together (softnic_move.h)
@@ -65,8 +66,9 @@ enum {
      * to what the step is to do itself. */
     SOFTNIC_DECODED, /* softnic_take_together: SOFTNIC_TAKEN, else SOFTNIC_ENTRIES */
     SOFTNIC_TAKEN,
-    SOFTNIC_ARRIVALS, /* softnic_arrive_together: SOFTNIC_COPIES, which it has then asked for; else
-                         SOFTNIC_ARRIVED */
+    SOFTNIC_MOVED,    /* the same, and then copies of puts that arrive later, which have been made */
+    SOFTNIC_ARRIVALS, /* softnic_arrive_moved or softnic_list_together: SOFTNIC_COPIES, which it has then
+                         asked for; else SOFTNIC_ARRIVED */
     SOFTNIC_ARRIVED
 };
 
@@ -99,17 +101,15 @@ TERN_DEVICE struct softnic_flight *softnic_flight_of(struct softnic_work *w, uin
                            : &w->flights[number & (SOFTNIC_FREE_FLIGHTS - 1)];
 }
 
-/* A kernel's block has these in shared memory (kernels/softnic.c), if its engine has no more queue pairs. */
-enum { SOFTNIC_NEAR_QPS = 2 };
+/* What a kernel's block has in shared memory (kernels/softnic.c). Behind it, if the engine has no more than
+ * softnic_crew.near of them, its queue pairs, and then SOFTNIC_FLIGHTS of each. */
 struct softnic_shared {
     struct softnic_args args; /* of the block's NIC */
     struct softnic_work work;
     int found; /* SOFTNIC_*, what the block is to do */
     uint32_t reserved;
-    struct softnic_qp qps[SOFTNIC_NEAR_QPS];
-    struct softnic_flight flights[SOFTNIC_NEAR_QPS][SOFTNIC_FLIGHTS];
 };
-enum { SOFTNIC_SHARED_BYTES = sizeof(struct softnic_shared) };
+enum { SOFTNIC_NEAR_BYTES = sizeof(struct softnic_qp) + SOFTNIC_FLIGHTS * sizeof(struct softnic_flight) };
 
 /* ---- Clocks ---- */
 
@@ -126,15 +126,18 @@ TERN_DEVICE void softnic_tell(const struct softnic_qp *qp, uint64_t now)
     }
 }
 
-/* What the peer tells of its clock; 0: nothing, or it is the same one. */
+/* What the peer tells of its clock; 0: nothing, or it is the same one. One that nothing is sent to any more
+ * may be gone, and its memory with it. */
 TERN_DEVICE uint64_t softnic_ask(const struct softnic_qp *qp)
 {
-    return qp->has_other_clock ? ld_relaxed_sys_u64(&qp->peer_link->clock) : 0;
+    const int asks = qp->has_other_clock && qp->state == SOFTNIC_READY && !qp->is_cut;
+    return asks ? ld_relaxed_sys_u64(&qp->peer_link->clock) : 0;
 }
 
-TERN_DEVICE int softnic_must_ask(const struct softnic_qp *qp)
+/* Before a crossing at `now`. */
+TERN_DEVICE int softnic_must_ask(const struct softnic_qp *qp, uint64_t now)
 {
-    return qp->has_other_clock && qp->peer_clock.heard_at == 0;
+    return qp->has_other_clock && softnic_is_old(&qp->peer_clock, now);
 }
 
 TERN_DEVICE void softnic_hear_peer(const struct softnic_engine *e, struct softnic_qp *qp, uint64_t told)
@@ -217,6 +220,8 @@ TERN_DEVICE void softnic_decode(struct softnic_work *w, uint32_t index, uint32_t
     TERN_ROLLED
     for (uint32_t k = index; k < w->num_first; k += count) {
         struct softnic_flight *f = softnic_flight_of(w, qp->num_taken + k);
+        f->is_moved = 0;
+        f->word = f->old = NULL;
         f->syndrome =
             softnic_read(qp, wqe_ring_of(w->near, SOFTNIC_NEAR_BLOCKS), qp->fetched + k, &f->op, &f->refusal);
     }
@@ -265,7 +270,7 @@ TERN_DEVICE void softnic_take_off(struct softnic_engine *e, struct softnic_work 
     struct softnic_qp *qp = w->qp;
     const struct softnic_model *m = &e->args->model;
     const uint64_t first = qp->num_taken;
-    if (softnic_must_ask(qp)) {
+    if (softnic_must_ask(qp, now)) {
         softnic_hear_peer(e, qp, softnic_ask(qp));
     }
     struct softnic_crossing c = softnic_crossing_to_peer(qp);
@@ -326,7 +331,7 @@ TERN_DEVICE uint32_t softnic_arrive(struct softnic_work *w, struct softnic_fligh
     } else if (syndrome == SYNDROME_NONE && qp->is_cut && f->op.opcode != WQE_NOP &&
                f->op.opcode != WQE_DUMP) {
         syndrome = f->refusal.syndrome = SYNDROME_TRANSPORT_RETRY;
-    } else if (syndrome == SYNDROME_NONE) {
+    } else if (syndrome == SYNDROME_NONE && !f->is_moved) {
         syndrome = softnic_do(qp, &w->hand, f->idx, &f->op, &f->refusal);
     }
     return syndrome;
@@ -413,9 +418,10 @@ TERN_DEVICE int softnic_step(struct softnic_engine *e, struct softnic_work *w, u
     if (w->asked == SOFTNIC_ENTRIES) {
         softnic_take_off(e, w, now);
     }
-    if (w->asked == SOFTNIC_COPIES) {
+    if (w->asked == SOFTNIC_COPIES || w->asked == SOFTNIC_MOVED) {
         softnic_clear(&w->hand.list);
-    } else if (w->asked != SOFTNIC_ARRIVED) {
+    }
+    if (w->asked != SOFTNIC_COPIES && w->asked != SOFTNIC_ARRIVED) {
         softnic_find_arrivals(w, now);
         if (w->num != 0 && w->has_warp) {
             w->asked = SOFTNIC_ARRIVALS;

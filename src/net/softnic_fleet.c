@@ -5,7 +5,6 @@
 #include "net/softnic_fleet.h"
 
 #include "kernels/kernels.h"
-#include "net/softnic_engine.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,12 +42,12 @@ static enum tern_status end(struct softnic_fleet *f)
 static enum tern_status start(struct softnic_fleet *f)
 {
     struct softnic_crew crew;
-    struct launch l = {TERN_KERNEL_softnic, 0, 0, SOFTNIC_SHARED_BYTES, &crew, sizeof crew};
+    struct launch l = {TERN_KERNEL_softnic, 0, 0, 0, &crew, sizeof crew};
     memset(&crew, 0, sizeof crew);
     for (struct softnic_member *s = f->members; s != NULL; s = s->next) {
         if (s->is_running) {
             __atomic_store_n(s->stop, 0, __ATOMIC_RELAXED); /* the launch comes after it */
-            softnic_crew_add(&crew, &s->args, s->num_blocks);
+            softnic_crew_add(&crew, &s->args, s->num_blocks, s->machine->info.max_shared_bytes);
             l.num_threads = 32 * s->num_warps > l.num_threads ? 32 * s->num_warps : l.num_threads;
         }
     }
@@ -56,6 +55,7 @@ static enum tern_status start(struct softnic_fleet *f)
         return TERN_OK;
     }
     l.num_blocks = (int)crew.ends[crew.num - 1];
+    l.shared_bytes = softnic_crew_bytes(&crew);
     TERN_TRY(f->leader->machine->ops->launch(f->leader->machine, &l, f->stream));
     f->is_running = 1;
     return TERN_OK;

@@ -11,7 +11,7 @@
 #define TERN_SOFTNIC_FLEET_H
 
 #include "machine/machine.h"
-#include "net/softnic.h"
+#include "net/softnic_engine.h"
 
 struct softnic_fleet;
 
@@ -37,14 +37,25 @@ enum tern_status terni_softnic_join(struct softnic_member *m);
 /* It has ended, between two entries. A device error is returned, and it has left all the same. */
 enum tern_status terni_softnic_leave(struct softnic_member *m);
 
-/* One more NIC for a kernel. */
+/* One more NIC for a kernel, of which a block may have `most` bytes of shared memory: if that is enough for
+ * the queue pairs of each of its engines, there is room for them. */
 static inline void softnic_crew_add(struct softnic_crew *crew, const struct softnic_args *args,
-                                    int num_blocks)
+                                    int num_blocks, uint32_t most)
 {
     uint32_t end = crew->num > 0 ? crew->ends[crew->num - 1] : 0;
+    uint32_t each = (args->num_qps + (uint32_t)num_blocks - 1) / (uint32_t)num_blocks;
     crew->nics[crew->num] = *args;
     crew->ends[crew->num] = end + (uint32_t)num_blocks;
     crew->num++;
+    if (each > crew->near && sizeof(struct softnic_shared) + (uint64_t)each * SOFTNIC_NEAR_BYTES <= most) {
+        crew->near = each;
+    }
+}
+
+/* Of a block, with all NICs that the kernel is. */
+static inline uint32_t softnic_crew_bytes(const struct softnic_crew *crew)
+{
+    return (uint32_t)sizeof(struct softnic_shared) + crew->near * SOFTNIC_NEAR_BYTES;
 }
 
 #endif

@@ -110,12 +110,14 @@ TERN_DEVICE uint64_t softnic_take_next(uint64_t *taken, uint64_t at, uint64_t co
 
 /* What is known of a peer's clock. What the peer told is past when it is heard: by how much the clock seems
  * ahead is less than the truth by the age of the news, and the most that was heard is the best. From that
- * comes off what the clocks may have drifted apart since. */
+ * comes off what the clocks may have drifted apart since. It is to be heard again before it is used once
+ * SOFTNIC_HEARD_FOR has passed, in which clocks drift apart by less than a microsecond. */
 struct softnic_clock {
     uint64_t ahead;    /* ticks, wrapping; 0 where both are one clock */
     uint64_t heard_at; /* by the own clock; 0: never */
 };
-enum { SOFTNIC_DRIFT_SHIFT = 14 }; /* 61 parts in a million */
+enum { SOFTNIC_DRIFT_SHIFT = 14 };                      /* 61 parts in a million */
+#define SOFTNIC_HEARD_FOR (10000000ull * SOFTNIC_TICKS) /* 10 ms */
 
 /* `told` was read before the own clock was `now`. */
 TERN_DEVICE void softnic_hear(struct softnic_clock *k, uint64_t told, uint64_t now)
@@ -125,10 +127,16 @@ TERN_DEVICE void softnic_hear(struct softnic_clock *k, uint64_t told, uint64_t n
         return;
     }
     if (k->heard_at != 0) {
-        ahead = softnic_later(ahead, k->ahead - ((now - k->heard_at) >> SOFTNIC_DRIFT_SHIFT));
+        const uint64_t age = softnic_is_due(now, k->heard_at) ? now - k->heard_at : 0;
+        ahead = softnic_later(ahead, k->ahead - (age >> SOFTNIC_DRIFT_SHIFT));
     }
     k->ahead = ahead;
     k->heard_at = now | 1;
+}
+
+TERN_DEVICE int softnic_is_old(const struct softnic_clock *k, uint64_t now)
+{
+    return k->heard_at == 0 || (int64_t)(now - k->heard_at - SOFTNIC_HEARD_FOR) > 0;
 }
 
 /* Messages that leave one NIC for another together, or a single one. What each needs is added up in order. */

@@ -100,9 +100,10 @@ TERN_DEVICE uint64_t softnic_amo(char *word, const struct wqe_amo *a)
     }
 }
 
-/* What was at keys' places when they were looked up last: puts and signals have two keys in turn. Nobody
- * changes keys while a NIC runs, so that this holds until it ends. */
-enum { SOFTNIC_NEAR_KEYS = 2 };
+/* What was at keys' places when they were looked up last: puts and signals have two keys in turn, and an
+ * engine has queue pairs to several peers. Nobody changes keys while a NIC runs, so that this holds until it
+ * ends. */
+enum { SOFTNIC_NEAR_KEYS = 4 };
 struct softnic_near {
     const struct key_table *tables[SOFTNIC_NEAR_KEYS]; /* NULL: nothing yet */
     struct key_entry entries[SOFTNIC_NEAR_KEYS];

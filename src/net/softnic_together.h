@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a step of a software NIC's engine (softnic_engine.h) does with a batch, done by a warp at once, a lane
- * an entry: taking what has been decoded, and making the list of what has arrived. One thread takes about
- * five microseconds for a put and its signal, nearly all of it waiting: for its own last instruction, for
- * shared memory, and for what the instructions are fetched from. All lanes wait at the same time.
+ * an entry: taking what has been decoded, copying puts that are under way, and making the list of what has
+ * arrived. One thread takes about five microseconds for a put and its signal, nearly all of it waiting: for
+ * its own last instruction, for shared memory, and for what the instructions are fetched from. All lanes wait
+ * at the same time.
  *
  * Only for what is common: puts, signals that are added or that set a word, and NOPs, without errors,
  * fences or data within the entry, on keys that are at hand, none of which touches what an earlier one does.
  * Nothing is done before that is known; of anything else the functions say 0, and the step does it one by
- * one. So what happens is the same, in the same order, as without this file. */
+ * one. So what happens is the same, in the same order, as without this file, but for bytes that nobody may
+ * look at yet. */
 #ifndef TERN_SOFTNIC_TOGETHER_H
 #define TERN_SOFTNIC_TOGETHER_H
 
@@ -125,7 +127,7 @@ TERN_DEVICE int softnic_take_together(struct softnic_engine *e, struct softnic_w
     if (qp->state != SOFTNIC_READY) {
         return 0;
     }
-    if (softnic_must_ask(qp)) {
+    if (softnic_must_ask(qp, now)) {
         together_hear(e, qp, softnic_ask(qp));
     }
     c = softnic_crossing_to_peer(qp);
@@ -163,11 +165,12 @@ TERN_DEVICE int softnic_take_together(struct softnic_engine *e, struct softnic_w
     return 1;
 }
 
-/* ---- Arriving ---- */
+/* ---- What entries do ---- */
 
 /* What a lane's entry does. */
 struct together_deed {
     int is_plain, is_word, is_copy; /* a NOP is neither */
+    int lacks_key;                  /* not plain, but would be if its keys were at hand */
     uint32_t form, bytes;
     char *to, *from; /* of a word `from` is where its old value goes */
     const struct wqe_op *op;
@@ -187,11 +190,12 @@ TERN_DEVICE char *together_memory(const struct softnic_work *w, const struct wqe
     return syndrome == SYNDROME_NONE ? memory.host : NULL;
 }
 
-TERN_DEVICE struct together_deed together_deed_of(struct softnic_work *w, uint32_t num)
+/* Of `num` flights from `first` on, one each. */
+TERN_DEVICE struct together_deed together_deed_of(struct softnic_work *w, uint64_t first, uint32_t num)
 {
-    struct together_deed d = {1, 0, 0, SOFTNIC_ALONE, 0, NULL, NULL, NULL};
+    struct together_deed d = {1, 0, 0, 0, SOFTNIC_ALONE, 0, NULL, NULL, NULL};
     if ((uint32_t)lane() < num) {
-        const struct softnic_flight *f = softnic_flight_of(w, w->qp->num_arrived + (uint32_t)lane());
+        const struct softnic_flight *f = softnic_flight_of(w, first + (uint32_t)lane());
         const struct wqe_op *op = &f->op;
         d.op = op;
         d.is_word = wqe_opcode_is_atomic(op->opcode);
@@ -199,17 +203,41 @@ TERN_DEVICE struct together_deed together_deed_of(struct softnic_work *w, uint32
         if (d.is_word) {
             d.form = softnic_form(&op->amo);
         }
-        d.is_copy = op->opcode == WQE_RDMA_WRITE;
+        d.is_copy = op->opcode == WQE_RDMA_WRITE && !f->is_moved;
         d.is_plain = f->syndrome == SYNDROME_NONE && op->fence == 0;
-        if (op->opcode != WQE_NOP) {
+        d.bytes = f->is_moved ? 0 : d.bytes;
+        if (op->opcode != WQE_NOP && !f->is_moved) {
             d.is_plain = d.is_plain && !op->is_inline && op->bytes != 0 &&
                          (d.is_copy || (d.is_word && d.form != SOFTNIC_ALONE));
             d.from = d.is_plain ? together_memory(w, op, d.is_word ? KEY_USE_SCATTER : KEY_USE_GATHER) : NULL;
             d.to = d.is_plain ? together_memory(w, op, d.is_word ? KEY_USE_ATOMIC : KEY_USE_WRITE) : NULL;
+            d.lacks_key = d.is_plain && (d.from == NULL || d.to == NULL);
             d.is_plain = d.from != NULL && d.to != NULL;
         }
     }
     return d;
+}
+
+/* All lanes: likewise, with keys at hand as far as there are such. */
+TERN_DEVICE struct together_deed together_study(struct softnic_work *w, uint64_t first, uint32_t num)
+{
+    const struct softnic_qp *qp = w->qp;
+    struct together_deed d;
+    TERN_ROLLED
+    for (uint32_t tries = 0;; tries++) {
+        d = together_deed_of(w, first, num);
+        const uint32_t lacks = warp_ballot(d.lacks_key);
+        if (lacks == 0 || tries == SOFTNIC_NEAR_KEYS) {
+            return d;
+        }
+        sync_warp(); /* all have looked at what is at hand */
+        if (lane() == 0) {
+            const struct wqe_op *op = &softnic_flight_of(w, first + (uint32_t)TERN_FFS(lacks) - 1)->op;
+            (void)softnic_place(&w->hand.local, qp->keys, op->lkey);
+            (void)softnic_place(&w->hand.remote, qp->remote_keys, op->rkey);
+        }
+        sync_warp();
+    }
 }
 
 /* Whether the lane's entry is to be done apart from one before it: in the list of both it could be told that
@@ -253,35 +281,28 @@ TERN_DEVICE int together_is_round(const struct together_deed *d, uint32_t words)
     return warp_all((words >> lane() & 1) == 0 || like);
 }
 
-/* One warp, with an empty list: softnic_arrive_all of the flights that softnic_find_arrivals has found, but
- * for doing the list. 0: nothing was done. */
-TERN_DEVICE int softnic_arrive_together(struct softnic_work *w)
+/* Whether something can be listed: nothing is, and nothing has failed. */
+TERN_DEVICE int together_may_list(const struct softnic_work *w)
 {
     const struct softnic_qp *qp = w->qp;
-    struct softnic_list *l = &w->hand.list;
-    const uint32_t num = w->num;
-    struct together_deed d;
-    if (w->done != 0 || l->num != 0 || l->num_words != 0 || qp->has_failed || qp->is_cut ||
-        qp->late != NULL || qp->state != SOFTNIC_READY) {
-        return 0;
-    }
-    d = together_deed_of(w, num);
-    if (!warp_all(d.is_plain)) {
-        return 0;
-    }
+    const struct softnic_list *l = &w->hand.list;
+    return w->done == 0 && l->num == 0 && l->num_words == 0 && !qp->has_failed && !qp->is_cut &&
+           qp->late == NULL && qp->state == SOFTNIC_READY;
+}
+
+/* Lanes that have a copy, or a word, to the empty list, in their order. */
+TERN_DEVICE void together_fill(struct softnic_list *l, const struct together_deed *d, uint32_t copies,
+                               uint32_t words)
+{
     const uint32_t mine = 1u << lane();
-    const uint32_t words = warp_ballot(d.is_word), copies = warp_ballot(d.is_copy);
-    if (warp_any(together_meets(&d, num)) || !together_is_round(&d, words)) {
-        return 0;
-    }
     if ((copies & mine) != 0) {
-        struct softnic_copy c = {d.to, d.from, 0, ~0ull, d.bytes};
+        struct softnic_copy c = {d->to, d->from, 0, ~0ull, d->bytes};
         l->copies[popc_before(copies, lane())] = c;
     }
     if ((words & mine) != 0) {
         /* Old values of signals: the last one's stays. */
-        struct softnic_word word = {d.op, d.to, d.from, 0, d.bytes, 0, (words & ~(mine | (mine - 1))) != 0,
-                                    0};
+        struct softnic_word word = {
+            d->op, d->to, d->from, 0, d->bytes, 0, (words & ~(mine | (mine - 1))) != 0, 0};
         l->words[popc_before(words, lane())] = word;
     }
     sync_warp(); /* all have read what there is to do, and what they wrote is there for all */
@@ -289,6 +310,99 @@ TERN_DEVICE int softnic_arrive_together(struct softnic_work *w)
         l->num = (uint32_t)TERN_POPC(copies);
         l->num_words = (uint32_t)TERN_POPC(words);
         l->rounds = words != 0;
+    }
+}
+
+/* ---- On the way ---- */
+
+/* Bytes are under way while a wire is taken, and not copied when it no longer is: so a put is copied once it
+ * has been taken, and what tells of it, signals and completions, comes when the model says. Nobody can know:
+ * until then the bytes are the NIC's, here and there. But something before it in the same queue pair that has
+ * not arrived could tell, if they touched. What words need of keys is found out at the same time, so that
+ * little is left to do when they arrive. */
+
+/* Whether the lane's copy can be told from a flight before `first` that is yet to arrive. */
+TERN_DEVICE int together_is_told(struct softnic_work *w, uint64_t first, const struct together_deed *d)
+{
+    const struct softnic_span writes = softnic_span_of(d->to, d->bytes),
+                              reads = softnic_span_of(d->from, d->bytes);
+    int is_told = 0;
+    TERN_ROLLED
+    for (uint64_t k = w->qp->num_arrived; k != first; k++) {
+        const struct softnic_flight *f = softnic_flight_of(w, k);
+        const struct softnic_span word = softnic_span_of(f->word, f->op.bytes),
+                                  old = softnic_span_of(f->old, f->op.bytes);
+        if (f->syndrome == SYNDROME_NONE && (f->is_moved || f->op.opcode == WQE_NOP)) {
+            continue;
+        }
+        is_told |= f->syndrome != SYNDROME_NONE || f->word == NULL || softnic_meet(writes, word) ||
+                   softnic_meet(reads, word) || softnic_meet(writes, old) || softnic_meet(reads, old);
+    }
+    return is_told;
+}
+
+/* ---- Both ---- */
+
+/* One warp, of `num` flights from `first` on, one each: lists what they do. is_early: they have just been
+ * taken, and only puts are to be done. 0: nothing was done. */
+TERN_DEVICE int softnic_list_together(struct softnic_work *w, uint64_t first, uint32_t num, int is_early)
+{
+    struct together_deed d;
+    if (!together_may_list(w)) {
+        return 0;
+    }
+    d = together_study(w, first, num);
+    if (!warp_all(d.is_plain)) {
+        return 0;
+    }
+    const uint32_t words = warp_ballot(d.is_word), copies = warp_ballot(d.is_copy);
+    const int meets = together_meets(&d, num);
+    const int is_apart = is_early ? !d.is_copy || (!meets && !together_is_told(w, first, &d)) : !meets;
+    if (!warp_all(is_apart) || (!is_early && !together_is_round(&d, words))) {
+        return 0;
+    }
+    together_fill(&w->hand.list, &d, copies, is_early ? 0 : words);
+    if (is_early && (uint32_t)lane() < num) {
+        struct softnic_flight *f = softnic_flight_of(w, first + (uint32_t)lane());
+        f->is_moved = (uint32_t)d.is_copy;
+        f->word = d.is_word ? d.to : NULL;
+        f->old = d.is_word ? d.from : NULL;
+    }
+    if (!is_early && lane() == 0) {
+        w->done = num;
+    }
+    sync_warp();
+    return 1;
+}
+
+/* One warp: softnic_arrive_all of the flights that softnic_find_arrivals has found, but for doing the list,
+ * which has nothing but words: all else has been done on the way. 0: nothing was done. */
+TERN_DEVICE int softnic_arrive_moved(struct softnic_work *w)
+{
+    const uint32_t num = w->num;
+    struct together_deed d = {1, 0, 0, 0, SOFTNIC_ALONE, 0, NULL, NULL, NULL};
+    if (!together_may_list(w)) {
+        return 0;
+    }
+    if ((uint32_t)lane() < num) {
+        const struct softnic_flight *f = softnic_flight_of(w, w->qp->num_arrived + (uint32_t)lane());
+        d.op = &f->op;
+        d.is_word = f->word != NULL;
+        d.is_plain = f->syndrome == SYNDROME_NONE && (d.is_word || f->is_moved || f->op.opcode == WQE_NOP);
+        d.form = d.is_word ? softnic_form(&f->op.amo) : (uint32_t)SOFTNIC_ALONE;
+        d.bytes = f->op.bytes;
+        d.to = f->word;
+        d.from = f->old;
+    }
+    const uint32_t words = warp_ballot(d.is_word);
+    /* Of words that are set none comes twice, as far as this can tell. */
+    const uint32_t same = match_any_u32(d.is_word ? (uint32_t)(uintptr_t)d.to >> 2 : ~(uint32_t)lane());
+    const int is_apart = !d.is_word || d.form == SOFTNIC_SUM || (same & (same - 1)) == 0;
+    if (!warp_all(d.is_plain && is_apart) || !together_is_round(&d, words)) {
+        return 0;
+    }
+    together_fill(&w->hand.list, &d, 0, words);
+    if (lane() == 0) {
         w->done = num;
     }
     sync_warp();

@@ -60,6 +60,8 @@ struct tern_network {
     /* Not 0, of an EP object's network: NICs have queues to the ranks alone that have this one's place in
      * other runs of so many ranks. Its kernels name no others in other domains. */
     uint32_t rail_ranks;
+    /* Likewise: there are none to other ranks of its run of so many, which its kernels reach otherwise. */
+    uint32_t near_ranks;
     struct pgas_host *host, *host_device; /* one memory, by host and device */
     char *device;                         /* of rounds and members a place, routes, claims */
     unsigned char *routes;                /* [num_ranks] host copy: enum net_route */

@@ -223,7 +223,7 @@ static enum tern_status compare_with_all(struct tern_comm *comm)
     return status;
 }
 
-/* Loads and stores where they lead, but for transports that take every pair. */
+/* Loads and stores where they lead, but for transports that take every pair for which they have queues. */
 static void choose_routes(struct tern_network *n)
 {
     int takes_all = n->transport != TERN_TRANSPORT_AUTO && n->transport != TERN_TRANSPORT_P2P;

@@ -158,7 +158,9 @@ static_assert((int)TERN_NET_MAX_NICS == (int)SOFTNIC_MAX_NICS && (int)TERN_NET_M
 static int is_wanted(const struct tern_network *n, int r)
 {
     int is_other = n->rail_ranks != 0 && r % (int)n->rail_ranks != n->comm->rank % (int)n->rail_ranks;
-    return r != n->comm->rank && !is_other && (is_nic_transport(n->transport) || n->heap->bases[r] == NULL);
+    int is_near = n->near_ranks != 0 && r / (int)n->near_ranks == n->comm->rank / (int)n->near_ranks;
+    int is_asked = is_nic_transport(n->transport) && !is_near;
+    return r != n->comm->rank && !is_other && (is_asked || n->heap->bases[r] == NULL);
 }
 
 static enum tern_status open_provider(struct tern_network *n)
