@@ -376,8 +376,8 @@ static int clock_untold(struct test *t)
     return TEST_PASSED;
 }
 
-/* After a rest, in which clocks have drifted apart, the first message hears of it before it takes the receiver:
- * else it would take it up to a time that has not come, or is long over. */
+/* After a rest, in which clocks have drifted apart, the first message hears of it before it takes the
+ * receiver: else it would take it up to a time that has not come, or is long over. */
 static int clock_after_rest(struct test *t)
 {
     const struct softnic_rates rates = {0, 1000000000, 0, 500};

@@ -155,12 +155,24 @@ for _gpus in ("r4_", "r8_"):
     for _op in ("dispatch", "combine"):
         for _name in ("ll_at_dispatch", "ll_at_combine"):
             NOT_CLAIMED["2026-11-27-8xH200/" + _gpus + _name, _op] = "lines and blanks, newer than the model"
-        NOT_CLAIMED["2026-11-27-8xH200/" + _gpus + "ll_far", _op] = "slow for a reason that is not known"
+        NOT_CLAIMED["2026-11-27-8xH200/" + _gpus + "ll_far", _op] = "messages waited for clocks of GPUs"
     NOT_CLAIMED["2026-11-27-8xH200/%sep_sms8" % _gpus, "combine"] = "faster since sm_add, which is of the kernels before"
     NOT_CLAIMED["2026-11-27-8xH200/" + _gpus + "ep_tensor_drain", "combine"] = "128 tokens, copied first"
 NOT_CLAIMED["2026-11-27-8xH200/r8_ep_fp8_sms24", "combine"] = "128 tokens on eight GPUs"
 NOT_CLAIMED["2026-11-27-8xH200/r8_ep_sms8", "route"] = "the model's route does not know how many processors count"
 NOT_CLAIMED["2026-11-27-8xH200/r8_ep_tensor_drain", "route"] = "128 tokens, copied first"
+
+# Four H100, and two of them; figures of few tokens, and of fewer processors, are of other kernels.
+for _op in ("dispatch", "combine"):
+    for _name in ("r4_ll_at_dispatch", "r4_ll_at_combine"):
+        NOT_CLAIMED["2026-11-27-4xH100/" + _name, _op] = "lines and blanks, newer than the model"
+    NOT_CLAIMED["2026-11-27-4xH100/ll_far_2x2_rail", _op] = "low latency, railed"
+    NOT_CLAIMED["2026-11-27-4xH100/ll_far_2x2_tok1", _op] = "low latency waits for the NIC's processors"
+NOT_CLAIMED["2026-11-27-4xH100/ll_far_2x2_nic_16_q_16", "dispatch"] = "low latency waits for the NIC's processors"
+NOT_CLAIMED["2026-11-27-4xH100/r4_ep_sms24", "combine"] = "two H100, few tokens"
+NOT_CLAIMED["2026-11-27-4xH100/r4_ep_sms8", "route"] = "the model's route does not know how many processors count"
+NOT_CLAIMED["2026-11-27-4xH100/r4_ep_sms8", "combine"] = "faster since sm_add, which is of the kernels before"
+NOT_CLAIMED["2026-11-27-4xH100/r4_ep_tensor_drain", "combine"] = "128 tokens, copied first"
 
 # Taken before own rows were left out of the copies of tensors in no window.
 COPIED_ALL = {"2026-11-21-2xH200/ep_tensor", "2026-11-21-4xH200/ep_tensor", "2026-11-22-4xH200/ep_tensor",
