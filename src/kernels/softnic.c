@@ -253,6 +253,7 @@ TERN_KERNEL(softnic, struct softnic_crew, p)
     if (tid() == 0) {
         s->work.asked = SOFTNIC_NOTHING;
         s->work.is_ahead = 0;
+        s->work.num = s->work.done = 0;
         s->work.has_warp = 1;
         s->work.hand.local = s->work.hand.remote = nothing;
         softnic_clear(&s->work.hand.list);
