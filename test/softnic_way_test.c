@@ -10,7 +10,7 @@
 #include <time.h>
 
 enum { DATA = 1000, FLAG = 40 * 1024, FAR = 8 * 1024 };
-#define LATENCY_NS 300000000ull
+#define LATENCY_NS 1000000000ull
 
 /* One queue, over a wire so slow that the NIC is stopped while everything is on its way. */
 static int begin(struct queue_rig *r)
@@ -48,7 +48,7 @@ static int is_moved(const struct queue_rig *r, uint64_t at)
 /* Runs the NIC until all that it has taken is complete. */
 static int land(struct queue_rig *r)
 {
-    const struct timespec nap = {0, LATENCY_NS / 10};
+    const struct timespec nap = {0, LATENCY_NS / 20};
     const struct softnic_qp *qp = &r->s->qps[0];
     for (int tries = 0; tries < 1000; tries++) {
         PASS(queue_rig_serve(r, qp->fetched));
