@@ -88,7 +88,7 @@ TERN_DEVICE int go_on(struct softnic_engine *e, struct softnic_work *w, int foun
     const int arrives = found == SOFTNIC_ARRIVALS;
     const uint64_t first = arrives ? qp->num_arrived : qp->num_taken;
     uint32_t asked = arrives ? (uint32_t)SOFTNIC_ARRIVED : take(e, w, found, now);
-    if (arrives && softnic_arrive_moved(w)) {
+    if (arrives && qp->flights != NULL && softnic_arrive_moved(w)) {
         asked = SOFTNIC_COPIES;
     } else if (arrives || (asked == SOFTNIC_TAKEN && qp->flights != NULL)) {
         const uint32_t num = arrives ? w->num : (uint32_t)(qp->num_taken - first);
