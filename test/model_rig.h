@@ -54,7 +54,8 @@ static inline uint64_t at(const void *p) { return (uint64_t)(uintptr_t)p; }
 
 /* All cards, with a model of these rates; to be freed. */
 int model_open(struct wire **wire, const struct softnic_rates *rates);
-/* Clocks of their own, so many ns ahead of what model_work and model_tell are told. */
+/* Clocks of their own, so many ns ahead of what model_work and model_tell are told; cards: [2], of the first
+ * two. */
 void model_part_clocks(struct wire *w, uint64_t receiver, const uint64_t *cards, uint64_t stale);
 /* The receiver tells of its clock, if it has one of its own, once in `stale` ns. */
 void model_tell(struct wire *w, uint64_t now);

@@ -14,6 +14,13 @@
 uint64_t queue_rig_remote(uint64_t i) { return RIG_REMOTE_ADDR + i; }
 uint64_t queue_rig_local(const struct queue_rig *r, uint64_t i) { return (uint64_t)(uintptr_t)r->local + i; }
 
+uint64_t queue_rig_word(const char *heap, uint64_t i)
+{
+    uint64_t value;
+    memcpy(&value, heap + i, sizeof value);
+    return value;
+}
+
 static int open_machine(struct queue_rig *r)
 {
     void *memory;

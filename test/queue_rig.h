@@ -97,6 +97,8 @@ int queue_rig_serve(struct queue_rig *r, uint64_t next);
 int queue_rig_drive(struct queue_rig *r, struct queue_step *steps, uint32_t num_steps, int num_blocks,
                     int num_threads, uint32_t warp_step, uint64_t timeout_ns);
 int queue_rig_wait(struct queue_rig *r);
+/* Eight bytes of a heap. */
+uint64_t queue_rig_word(const char *heap, uint64_t i);
 /* Every queue is idle and whole, and the NIC saw nothing wrong. */
 int queue_rig_check_idle(const struct queue_rig *r);
 /* The peer's address of byte i of the remote heap; this side's of the local one. */

@@ -14,13 +14,6 @@
 enum { DATA = 1500, FLAG = 40 * 1024, OTHER = 8 * 1024, SEEDS = 40 };
 #define ALWAYS (~0ull)
 
-static uint64_t word_of(const char *heap, uint64_t at)
-{
-    uint64_t value;
-    memcpy(&value, heap + at, 8);
-    return value;
-}
-
 /* ---- Packets that do not arrive ---- */
 
 /* Late success; nothing twice, and old values as they were told. */
@@ -45,8 +38,8 @@ static int lost(struct softnic_scene *w, uint64_t seed)
         CHECK(i == 0 || i == 7 || w->steps[0][i].old == (uint64_t)i - 1, "fetch %d gives %llu", i,
               (unsigned long long)w->steps[0][i].old);
     }
-    CHECK(word_of(w->rig.remote, FLAG) == 6 && memcmp(w->rig.remote + 64, w->rig.local, DATA) == 0,
-          "the counter is %llu, or data differ", (unsigned long long)word_of(w->rig.remote, FLAG));
+    CHECK(queue_rig_word(w->rig.remote, FLAG) == 6 && memcmp(w->rig.remote + 64, w->rig.local, DATA) == 0,
+          "the counter is %llu, or data differ", (unsigned long long)queue_rig_word(w->rig.remote, FLAG));
     CHECK(w->rig.net->requests[0][1].num_dropped + w->rig.net->requests[0][1].num_duplicated >= 2,
           "seed %llu: there was no fault", (unsigned long long)seed);
     return queue_rig_check_idle(&w->rig);
@@ -102,8 +95,8 @@ static int answer_lost(struct softnic_scene *w, uint64_t seed)
     PASS(nics_go(w));
     PASS(nics_ends(w, 0, 1, net_failed(SYNDROME_TRANSPORT_RETRY)));
     PASS(nics_ends(w, 1, 0, NET_OK));
-    CHECK(word_of(w->rig.remote, FLAG) == 1, "the word is %llu",
-          (unsigned long long)word_of(w->rig.remote, FLAG));
+    CHECK(queue_rig_word(w->rig.remote, FLAG) == 1, "the word is %llu",
+          (unsigned long long)queue_rig_word(w->rig.remote, FLAG));
     return TEST_PASSED;
 }
 

@@ -33,13 +33,6 @@ static int check_on_its_way(const struct queue_rig *r)
     return TEST_PASSED;
 }
 
-static uint64_t word_of(const struct queue_rig *r, uint64_t at)
-{
-    uint64_t value;
-    memcpy(&value, r->remote + at, 8);
-    return value;
-}
-
 static int is_moved(const struct queue_rig *r, uint64_t at)
 {
     return memcmp(r->remote + at, r->local, DATA) == 0;
@@ -83,9 +76,11 @@ static int early(struct queue_rig *r)
     PASS(hand_over(r));
     PASS(check_on_its_way(r));
     CHECK(is_moved(r, 64), "bytes wait for the end of the wire");
-    CHECK(word_of(r, FLAG) == 0, "the word is %llu before its time", (unsigned long long)word_of(r, FLAG));
+    CHECK(queue_rig_word(r->remote, FLAG) == 0, "the word is %llu before its time",
+          (unsigned long long)queue_rig_word(r->remote, FLAG));
     PASS(land(r));
-    CHECK(word_of(r, FLAG) == 7, "the word is %llu", (unsigned long long)word_of(r, FLAG));
+    CHECK(queue_rig_word(r->remote, FLAG) == 7, "the word is %llu",
+          (unsigned long long)queue_rig_word(r->remote, FLAG));
     CHECK(r->s->qps[0].state == SOFTNIC_READY && r->s->qps[0].num_overwritten == 0,
           "the queue pair is in error, or an entry was overwritten");
     return TEST_PASSED;
@@ -99,8 +94,8 @@ static int key_goes(struct queue_rig *r)
     PASS(check_on_its_way(r));
     OK(terni_key_table_remove(&r->s->remote_keys, r->rkeys[1]));
     PASS(land(r));
-    CHECK(word_of(r, FLAG) == 0, "a word of memory that is no longer registered is %llu",
-          (unsigned long long)word_of(r, FLAG));
+    CHECK(queue_rig_word(r->remote, FLAG) == 0, "a word of memory that is no longer registered is %llu",
+          (unsigned long long)queue_rig_word(r->remote, FLAG));
     CHECK(r->s->qps[0].state == SOFTNIC_ERROR && r->s->qps[0].refusal.syndrome == SYNDROME_REMOTE_ACCESS,
           "syndrome 0x%02x", r->s->qps[0].refusal.syndrome);
     return TEST_PASSED;

@@ -167,9 +167,15 @@ TERN_DEVICE int softnic_take_together(struct softnic_engine *e, struct softnic_w
 
 /* ---- What entries do ---- */
 
+/* A flight that has nothing to do when it arrives. */
+TERN_DEVICE int together_is_idle(const struct softnic_flight *f)
+{
+    return f->is_moved || f->op.opcode == WQE_NOP;
+}
+
 /* What a lane's entry does. */
 struct together_deed {
-    int is_plain, is_word, is_copy; /* a NOP is neither */
+    int is_plain, is_word, is_copy; /* an idle one is neither */
     int lacks_key;                  /* not plain, but would be if its keys were at hand */
     uint32_t form, bytes;
     char *to, *from; /* of a word `from` is where its old value goes */
@@ -199,14 +205,13 @@ TERN_DEVICE struct together_deed together_deed_of(struct softnic_work *w, uint64
         const struct wqe_op *op = &f->op;
         d.op = op;
         d.is_word = wqe_opcode_is_atomic(op->opcode);
-        d.bytes = op->opcode != WQE_NOP ? op->bytes : 0;
+        d.bytes = together_is_idle(f) ? 0 : op->bytes;
         if (d.is_word) {
             d.form = softnic_form(&op->amo);
         }
         d.is_copy = op->opcode == WQE_RDMA_WRITE && !f->is_moved;
         d.is_plain = f->syndrome == SYNDROME_NONE && op->fence == 0;
-        d.bytes = f->is_moved ? 0 : d.bytes;
-        if (op->opcode != WQE_NOP && !f->is_moved) {
+        if (!together_is_idle(f)) {
             d.is_plain = d.is_plain && !op->is_inline && op->bytes != 0 &&
                          (d.is_copy || (d.is_word && d.form != SOFTNIC_ALONE));
             d.from = d.is_plain ? together_memory(w, op, d.is_word ? KEY_USE_SCATTER : KEY_USE_GATHER) : NULL;
@@ -290,10 +295,11 @@ TERN_DEVICE int together_may_list(const struct softnic_work *w)
            qp->late == NULL && qp->state == SOFTNIC_READY;
 }
 
-/* Lanes that have a copy, or a word, to the empty list, in their order. */
-TERN_DEVICE void together_fill(struct softnic_list *l, const struct together_deed *d, uint32_t copies,
-                               uint32_t words)
+/* Lanes that have a copy, or a word, to the empty list, in their order; with that so many have arrived. */
+TERN_DEVICE void together_fill(struct softnic_work *w, const struct together_deed *d, uint32_t copies,
+                               uint32_t words, uint32_t done)
 {
+    struct softnic_list *l = &w->hand.list;
     const uint32_t mine = 1u << lane();
     if ((copies & mine) != 0) {
         struct softnic_copy c = {d->to, d->from, 0, ~0ull, d->bytes};
@@ -310,7 +316,9 @@ TERN_DEVICE void together_fill(struct softnic_list *l, const struct together_dee
         l->num = (uint32_t)TERN_POPC(copies);
         l->num_words = (uint32_t)TERN_POPC(words);
         l->rounds = words != 0;
+        w->done = done;
     }
+    sync_warp();
 }
 
 /* ---- On the way ---- */
@@ -332,7 +340,7 @@ TERN_DEVICE int together_is_told(struct softnic_work *w, uint64_t first, const s
         const struct softnic_flight *f = softnic_flight_of(w, k);
         const struct softnic_span word = softnic_span_of(f->word, f->op.bytes),
                                   old = softnic_span_of(f->old, f->op.bytes);
-        if (f->syndrome == SYNDROME_NONE && (f->is_moved || f->op.opcode == WQE_NOP)) {
+        if (f->syndrome == SYNDROME_NONE && together_is_idle(f)) {
             continue;
         }
         is_told |= f->syndrome != SYNDROME_NONE || f->word == NULL || softnic_meet(writes, word) ||
@@ -361,17 +369,13 @@ TERN_DEVICE int softnic_list_together(struct softnic_work *w, uint64_t first, ui
     if (!warp_all(is_apart) || (!is_early && !together_is_round(&d, words))) {
         return 0;
     }
-    together_fill(&w->hand.list, &d, copies, is_early ? 0 : words);
-    if (is_early && (uint32_t)lane() < num) {
+    if (is_early && (uint32_t)lane() < num) { /* nobody else looks at these yet */
         struct softnic_flight *f = softnic_flight_of(w, first + (uint32_t)lane());
         f->is_moved = (uint32_t)d.is_copy;
         f->word = d.is_word ? d.to : NULL;
         f->old = d.is_word ? d.from : NULL;
     }
-    if (!is_early && lane() == 0) {
-        w->done = num;
-    }
-    sync_warp();
+    together_fill(w, &d, copies, is_early ? 0 : words, is_early ? 0 : num);
     return 1;
 }
 
@@ -388,7 +392,7 @@ TERN_DEVICE int softnic_arrive_moved(struct softnic_work *w)
         const struct softnic_flight *f = softnic_flight_of(w, w->qp->num_arrived + (uint32_t)lane());
         d.op = &f->op;
         d.is_word = f->word != NULL;
-        d.is_plain = f->syndrome == SYNDROME_NONE && (d.is_word || f->is_moved || f->op.opcode == WQE_NOP);
+        d.is_plain = f->syndrome == SYNDROME_NONE && (d.is_word || together_is_idle(f));
         d.form = d.is_word ? softnic_form(&f->op.amo) : (uint32_t)SOFTNIC_ALONE;
         d.bytes = f->op.bytes;
         d.to = f->word;
@@ -401,11 +405,7 @@ TERN_DEVICE int softnic_arrive_moved(struct softnic_work *w)
     if (!warp_all(d.is_plain && is_apart) || !together_is_round(&d, words)) {
         return 0;
     }
-    together_fill(&w->hand.list, &d, 0, words);
-    if (lane() == 0) {
-        w->done = num;
-    }
-    sync_warp();
+    together_fill(w, &d, 0, words, num);
     return 1;
 }
 
