@@ -56,9 +56,11 @@ struct queue_piece {
     uint32_t bytes;
 };
 
-/* Both of a queue, before either is followed: they are on their way together. */
+/* Both of a queue, and then the first range of both, before any is looked at: they are on their way
+ * together. */
 struct queue_lists {
     const struct net_ranges *there, *here;
+    struct net_range first_there, first_here;
 };
 
 TERN_DEVICE struct queue_lists queue_lists_of(const struct net_queue *q)
@@ -66,26 +68,43 @@ TERN_DEVICE struct queue_lists queue_lists_of(const struct net_queue *q)
     struct queue_lists l;
     l.there = queue_list(&q->remote);
     l.here = queue_list(&q->local);
+    l.first_there = *net_ranges_first(l.there);
+    l.first_here = *net_ranges_first(l.here);
     return l;
+}
+
+/* The range that holds addr, of the list that begins with `first`; 0: none does. */
+TERN_DEVICE int queue_range_from(const struct net_ranges *list, const struct net_range *first, uint64_t addr,
+                                 struct net_range *range)
+{
+    *range = *first;
+    if (TERN_RARE(addr - first->addr >= first->bytes)) {
+        const struct net_range *r = queue_range_in(list, addr);
+        if (r == NULL) {
+            return 0;
+        }
+        *range = *r;
+    }
+    return 1;
 }
 
 /* The first message of a request; 0 if no key names where it begins. */
 TERN_DEVICE int queue_cut_in(const struct net_queue *q, const struct queue_lists *lists, uint64_t remote,
                              uint64_t local, uint64_t bytes, struct queue_piece *piece)
 {
-    const struct net_range *r = queue_range_in(lists->there, remote);
-    const struct net_range *l = queue_range_in(lists->here, local);
+    struct net_range r, l;
     uint64_t most = q->message_bytes;
-    if (r == NULL || l == NULL) {
+    if (!queue_range_from(lists->there, &lists->first_there, remote, &r) ||
+        !queue_range_from(lists->here, &lists->first_here, local, &l)) {
         return 0;
     }
     most = bytes < most ? bytes : most;
-    most = r->addr + r->bytes - remote < most ? r->addr + r->bytes - remote : most;
-    most = l->addr + l->bytes - local < most ? l->addr + l->bytes - local : most;
+    most = r.addr + r.bytes - remote < most ? r.addr + r.bytes - remote : most;
+    most = l.addr + l.bytes - local < most ? l.addr + l.bytes - local : most;
     piece->remote = remote;
     piece->local = local;
-    piece->rkey = r->key;
-    piece->lkey = l->key;
+    piece->rkey = r.key;
+    piece->lkey = l.key;
     piece->bytes = (uint32_t)most;
     return 1;
 }
@@ -135,12 +154,12 @@ struct queue_amo {
     uint32_t nop;    /* 1: it has several blocks, and none after it that could complete */
 };
 
-/* 0 if no key of the list names the word. */
-TERN_DEVICE int queue_amo_of(const struct net_queue *q, const struct net_ranges *there, uint64_t remote,
-                             uint32_t amo, uint32_t width, uint64_t value, uint64_t compare, int fetch,
-                             struct queue_amo *a)
+/* On a word that the key names. */
+TERN_DEVICE struct queue_amo queue_amo_by(const struct net_queue *q, struct wqe_key rkey, uint64_t remote,
+                                          uint32_t amo, uint32_t width, uint64_t value, uint64_t compare,
+                                          int fetch)
 {
-    const struct net_range *r = queue_range_in(there, remote);
+    struct queue_amo a;
     uint32_t form = amo == NET_AMO_ADD     ? AMO_ADD
                     : amo == NET_AMO_AND   ? AMO_AND
                     : amo == NET_AMO_OR    ? AMO_OR
@@ -148,15 +167,24 @@ TERN_DEVICE int queue_amo_of(const struct net_queue *q, const struct net_ranges 
                     : amo == NET_AMO_CAS   ? AMO_CAS
                     : amo == NET_AMO_FETCH ? AMO_FETCH
                                            : AMO_SWAP;
+    a.op = wqe_amo_of(form, width, value, compare);
+    a.remote = remote;
+    a.rkey = rkey;
+    a.blocks = wqe_blocks(wqe_atomic_segments(a.op.opcode, width));
+    a.dump = fetch && (q->flags & NET_QUEUE_DUMP);
+    a.nop = a.blocks > 1 && !a.dump;
+    return a;
+}
+
+/* 0 if no key names the word. */
+TERN_DEVICE int queue_amo_of(const struct net_queue *q, uint64_t remote, uint32_t amo, uint32_t width,
+                             uint64_t value, uint64_t compare, int fetch, struct queue_amo *a)
+{
+    const struct net_range *r = queue_range(&q->remote, remote);
     if (r == NULL) {
         return 0;
     }
-    a->op = wqe_amo_of(form, width, value, compare);
-    a->remote = remote;
-    a->rkey = r->key;
-    a->blocks = wqe_blocks(wqe_atomic_segments(a->op.opcode, width));
-    a->dump = fetch && (q->flags & NET_QUEUE_DUMP);
-    a->nop = a->blocks > 1 && !a->dump;
+    *a = queue_amo_by(q, r->key, remote, amo, width, value, compare, fetch);
     return 1;
 }
 

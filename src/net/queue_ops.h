@@ -147,7 +147,7 @@ TERN_DEVICE uint64_t queue_amo_at(const struct net_queue *q, uint64_t remote, ui
     struct queue_fixed f;
     struct queue_amo a;
     uint64_t first;
-    if (!queue_amo_of(q, queue_list(&q->remote), remote, amo, width, value, compare, 0, &a)) {
+    if (!queue_amo_of(q, remote, amo, width, value, compare, 0, &a)) {
         return net_ticket_refused(NET_REFUSED);
     }
     first = queue_reserve(q, queue_amo_blocks(&a));
@@ -250,7 +250,7 @@ TERN_DEVICE uint32_t queue_fetch(const struct net_queue *q, uint64_t remote, uin
     struct queue_amo a;
     uint64_t first, raw;
     uint32_t status, word;
-    if (!queue_amo_of(q, queue_list(&q->remote), remote, amo, width, value, compare, 1, &a)) {
+    if (!queue_amo_of(q, remote, amo, width, value, compare, 1, &a)) {
         return NET_REFUSED;
     }
     status = queue_take_result(q, deadline_ns, &word);
@@ -282,18 +282,21 @@ TERN_DEVICE uint64_t queue_put_signal(const struct net_queue *q, uint64_t remote
                                       uint64_t bytes, uint64_t signal, uint32_t width, uint64_t value,
                                       uint32_t amo)
 {
-    struct queue_lists lists = queue_lists_of(q);
+    struct queue_lists lists;
     struct queue_fixed f;
     struct queue_piece piece;
     struct queue_amo a;
+    struct net_range word;
     uint64_t first, ticket;
-    if (!queue_amo_of(q, lists.there, signal, amo, width, value, 0, 0, &a)) {
+    if (bytes == 0) {
+        return queue_signal(q, signal, amo, width, value);
+    }
+    lists = queue_lists_of(q);
+    if (!queue_range_from(lists.there, &lists.first_there, signal, &word)) {
         return net_ticket_refused(NET_REFUSED);
     }
+    a = queue_amo_by(q, word.key, signal, amo, width, value, 0, 0);
     for (;;) {
-        if (bytes == 0) {
-            return queue_signal(q, signal, amo, width, value);
-        }
         if (!queue_cut_in(q, &lists, remote, local, bytes, &piece)) {
             return net_ticket_refused(NET_REFUSED);
         }

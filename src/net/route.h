@@ -322,6 +322,37 @@ TERN_DEVICE int route_atomic(const struct tern_net *net, int peer, uint32_t queu
     return end.status;
 }
 
+/* Apart from its callers, which are short of registers. The address, or what it is refused with. */
+TERN_APART uint64_t net_find_signal_far(const struct tern_net *net, int kind, int peer, uint32_t queue,
+                                        const void *word, uint32_t width, uint32_t signal)
+{
+    struct net_target t = net_find_word(net, group_of(kind), peer, queue, word, width, signal,
+                                        NET_NUM_SIGNALS, signal == TERN_SIGNAL_ADD);
+    return t.status == TERN_OK ? target_remote(&t) : (uint64_t)(int64_t)t.status;
+}
+
+/* Where the word of a put's signal is. Most often in the same window as what the put has found, and then
+ * nothing has to be looked up again. */
+TERN_DEVICE struct net_target net_find_signal(const struct tern_net *net, struct net_group g, int peer,
+                                              uint32_t queue, const struct net_target *put, const void *dst,
+                                              uint64_t bytes, const void *word, uint32_t width,
+                                              uint32_t signal)
+{
+    const uint64_t heap = (uint64_t)(uintptr_t)net->heap.own;
+    const uint64_t from = (uint64_t)(uintptr_t)dst - heap, to = (uint64_t)(uintptr_t)word - heap;
+    struct net_target s = *put;
+    if (bytes != 0 && (width == 4 || width == 8) && signal < NET_NUM_SIGNALS &&
+        ((uintptr_t)word & (width - 1)) == 0 && net_holds(net->heap.bytes, from, bytes) &&
+        net_holds(net->heap.bytes, to, width) && (!put->lacks_atomics || signal == TERN_SIGNAL_SET)) {
+        s.address = put->address + (int64_t)(to - from);
+        return s;
+    }
+    uint64_t found = net_find_signal_far(net, g.kind, peer, queue, word, width, signal);
+    s.status = (int64_t)found < 0 && (int64_t)found > TERN_STATUS_END ? (int)(int64_t)found : TERN_OK;
+    s.address = (char *)(uintptr_t)found;
+    return s;
+}
+
 /* All threads of the group; the signal comes after the puts of all of them. Refused, it signals
  * nothing; bytes before those that are refused may have gone.
  * is_plain: as of route_put. */
@@ -333,7 +364,7 @@ TERN_DEVICE int route_put_signal(const struct tern_net *net, struct net_group g,
     if (t.status != TERN_OK) {
         return t.status;
     }
-    s = net_find_word(net, g, peer, queue, word, width, signal, NET_NUM_SIGNALS, signal == TERN_SIGNAL_ADD);
+    s = net_find_signal(net, g, peer, queue, &t, dst, bytes, word, width, signal);
     if (s.status == TERN_OK) {
         group_sync(g);
         switch (t.route) {
