@@ -8,8 +8,9 @@
 
 #include <string.h>
 
-/* Long enough that an engine that was away for a while finds the sender still taken, and no time is lost. */
-enum { AHEAD_NS = 4000 };
+/* Long enough that an engine that was away for a while, as to copy 64 KiB and raise a word, finds the sender
+ * still taken: no time is lost, and no queue pair its turn. */
+enum { AHEAD_NS = 10000 };
 
 static enum tern_status check(const char *name, uint64_t value, uint64_t low, uint64_t high)
 {

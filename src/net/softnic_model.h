@@ -11,7 +11,7 @@
  *
  * Queue pairs of a NIC take turns, as those of NICs do: the next message of one is taken when its last one
  * leaves, and has the wire behind what the others have taken meanwhile. So each sends as much as any other
- * that always has something to send.
+ * that always has something to send. A few bytes go between those of others.
  *
  *     put, atomic   sender taken ---- latency ----> receiver taken: arrives ---- latency ----> completes
  *     get           request      ---- latency ----> its bytes, back likewise: arrive and complete at once
@@ -146,7 +146,35 @@ struct softnic_crossing {
     uint64_t sends, receives;       /* ticks that are needed */
     uint64_t leaves, comes;         /* from when on they have them, by the own clock */
     uint64_t from_ahead, to_ahead;  /* of the own clock: those by which `from` and `to` count */
+    /* What needs no more than that waits for no other queue pair's messages; 0: all does. */
+    uint64_t few_sends, few_receives;
+    uint64_t behind; /* what it waits for, by the own clock: its queue pair's last has left; 0: none */
 };
+
+/* What takes next to no time, as the signal of a put, has no turn of its own. */
+enum { SOFTNIC_SMALL = 64 * SOFTNIC_TICKS };
+
+/* Packets of a NIC's queue pairs take turns, so that a credit of eight bytes is not behind the messages that
+ * others have begun: up to so many bytes, which are too few to be what a link is full of. They take the wire
+ * all the same, and where messages have a rate of their own wait for it. */
+enum { SOFTNIC_FEW_BYTES = 64 };
+
+TERN_DEVICE void softnic_let_overtake(const struct softnic_model *m, struct softnic_crossing *c,
+                                      uint64_t behind)
+{
+    c->few_sends = m->message != 0 ? 0 : softnic_cost(SOFTNIC_FEW_BYTES, m->send_byte);
+    c->few_receives = softnic_cost(SOFTNIC_FEW_BYTES, m->receive_byte);
+    c->behind = behind;
+}
+
+/* Of a crossing that has taken its directions. */
+TERN_DEVICE void softnic_overtake(const struct softnic_model *m, struct softnic_crossing *c, uint64_t at)
+{
+    if (c->sends != 0 && c->sends <= c->few_sends && c->receives <= c->few_receives) {
+        c->leaves = c->behind == 0 ? at : softnic_later(at, c->behind);
+        c->comes = c->leaves + m->latency;
+    }
+}
 
 TERN_DEVICE void softnic_add(const struct softnic_model *m, struct softnic_crossing *c, uint64_t bytes,
                              uint64_t extra)
@@ -188,6 +216,7 @@ TERN_DEVICE void softnic_cross(const struct softnic_model *m, struct softnic_cro
     }
     c->leaves -= c->from_ahead;
     c->comes -= c->to_ahead;
+    softnic_overtake(m, c, at);
 }
 
 /* When the message is there behind which `sends` and `receives` ticks of them all are needed. */
@@ -205,6 +234,7 @@ TERN_DEVICE struct softnic_crossing softnic_crossing_of(struct softnic_link *fro
     c.to = to;
     c.first_bit = first_bit;
     c.sends = c.receives = c.leaves = c.comes = c.from_ahead = c.to_ahead = 0;
+    c.few_sends = c.few_receives = c.behind = 0;
     return c;
 }
 
@@ -239,7 +269,7 @@ TERN_DEVICE uint64_t softnic_sends_until(uint64_t taken, uint64_t now)
 TERN_DEVICE int softnic_goes_along(const struct softnic_model *m, uint64_t now, uint64_t until,
                                    uint64_t sends)
 {
-    return sends <= m->ahead / 64 || softnic_is_due(now + m->ahead, until);
+    return sends <= SOFTNIC_SMALL || softnic_is_due(now + m->ahead, until);
 }
 
 #endif
