@@ -154,7 +154,7 @@ TERN_DEVICE int read_streams(const struct rail_test_args *p, uint32_t *turn)
                           p->rail.stride / 4);
         }
         sync_warp();
-        ok = !warp_any(lane() == 0 && !rail_credit(&r, piece.stream, piece.bytes, piece.end));
+        ok = !warp_any(lane() == 0 && !rail_give_back(&r, piece.stream, piece.bytes, piece.end, piece.left));
         found = rail_take(&r, &h, 1, &piece);
     }
     return ok && found == RAIL_OVER;

@@ -39,7 +39,7 @@ struct scene {
     char *windows[RANKS];
     struct rank_memory *memory[RANKS]; /* device memory, which on the cpu machine is the host's, too */
     struct rng rng;
-    uint32_t domains, group, channels, queues, ring_bytes, num_ops;
+    uint32_t domains, group, channels, queues, credit_queues, ring_bytes, hold, num_ops;
     uint64_t begin; /* of all counters */
     int stopped;    /* rank that reads nothing; -1: none */
     uint32_t timeout_ms;
@@ -93,13 +93,18 @@ static void draw_scene(struct scene *s, uint64_t seed)
     s->group = rng_between(&s->rng, 1, 2);
     s->channels = rng_between(&s->rng, 1, MAX_CHANNELS);
     s->queues = rng_between(&s->rng, 1, s->channels);
+    s->credit_queues = rng_below(&s->rng, 3);
     s->ring_bytes = RAIL_UNIT * rng_between(&s->rng, 2, rng_one_in(&s->rng, 2) ? 8 : MAX_RING / RAIL_UNIT);
     s->num_ops = rng_between(&s->rng, 1, MAX_OPS);
     s->begin = rng_below(&s->rng, 3) * ((1ull << 32) - RAIL_UNIT * rng_below(&s->rng, 40));
     s->stopped = -1;
     s->timeout_ms = 60000;
+    s->hold = s->ring_bytes / 2;
     for (uint32_t o = 0; o < s->num_ops; o++) {
         draw_operation(s, &s->ops[o]);
+        uint32_t room = s->ring_bytes - s->ops[o].chunk * s->ops[o].stride,
+                 gap = s->ops[o].stride - RAIL_UNIT;
+        s->hold = s->hold > room - gap ? room - gap : s->hold;
     }
 }
 
@@ -137,8 +142,10 @@ static void place_rails(const struct scene *s, uint32_t r, struct rail_args *rai
     rail->world.num_domains = (int32_t)s->domains;
     rail->world.domain = (int32_t)(r / s->group);
     rail->num_channels = s->channels;
-    rail->num_queues = s->queues;
+    rail->put_queues = s->queues;
+    rail->credit_queues = s->credit_queues;
     rail->ring_bytes = s->ring_bytes;
+    rail->hold = s->hold;
     terni_rail_place(rail, s->windows[r], s->windows[r] + word_offset(s), (char *)(s->memory[r] + 1));
 }
 
@@ -173,7 +180,7 @@ static int open_scene(struct scene *s, uint64_t seed)
     config.machine = TERN_MACHINE_CPU; /* its memory is looked into */
     config.cpu_seed = seed;
     config.heap_bytes = window;
-    net.num_queues = s->queues;
+    net.num_queues = s->queues + s->credit_queues;
     OK(tern_comm_open_all((int)num_ranks(s), &config, s->comms));
     OK(tern_net_open_all((int)num_ranks(s), s->comms, &net, s->networks));
     for (uint32_t r = 0; r < num_ranks(s); r++) {
@@ -286,16 +293,23 @@ static int check_rank(const struct scene *s, uint32_t r)
     return 0;
 }
 
-/* At the end everything that was sent has been read and given back. */
+/* At the end everything that was sent has been read, and given back but for what the reader holds for the
+ * next operation. */
 static int check_counters(const struct scene *s, uint32_t r)
 {
     struct rail_args rail;
     place_rails(s, r, &rail);
     for (uint32_t i = 0; i < (s->domains - 1) * s->channels; i++) {
-        CHECK(rail.credits[i] == rail.sent[i] && rail.tails[i] == rail.taken[i],
-              "rank %u, stream %u: sent %llu, given back %llu; arrived %llu, read %llu", r, i,
-              (unsigned long long)rail.sent[i], (unsigned long long)rail.credits[i],
+        uint32_t own = r / s->group, e = i / s->channels;
+        struct rail_args peer;
+        e += e >= own;
+        place_rails(s, on_rail(s, r, e), &peer);
+        const uint32_t held = peer.releases[index_of(e, own) * s->channels + i % s->channels].held;
+        CHECK(rail.credits[i] + held == rail.sent[i] && rail.tails[i] == rail.taken[i],
+              "rank %u, stream %u: sent %llu, given back %llu and held %u; arrived %llu, read %llu", r, i,
+              (unsigned long long)rail.sent[i], (unsigned long long)rail.credits[i], held,
               (unsigned long long)rail.tails[i], (unsigned long long)rail.taken[i]);
+        CHECK(held <= s->hold, "rank %u, stream %u: %u bytes of %u are held", r, i, held, s->hold);
     }
     return 0;
 }

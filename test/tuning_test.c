@@ -64,6 +64,25 @@ static int unlisted(struct test *t)
     return 0;
 }
 
+static int put_queues(struct test *t)
+{
+    /* Streams, queues, those for puts. */
+    const uint32_t known[][3] = {{84, 42, 28}, {84, 28, 21}, {56, 8, 4}, {56, 16, 8}, {56, 1, 1}, {5, 5, 3}};
+    (void)t;
+    for (uint32_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        uint32_t n = terni_tuning_put_queues(known[i][0], known[i][1]);
+        CHECK(n == known[i][2], "%u streams, %u queues: %u for puts", known[i][0], known[i][1], n);
+    }
+    for (uint32_t queues = 1; queues <= 64; queues++) {
+        for (uint32_t streams = queues; streams <= 96; streams++) {
+            uint32_t n = terni_tuning_put_queues(streams, queues);
+            CHECK(2 * n >= queues && n <= queues - queues / 4, "%u streams, %u queues: %u for puts", streams,
+                  queues, n);
+        }
+    }
+    return TEST_PASSED;
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -73,5 +92,6 @@ int main(int argc, char **argv)
     test_run(&t, "devices in the table have stages that a warp can keep in mind", listed);
     test_run(&t, "stages of dispatch are bounded, whatever is wanted", bounded);
     test_run(&t, "devices that are not in the table have as many at most", unlisted);
+    test_run(&t, "puts share their queues evenly, and leave some to credits", put_queues);
     return test_end(&t);
 }

@@ -25,7 +25,7 @@ import re
 import subprocess
 import sys
 
-FAR = "--domain-size {half} --transport softnic --nic-gbps 400 --nic-latency-us 2 --queues 28 --nic-sms 28"
+FAR = "--domain-size {half} --transport softnic --nic-gbps 400 --nic-latency-us 2 --queues 42 --nic-sms 42"
 # Name: options of tern-bench. Those across domains are of one process, the others of a process a rank.
 RUNS = {
     "wire": "wire",
@@ -45,7 +45,7 @@ RUNS = {
     "ep_far": "ep --sms 12 --tokens 4096 " + FAR,
     "ep_far_fp8": "ep --sms 12 --tokens 4096 --dtype fp8 " + FAR,
     "ll_far": "ll --tokens 128 --weights dispatch --sms 100 "
-              + FAR.replace("queues 28", "queues 16").replace("sms 28", "sms 32"),
+              + FAR.replace("queues 42", "queues 16").replace("sms 42", "sms 32"),
 }
 COPY_SLACK = 1.05  # of a device copy, for rows that are copied besides
 

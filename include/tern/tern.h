@@ -454,8 +454,9 @@ struct tern_ep_config {
     uint32_t transport;      /* enum tern_transport (tern_net.h): how other domains are reached */
     uint32_t net_queues;     /* to the rank of each other domain that has this rank's place there: its rail
                                peer; in low latency to every rank of other domains; to TERN_NET_MAX_QUEUES.
-                               Default: 8, or fewer with more than 5 of these. A railed object's rows all go
-                               to rail peers: it may want more than that where domains are large */
+                               Default: 8, or fewer with more than 5 of these. Of those to a rail peer routes
+                               have a quarter to half for credits. A railed object's rows all go to rail
+                               peers: it may want more than that where domains are large */
     uint64_t net_ring_bytes; /* buffers for each rail peer, each way, of all streams to it, whose number
                                 follows from num_sms; default 4 to 24 MiB, less if max_tokens need less. If
                                 given, a low-latency combine, too, has no more for rows to each other domain

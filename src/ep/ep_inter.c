@@ -22,8 +22,10 @@ void terni_inter_rail(const struct tern_ep *ep, uint32_t stride, struct rail_arg
     char *window = ep->heap->bases[ep->comm->rank];
     terni_ep_world(ep, &rail->world);
     rail->num_channels = ep->shape.net_streams;
-    rail->num_queues = ep->shape.net_queues;
+    rail->put_queues = terni_tuning_put_queues(ep->shape.net_streams, ep->shape.net_queues);
+    rail->credit_queues = ep->shape.net_queues - rail->put_queues;
     rail->ring_bytes = ep->shape.ring_bytes;
+    rail->hold = ep->shape.ring_hold;
     rail->stride = stride;
     rail->chunk = terni_rail_chunk(rail->ring_bytes, stride,
                                    (ep->shape.max_tokens + rail->num_channels - 1) / rail->num_channels);

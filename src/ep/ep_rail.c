@@ -52,6 +52,9 @@ uint32_t terni_rail_chunk(uint32_t ring_bytes, uint32_t stride, uint32_t share)
     uint32_t least = (uint32_t)((ring_bytes + stride * (RAIL_MAX_CHUNKS - 2ull) - 1) /
                                 (stride * (RAIL_MAX_CHUNKS - 2ull)));
     wanted = wanted > share ? share : wanted;
+    /* As many chunks as that are, and all as long as the last one: no stream has more than another. */
+    uint32_t chunks = wanted != 0 ? (share + wanted - 1) / wanted : 0;
+    wanted = chunks != 0 ? (share + chunks - 1) / chunks : 0;
     wanted = wanted < least ? least : wanted;
     wanted = wanted > most ? most : wanted;
     return wanted == 0 ? 1 : wanted;

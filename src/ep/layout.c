@@ -72,14 +72,13 @@ static void init_streams(uint64_t given, struct ep_shape *s)
     s->net_streams = (uint32_t)larger(lesser(streams, room / ring), s->net_queues);
 }
 
-/* Of one stream: its part of net_ring_bytes, by default no more than all messages of an operation. Room for
- * two messages is the least that works. */
+/* Of one stream: its part of net_ring_bytes, by default no more than all messages of an operation. */
 static enum tern_status ring_of(int is_given, struct ep_shape *s)
 {
     uint64_t longest = longest_message(s);
     uint64_t each = s->net_ring_bytes / s->net_streams;
-    uint64_t all = (s->max_tokens + s->net_streams - 1ull) / s->net_streams * longest + RAIL_CHUNK_BYTES;
-    each = !is_given && each > all ? all : each;
+    uint64_t all = (s->max_tokens + s->net_streams - 1ull) / s->net_streams * longest;
+    each = !is_given && each > all + RAIL_CHUNK_BYTES ? all + RAIL_CHUNK_BYTES : each;
     each = larger(each, LEAST_RING * longest);
     if (each > 1u << 30) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
@@ -88,6 +87,10 @@ static enum tern_status ring_of(int is_given, struct ep_shape *s)
                          1u << 30);
     }
     s->ring_bytes = (uint32_t)align_up(each, RAIL_UNIT);
+    /* Half of it is enough to begin with: for a chunk, which is a quarter, or a message (LEAST_RING), and for
+     * less than a message that stays empty. But who has room for a whole operation keeps it. */
+    uint64_t hold = all < s->ring_bytes ? s->ring_bytes - all : s->ring_bytes;
+    s->ring_hold = (uint32_t)lesser(hold, s->ring_bytes / 2);
     return TERN_OK;
 }
 

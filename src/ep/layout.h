@@ -24,6 +24,7 @@ struct ep_shape {
     uint64_t net_ring_bytes;
     uint32_t net_streams; /* to one rail peer, one way; several may share a queue */
     uint32_t ring_bytes;  /* of a stream */
+    uint32_t ring_hold;   /* of that, what one operation may keep for the next to give back */
     uint32_t limits_out;  /* net_ring_bytes was given: it limits the rows of a low-latency combine too */
 };
 

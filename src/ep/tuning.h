@@ -78,6 +78,8 @@ struct inter_roles terni_tuning_line_roles(uint32_t num_streams, uint32_t num_do
                                            uint32_t num_blocks);
 /* How many streams to each rail peer keep the warps of so many blocks busy. */
 uint32_t terni_tuning_streams(uint32_t num_blocks, uint32_t num_domains);
+/* Of a rail peer's queues those that puts go by; the others are for credits. */
+uint32_t terni_tuning_put_queues(uint32_t num_streams, uint32_t num_queues);
 /* How an operation shares its blocks, of `warps` each, out; has_rails: of dispatch. */
 struct inter_roles terni_tuning_roles(uint32_t num_streams, uint32_t warps, uint32_t num_blocks,
                                       int has_rails);

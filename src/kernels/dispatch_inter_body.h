@@ -275,7 +275,7 @@ TERN_DEVICE int forward_store(struct inter_sender *w, uint32_t stage, uint32_t p
         ok = inter_matches(&w->line.rail,
                            (const struct rail_trailer *)(const void *)(at + w->p->trailer_offset), from,
                            n.number) &&
-             (bulk || !n.last || rail_credit(&w->line.rail, n.stream, n.bytes, n.end));
+             (bulk || !n.last || rail_give_back(&w->line.rail, n.stream, n.bytes, n.end, n.left));
     }
     if (bulk && n.last) {
         ok &= inter_leave_letter(&w->post, POSTER_CREDIT, &n);

@@ -120,12 +120,13 @@ TERN_DEVICE enum rail_found inter_next(struct inter_line *q, int waits, struct s
     n->at = q->ring + n->offset + (uint64_t)q->given * p->stride;
     n->token = 0;
     n->last = ++q->given == n->num;
+    n->left = q->piece.left;
     return RAIL_PIECE;
 }
 
 TERN_DEVICE struct rail_piece inter_piece(const struct stage_note *n)
 {
-    struct rail_piece piece = {n->stream, 0, n->num, n->offset, n->bytes, 0, n->end};
+    struct rail_piece piece = {n->stream, 0, n->num, n->offset, n->bytes, n->left, n->end};
     return piece;
 }
 

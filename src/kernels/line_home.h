@@ -9,6 +9,7 @@
 #define TERN_LINE_HOME_H
 
 #include "kernels/combine_line.h"
+#include "kernels/take.h"
 
 /* A lane's domain, as the loader knows it: the stream of its last letter, and how far that is known to have
  * come. */
@@ -128,17 +129,21 @@ TERN_DEVICE int home_token(struct line *l, struct home_domain *d, uint32_t t)
     return 1;
 }
 
-/* 0: abandoned. All lanes of the loader. */
+/* Lines take runs of tokens: one that waits for a letter that is late has what others have done meanwhile
+ * behind it, and would be the last. They are taken in ascending order, and so what rail_home.h says of
+ * waiting holds. 0: abandoned. All lanes of the loader. */
 TERN_DEVICE int home_loads(struct line *l)
 {
     const struct puller *s = &l->m.s;
+    const uint32_t num = l->m.p->c.num_tokens, runs = (num + s->run - 1) / s->run;
     struct home_domain d = {{{0, 0, 0, 0, 0}, 0, 0}, 0, 0};
-    uint32_t t = s->block * s->run;
+    struct taker taker = taker_of(&l->m.p->c.f, s->blocks, 1, runs);
     int ok = 1;
-    while (ok && t < l->m.p->c.num_tokens) {
-        ok = !line_has_failed(l) && home_token(l, &d, t);
-        t++;
-        t += t % s->run != 0 ? 0 : (s->blocks - 1) * s->run;
+    for (uint32_t run = s->block; ok && run < runs; run = take_next(&taker)) {
+        uint32_t t = run * s->run, end = num - t < s->run ? num : t + s->run;
+        for (; ok && t < end; t++) {
+            ok = !line_has_failed(l) && home_token(l, &d, t);
+        }
     }
     line_end(l);
     return ok;

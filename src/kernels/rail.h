@@ -158,12 +158,21 @@ TERN_DEVICE uint64_t rail_end(const struct rail_args *p, const struct rail_strea
     return j == 0 ? s->begin : rail_position(p, s, j - 1) + p->stride;
 }
 
-/* Messages from j on that lie one behind the other, in one chunk. */
+/* Bytes of the operation behind a position, or the ring's if that is less. */
+TERN_DEVICE uint32_t rail_left(const struct rail_args *p, const struct rail_stream *s, uint64_t position)
+{
+    uint64_t left = rail_end(p, s, s->num) - position;
+    return left < p->ring_bytes ? (uint32_t)left : p->ring_bytes;
+}
+
+/* Messages from j on that lie one behind the other, in one chunk. A stream's first chunk goes by halves, so
+ * that the network has something to do sooner. */
 TERN_DEVICE uint32_t rail_run(const struct rail_args *p, const struct rail_stream *s, uint32_t j)
 {
     uint32_t chunk = p->chunk - j % p->chunk, left = s->num - j;
     uint32_t ring = j < s->before ? s->before - j : s->lap - (j - s->before) % s->lap;
-    uint32_t run = chunk < left ? chunk : left;
+    uint32_t run = chunk < left ? chunk : left, half = (p->chunk + 1) / 2;
+    run = j < half && half - j < run ? half - j : run;
     return run < ring ? run : ring;
 }
 
@@ -219,20 +228,21 @@ TERN_DEVICE int rail_ready(const struct rail_args *p, struct rail_hand *h)
 /* All lanes: lane `src` gives its next piece. */
 TERN_DEVICE void rail_give(const struct rail_args *p, struct rail_hand *h, int src, struct rail_piece *piece)
 {
-    uint32_t run = 0, offset = 0, bytes = 0;
+    uint32_t run = 0, offset = 0, bytes = 0, left = 0;
     uint64_t end = 0;
     if (lane() == src) {
         run = rail_run(p, &h->s, h->taken);
         offset = rail_offset(p, &h->s, h->taken);
         end = rail_end(p, &h->s, h->taken + run);
         bytes = (uint32_t)(end - rail_end(p, &h->s, h->taken));
+        left = rail_left(p, &h->s, end);
     }
     piece->stream = shfl_u32(h->stream, src);
     piece->first = shfl_u32(h->taken, src);
     piece->num = shfl_u32(run, src);
     piece->offset = shfl_u32(offset, src);
     piece->bytes = shfl_u32(bytes, src);
-    piece->reserved = 0;
+    piece->left = shfl_u32(left, src);
     piece->end = shfl_u64(end, src);
     h->taken += run;
     h->turn = (uint32_t)(src + 1) & 31;
@@ -305,10 +315,17 @@ TERN_DEVICE uint32_t rail_at_peer(const struct rail_args *p, uint32_t stream)
     return rail_mirror(p, stream / p->num_channels) * p->num_channels + stream % p->num_channels;
 }
 
-/* The queue of this rank that a stream and its credits go by. */
-TERN_DEVICE uint32_t rail_queue(const struct rail_args *p, uint32_t stream)
+/* The queues of this rank that a stream goes by, and what it gives back: behind puts a credit would wait for
+ * all that has been posted there, which is most of what rings hold. */
+TERN_DEVICE uint32_t rail_put_queue(const struct rail_args *p, uint32_t stream)
 {
-    return stream % p->num_channels % p->num_queues;
+    return stream % p->num_channels % p->put_queues;
+}
+
+TERN_DEVICE uint32_t rail_credit_queue(const struct rail_args *p, uint32_t stream)
+{
+    return p->credit_queues != 0 ? p->put_queues + stream % p->num_channels % p->credit_queues
+                                 : rail_put_queue(p, stream);
 }
 
 /* Whether loads and stores of this rank lead to its rail peer in domain e. */
@@ -319,14 +336,13 @@ TERN_DEVICE int rail_is_near(const struct rail *r, int e)
 
 /* One thread: this stream's word among the rail peer's `words` goes on by `bytes`, to `end`: set where loads
  * and stores lead there, added to elsewhere. */
-TERN_DEVICE int rail_signal(const struct rail *r, uint32_t stream, uint64_t *words, uint64_t bytes,
-                            uint64_t end)
+TERN_DEVICE int rail_signal(const struct rail *r, uint32_t stream, uint32_t queue, uint64_t *words,
+                            uint64_t bytes, uint64_t end)
 {
     const struct rail_args *p = r->p;
     int e = rail_far_end(p, stream), sets = rail_is_near(r, e);
-    return route_signal(&p->world.net, rail_peer(r->f, e), rail_queue(p, stream),
-                        words + rail_at_peer(p, stream), 8, sets ? TERN_SIGNAL_SET : TERN_SIGNAL_ADD,
-                        sets ? end : bytes);
+    return route_signal(&p->world.net, rail_peer(r->f, e), queue, words + rail_at_peer(p, stream), 8,
+                        sets ? TERN_SIGNAL_SET : TERN_SIGNAL_ADD, sets ? end : bytes);
 }
 
 /* The ring that messages of a stream are written to: its peer's, or this rank's, from which rail_put takes
@@ -343,18 +359,19 @@ TERN_DEVICE char *rail_out_ring(const struct rail *r, uint32_t stream)
 TERN_DEVICE int rail_put(const struct rail *r, struct net_group g, const struct rail_piece *piece)
 {
     const struct rail_args *p = r->p;
-    uint32_t there = rail_at_peer(p, piece->stream);
+    uint32_t there = rail_at_peer(p, piece->stream), queue = rail_put_queue(p, piece->stream);
     int e = rail_far_end(p, piece->stream);
     int status = TERN_OK;
     if (rail_is_near(r, e)) {
         group_sync(g);
         status = group_status(
-            g, g.index == 0 ? rail_signal(r, piece->stream, p->tails, piece->bytes, piece->end) : TERN_OK);
+            g, g.index == 0 ? rail_signal(r, piece->stream, queue, p->tails, piece->bytes, piece->end)
+                            : TERN_OK);
     } else {
         status = route_put_signal(
-            &p->world.net, g, rail_peer(r->f, e), rail_queue(p, piece->stream),
-            rail_arrived_ring(p, there) + piece->offset, rail_send_ring(p, piece->stream) + piece->offset,
-            (uint64_t)piece->num * p->stride, p->tails + there, 8, TERN_SIGNAL_ADD, piece->bytes, 0);
+            &p->world.net, g, rail_peer(r->f, e), queue, rail_arrived_ring(p, there) + piece->offset,
+            rail_send_ring(p, piece->stream) + piece->offset, (uint64_t)piece->num * p->stride,
+            p->tails + there, 8, TERN_SIGNAL_ADD, piece->bytes, 0);
     }
     return inter_carried(r->f, r->epoch, e, status, g.index == 0);
 }
@@ -363,8 +380,27 @@ TERN_DEVICE int rail_put(const struct rail *r, struct net_group g, const struct 
  * be written again. */
 TERN_DEVICE int rail_credit(const struct rail *r, uint32_t stream, uint64_t bytes, uint64_t end)
 {
-    int status = rail_signal(r, stream, r->p->credits, bytes, end);
+    int status = rail_signal(r, stream, rail_credit_queue(r->p, stream), r->p->credits, bytes, end);
     return inter_carried(r->f, r->epoch, rail_far_end(r->p, stream), status, 1);
+}
+
+/* Room goes back when this share of the ring has been read, since handing a credit over costs as much as
+ * handing over a piece. */
+#define RAIL_HOLD(p) ((p)->ring_bytes / 4)
+
+/* The thread that looks after a stream's release: as rail_credit, but what is little is held, and goes back
+ * with what follows. The room of what comes last in an operation nobody waits for there, so that more of it
+ * is held, also for the next operation, which so begins with less room; and this one does not end later for
+ * it. left: as of a piece, behind `end`. */
+TERN_DEVICE int rail_give_back(const struct rail *r, uint32_t stream, uint32_t bytes, uint64_t end,
+                               uint32_t left)
+{
+    struct rail_release *e = r->p->releases + stream;
+    uint32_t held = e->held + bytes;
+    int is_awaited = (uint64_t)held + left > r->p->ring_bytes;
+    int goes = is_awaited ? held >= RAIL_HOLD(r->p) : held > r->p->hold;
+    e->held = goes ? 0 : held;
+    return !goes || rail_credit(r, stream, held, end);
 }
 
 /* Threads of block 0 at the end of an operation, when all blocks of the rank have left it: the next one

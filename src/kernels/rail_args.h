@@ -18,7 +18,7 @@
 #include "kernels/inter_args.h"
 
 enum {
-    RAIL_UNIT = 128,            /* a message begins at a multiple of so many bytes */
+    RAIL_UNIT = 32,             /* a message begins at a multiple of so many bytes */
     RAIL_CHUNK_BYTES = 1 << 16, /* that a put should have, if the ring is long enough */
     RAIL_USUAL_CHUNKS = 4,      /* of a ring: one is written, and others travel or are read */
     RAIL_MAX_CHUNKS = 64        /* that one stream can have on their way */
@@ -29,7 +29,7 @@ enum {
 struct rail_release {
     uint32_t pending; /* chunks that are finished and that nobody has looked at yet */
     uint32_t next;    /* the first chunk of the operation that has not been seen finished */
-    uint32_t held;    /* bytes of those before it that have not gone back */
+    uint32_t held;    /* bytes that have been read and not gone back, also of earlier operations */
     uint32_t counts
         [RAIL_MAX_CHUNKS]; /* parts of messages of chunk k that have been read, at k % RAIL_MAX_CHUNKS */
 };
@@ -37,8 +37,10 @@ struct rail_release {
 struct rail_args {
     struct inter_world world;
     uint32_t num_channels;     /* streams to each rail peer */
-    uint32_t num_queues;       /* channel c goes by queue c % num_queues */
+    uint32_t put_queues;       /* channel c goes by queue c % put_queues */
+    uint32_t credit_queues;    /* behind them, which credits go by likewise; 0: by the channel's own */
     uint32_t ring_bytes;       /* of a stream: a multiple of RAIL_UNIT */
+    uint32_t hold;             /* bytes of a ring that one operation may keep for the next to give back */
     uint32_t stride, chunk;    /* of the operation: bytes of a message, messages of a chunk */
     char *send, *arrived;      /* [D - 1][C] rings each, in this rank's network window */
     uint64_t *tails, *credits; /* [D - 1][C] in the window */
@@ -58,8 +60,8 @@ struct rail_piece {
     uint32_t first, num; /* in the stream */
     uint32_t offset;     /* of the first in the ring */
     uint32_t bytes;      /* by which the stream's position advances, with the gap before */
-    uint32_t reserved;
-    uint64_t end; /* to which it advances */
+    uint32_t left;       /* bytes behind it in this operation, or ring_bytes if that is less */
+    uint64_t end;        /* to which the position advances */
 };
 
 /* What a warp leaves for its block's poster (rail_poster.h), and what that takes of shared memory. A credit
@@ -82,8 +84,8 @@ struct stage_note {
     uint64_t end;                        /* of its piece: the stream's position behind it */
     uint32_t token, number;              /* of the message in its operation */
     uint32_t stream, num, offset, bytes; /* of its piece, whose last message it is if `last` */
-    uint32_t last;
-    uint32_t chunk; /* combine: of the message's row */
+    uint32_t last, left;                 /* left: of the piece */
+    uint32_t chunk;                      /* combine: of the message's row */
 };
 
 /* How blocks are shared out; all run at once. */

@@ -10,8 +10,10 @@
  * Nobody waits in a circle if warps take tokens in ascending order and have said what they finished before
  * they wait for the next: of the smallest token that is not finished anywhere, the chunk that brings it
  * needs the room of chunks whose tokens are all smaller, so finished, so given back, but for less than
- * RAIL_HOLD of the ring. A ring has room for two chunks: with what is left at its end unused, which is less
- * than a message, a chunk takes less than the rest. */
+ * RAIL_HOLD of the ring, or what an operation before has held (rail_args.hold). A ring has room for two
+ * chunks: with what is left at its end unused, which is less than a message, a chunk takes less than the
+ * rest, and where something is held, no more than that leaves. A run of tokens that a warp has asked for
+ * comes behind the one that it is in. */
 #ifndef TERN_RAIL_HOME_H
 #define TERN_RAIL_HOME_H
 
@@ -61,10 +63,6 @@ TERN_DEVICE uint32_t rail_chunk_parts(const struct rail_args *p, const struct ra
     return (left < p->chunk ? left : p->chunk) * parts;
 }
 
-/* Room goes back when this share of the ring has been read, since handing a credit over costs as much as
- * handing over a piece; at the end all of it does. */
-#define RAIL_HOLD(p) ((p)->ring_bytes / 4)
-
 /* The owner of the release, who knows that the letter's chunk is complete: gives back what is from the first
  * on, if it is enough. */
 TERN_DEVICE int rail_release_ready(const struct rail *r, const struct rail_letter *l, uint32_t parts)
@@ -89,11 +87,9 @@ TERN_DEVICE int rail_release_ready(const struct rail *r, const struct rail_lette
     }
     int last = k * p->chunk >= l->s.num;
     uint64_t end = rail_end(p, &l->s, last ? l->s.num : k * p->chunk);
-    uint32_t bytes = e->held + (uint32_t)(end - rail_end(p, &l->s, first * p->chunk));
-    int goes = last || bytes >= RAIL_HOLD(p);
     e->next = k;
-    e->held = goes ? 0 : bytes;
-    return !goes || rail_credit(r, l->stream, bytes, end);
+    return rail_give_back(r, l->stream, (uint32_t)(end - rail_end(p, &l->s, first * p->chunk)), end,
+                          rail_left(p, &l->s, end));
 }
 
 /* One thread, with what its warp has read synchronised: `num` parts of messages of the letter's chunk have

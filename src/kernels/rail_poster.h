@@ -129,9 +129,13 @@ TERN_APART int poster_hand_over(const struct rail_args *p, const struct op_frame
         const struct rail_letter l = {rail_stream_of(p, begin, piece->num), piece->stream, piece->first};
         return rail_release(&r, &l, 1);
     }
-    return letter->what == POSTER_PUT ? rail_put(&r, group_of(GROUP_THREAD), piece)
-                                      : rail_credit(&r, piece->stream, piece->bytes, piece->end);
+    return letter->what == POSTER_PUT
+               ? rail_put(&r, group_of(GROUP_THREAD), piece)
+               : rail_give_back(&r, piece->stream, piece->bytes, piece->end, piece->left);
 }
+
+/* So often a poster that has a letter looks for others: a microsecond, of ten that it is away then. */
+enum { POSTER_LINGERS = 12 };
 
 /* No stream: of a box in which no letter has been seen yet, or none that is about a stream. */
 #define POSTER_NO_STREAM (~0u)
@@ -152,11 +156,12 @@ TERN_DEVICE int poster_is_oldest(uint32_t number, uint32_t stream)
 }
 
 /* Letters of one way go one after the other: of a queue pair, or, over loads and stores, of a stream. */
-TERN_DEVICE uint32_t poster_way(const struct rail *r, uint32_t stream)
+TERN_DEVICE uint32_t poster_way(const struct rail *r, uint32_t stream, uint32_t what)
 {
-    uint32_t e = (uint32_t)rail_far_end(r->p, stream);
-    return rail_is_near(r, (int)e) ? stream
-                                   : rail_streams(r->p) + e * r->p->num_queues + rail_queue(r->p, stream);
+    const struct rail_args *p = r->p;
+    uint32_t e = (uint32_t)rail_far_end(p, stream), queues = p->put_queues + p->credit_queues;
+    uint32_t queue = what == POSTER_PUT ? rail_put_queue(p, stream) : rail_credit_queue(p, stream);
+    return rail_is_near(r, (int)e) ? stream : rail_streams(p) + e * queues + queue;
 }
 
 /* Until all producers have said that nothing more comes. 0: the operation is to be abandoned. All lanes. A
@@ -174,11 +179,16 @@ TERN_APART int poster_serve(const struct rail_args *rail, const struct op_frame 
             spin();
             continue;
         }
+        /* Producers began together, and letters that are not seen now wait for those that are. */
+        TERN_ROLLED
+        for (uint32_t i = 0; i < POSTER_LINGERS; i++) {
+            has = has || (!over && mbar_poll(poster_full(&p, box), lap & 1));
+        }
         const struct poster_letter *letter = poster_letter_in(&p, box);
         int ends = has && letter->what == POSTER_END;
         uint32_t stream = has && !ends ? letter->piece.stream : POSTER_NO_STREAM;
         int goes = poster_is_oldest(lap * POSTER_BOXES + box % POSTER_BOXES, stream);
-        uint32_t way = goes ? poster_way(&r, stream) : ~box;
+        uint32_t way = goes ? poster_way(&r, stream, letter->what) : ~box;
         uint32_t same = match_any_u32(way), later = same >> turn << turn;
         goes = TERN_FFS(later != 0 ? later : same) - 1 == lane() && goes;
         if (goes && ok && !poster_hand_over(rail, f, epoch, letter)) {
