@@ -149,11 +149,11 @@ TERN_DEVICE void softnic_hear_peer(const struct softnic_engine *e, struct softni
 
 /* Messages to the peer. Its receiving side counts by a clock that has to be known: until it has told of it,
  * that side is free. */
-TERN_DEVICE struct softnic_crossing softnic_crossing_to_peer(const struct softnic_model *m,
-                                                             const struct softnic_qp *qp)
+TERN_DEVICE struct softnic_crossing softnic_crossing_to_peer(const struct softnic_qp *qp)
 {
     struct softnic_crossing c = softnic_crossing_of(qp->link, qp->peer_link, 1);
-    softnic_let_overtake(m, &c, qp->sends_until);
+    c.overtakes = 1;
+    c.behind = qp->sends_until;
     if (qp->has_other_clock) {
         c.to = qp->peer_clock.heard_at != 0 ? c.to : NULL;
         c.to_ahead = qp->peer_clock.ahead;
@@ -275,7 +275,7 @@ TERN_DEVICE void softnic_take_off(struct softnic_engine *e, struct softnic_work 
     if (softnic_must_ask(qp, now)) {
         softnic_hear_peer(e, qp, softnic_ask(qp));
     }
-    struct softnic_crossing c = softnic_crossing_to_peer(m, qp);
+    struct softnic_crossing c = softnic_crossing_to_peer(qp);
     struct softnic_flight *f = NULL;
     int is_read = 0;
     TERN_ROLLED

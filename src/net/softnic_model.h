@@ -146,9 +146,8 @@ struct softnic_crossing {
     uint64_t sends, receives;       /* ticks that are needed */
     uint64_t leaves, comes;         /* from when on they have them, by the own clock */
     uint64_t from_ahead, to_ahead;  /* of the own clock: those by which `from` and `to` count */
-    /* What needs no more than that waits for no other queue pair's messages; 0: all does. */
-    uint64_t few_sends, few_receives;
-    uint64_t behind; /* what it waits for, by the own clock: its queue pair's last has left; 0: none */
+    uint64_t overtakes;             /* if it is of few bytes: those of other queue pairs */
+    uint64_t behind; /* what it waits for then, by the own clock: its own one's last has left; 0: none */
 };
 
 /* What takes next to no time, as the signal of a put, has no turn of its own. */
@@ -159,18 +158,12 @@ enum { SOFTNIC_SMALL = 64 * SOFTNIC_TICKS };
  * all the same, and where messages have a rate of their own wait for it. */
 enum { SOFTNIC_FEW_BYTES = 64 };
 
-TERN_DEVICE void softnic_let_overtake(const struct softnic_model *m, struct softnic_crossing *c,
-                                      uint64_t behind)
-{
-    c->few_sends = m->message != 0 ? 0 : softnic_cost(SOFTNIC_FEW_BYTES, m->send_byte);
-    c->few_receives = softnic_cost(SOFTNIC_FEW_BYTES, m->receive_byte);
-    c->behind = behind;
-}
-
 /* Of a crossing that has taken its directions. */
 TERN_DEVICE void softnic_overtake(const struct softnic_model *m, struct softnic_crossing *c, uint64_t at)
 {
-    if (c->sends != 0 && c->sends <= c->few_sends && c->receives <= c->few_receives) {
+    if (c->overtakes && m->message == 0 && c->sends != 0 &&
+        c->sends <= softnic_cost(SOFTNIC_FEW_BYTES, m->send_byte) &&
+        c->receives <= softnic_cost(SOFTNIC_FEW_BYTES, m->receive_byte)) {
         c->leaves = c->behind == 0 ? at : softnic_later(at, c->behind);
         c->comes = c->leaves + m->latency;
     }
@@ -234,7 +227,7 @@ TERN_DEVICE struct softnic_crossing softnic_crossing_of(struct softnic_link *fro
     c.to = to;
     c.first_bit = first_bit;
     c.sends = c.receives = c.leaves = c.comes = c.from_ahead = c.to_ahead = 0;
-    c.few_sends = c.few_receives = c.behind = 0;
+    c.overtakes = c.behind = 0;
     return c;
 }
 

@@ -31,7 +31,7 @@ TERN_DEVICE struct together_entry together_look(struct softnic_work *w, const st
     struct together_entry mine = {1, 0, 0, 0, 0, 0, 0};
     if ((uint32_t)lane() < w->num_first) {
         const struct softnic_flight *f = softnic_flight_of(w, qp->num_taken + (uint32_t)lane());
-        struct softnic_crossing c = softnic_crossing_to_peer(m, qp);
+        struct softnic_crossing c = softnic_crossing_to_peer(qp);
         mine.blocks = f->op.blocks;
         mine.is_sent = softnic_is_sent(f);
         mine.is_plain =
@@ -131,7 +131,7 @@ TERN_DEVICE int softnic_take_together(struct softnic_engine *e, struct softnic_w
     if (softnic_must_ask(qp, now)) {
         together_hear(e, qp, softnic_ask(qp));
     }
-    c = softnic_crossing_to_peer(m, qp);
+    c = softnic_crossing_to_peer(qp);
     mine = together_look(w, m);
     blocks = together_choose(w, m, now, &mine, &c, &num);
     if (blocks == 0) {
