@@ -153,7 +153,7 @@ static int messages(struct test *t, int how, int count)
         shape.hold_one_in = rng_below(&rng, 3);
         shape.relay = how == RELAYED;
         shape.first = rng_below(&rng, 2) ? 65534 : 0xfffffffcull;
-        shape.nic_warps = (int)rng_between(&rng, 1, 2);
+        shape.nic_warps = (int)rng_between(&rng, 1, 3);
         result = queue_rig_open(&r, seed, &shape);
         result = result ? result : run_messages(&r, &rng, how, steps);
         queue_rig_close(&r);

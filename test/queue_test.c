@@ -218,7 +218,7 @@ static struct queue_shape draw_shape(struct rng *r)
     s.late = rng_one_in(r, 4);
     s.first = firsts[rng_below(r, 5)];
     s.nic_blocks = (int)rng_between(r, 1, 2);
-    s.nic_warps = (int)rng_between(r, 1, 2);
+    s.nic_warps = (int)rng_between(r, 1, 3);
     if (rng_below(r, 2)) { /* entries are under way for long, beside others that touch what they do */
         s.rates.bytes_per_s = s.rates.receive_bytes_per_s = rng_below(r, 2) ? 100000000 : 0;
         s.rates.latency_ns = 1000 << rng_below(r, 7);

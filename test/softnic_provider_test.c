@@ -437,7 +437,7 @@ static void shape(struct scene *w, enum how how)
     c->hold_one_in = rng_below(r, 4);
     c->seed = w->seed;
     c->nic_blocks = (int)rng_between(r, 1, 3);
-    c->nic_warps = (int)rng_between(r, 1, 2);
+    c->nic_warps = (int)rng_between(r, 1, 3);
     c->runner = how == BY_KERNEL || (how == PAUSED && rng_one_in(r, 2)) ? SOFTNIC_KERNEL : SOFTNIC_AUTO;
     c->relay = how == RELAYED;
     w->pauses = how == PAUSED ? 5 : 0;

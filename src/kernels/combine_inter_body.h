@@ -7,7 +7,7 @@
  *   forwarders  for each message of another domain, the token's rows of this domain are added, and the sum
  *               goes home by the stream that the message came from
  *   home        the rows of this domain are added for this rank's own tokens, and the messages that bring the
- *               other domains' sums
+ *               other domains' sums; lines that have forwarded all help
  *
  * By bulk copies, and with up to 32 targets and domains, warps are in lines (combine_line.h,
  * line_forward.h, line_home.h). Elsewhere every warp is one by itself (combine_mix.h, combine_home.h). There
@@ -26,26 +26,60 @@
 
 enum combine_way { COMBINE_PLAIN, COMBINE_BULK, COMBINE_LINE };
 
-/* All threads of a block. 0: the operation is to be abandoned. */
-TERN_DEVICE int combine_line(const struct combine_inter_args *p, const struct op_table *table, uint64_t epoch,
-                             int forwards)
+/* A warp of a line, but for a closer's poster_end. 0: the operation is to be abandoned. */
+TERN_DEVICE int combine_work(struct line *l, int home)
 {
-    struct line l = line_of(p, table, epoch);
-    if ((uint32_t)warp() == p->num_lines * (l.adders + 2)) {
-        return poster_serve(&p->rail, &p->c.f, epoch, l.post.to.shared, l.post.to.num_boxes);
-    }
-    if (l.worker < l.adders) {
-        if (forwards) {
-            line_add(&l, 0);
+    if (l->worker < l->adders) {
+        if (home) {
+            line_add(l, 1);
         } else {
-            line_add(&l, 1);
+            line_add(l, 0);
         }
         return 1;
     }
-    if (l.worker == l.adders) {
-        return forwards ? forward_loads(&l) : home_loads(&l);
+    if (l->worker == l->adders) {
+        return home ? home_loads(l) : forward_loads(l);
     }
-    return forwards ? forward_closes(&l) : home_closes(&l);
+    return home ? home_closes(l) : forward_closes(l);
+}
+
+/* Lines that have forwarded all are at home, too. box, lap: the closer's next letter. A function of its own:
+ * it would take registers from the others' code. All threads but the poster's. */
+TERN_APART int combine_joins(const struct combine_inter_args *p, uint64_t epoch, uint32_t box, uint32_t lap)
+{
+    struct op_table table = op_table_at(shared_memory(), COMBINE_COLUMNS, p->c.f.num_ranks);
+    struct line l = line_of(p, &table, epoch, 1);
+    line_init(&l, 1);
+    sync_part(nthr() - 32);
+    l.post.box = box;
+    l.post.lap = lap;
+    int ok = combine_work(&l, 1);
+    if (l.worker > l.adders) {
+        poster_end(&l.post);
+    }
+    return ok;
+}
+
+/* All threads of a block. Forwarders are done when their last messages are with the poster, long before they
+ * have come home; then they help there. 0: the operation is to be abandoned. */
+TERN_DEVICE int combine_line(const struct combine_inter_args *p, const struct op_table *table, uint64_t epoch)
+{
+    const int home = combine_is_home(p);
+    struct line l = line_of(p, table, epoch, home);
+    int ok;
+    line_init(&l, 0);
+    sync_block();
+    if (line_is_poster(&l)) {
+        return poster_serve(&p->rail, &p->c.f, epoch, l.post.to.shared, l.post.to.num_boxes);
+    }
+    ok = combine_work(&l, home);
+    if (!home && !sync_part_or(nthr() - 32, !ok)) {
+        return combine_joins(p, epoch, l.post.box, l.post.lap);
+    }
+    if (l.worker > l.adders) {
+        poster_end(&l.post);
+    }
+    return ok;
 }
 
 /* groups: of 32 targets, or domains, that a warp looks after; one in a line. */
@@ -56,7 +90,6 @@ TERN_DEVICE void combine_inter_body(const struct combine_inter_args *p, const in
     uint64_t begin = stamp_now(), epoch = op_epoch(f);
     struct op_table table = op_table_at(shared_memory(), COMBINE_COLUMNS, f->num_ranks);
     struct rail rail = {&p->rail, f, epoch};
-    int forwards = (uint32_t)bid() < p->roles.forwarders;
     if (bid() == 0) {
         op_announce(f, epoch, MESSAGE_COLUMNS + 2 * COMBINE_COLUMNS);
     }
@@ -67,10 +100,11 @@ TERN_DEVICE void combine_inter_body(const struct combine_inter_args *p, const in
             fence_proxy_async_global();
         }
         if (way == COMBINE_LINE) {
-            ok = combine_line(p, &table, epoch, forwards);
+            ok = combine_line(p, &table, epoch);
         } else {
-            struct mixer m = mixer_of(p, &table, epoch, bulk);
-            ok = forwards ? mix_forward(&m, bulk, groups) : mix_home(&m, bulk, groups);
+            int home = combine_is_home(p);
+            struct mixer m = mixer_of(p, &table, epoch, bulk, home);
+            ok = home ? mix_home(&m, bulk, groups) : mix_forward(&m, bulk, groups);
         }
     }
     inter_leave(&rail, &table, p->far.num_in, p->far.num_out, ok, begin);

@@ -60,20 +60,20 @@ struct line {
     uint32_t place, place_lap; /* likewise */
 };
 
-/* All threads of the block call; the last warp is the poster, and of no line. */
+/* All threads of the block may call; the last warp is the poster, and of no line. home: not one that
+ * forwards. */
 TERN_DEVICE struct line line_of(const struct combine_inter_args *p, const struct op_table *table,
-                                uint64_t epoch)
+                                uint64_t epoch, int home)
 {
     struct line l;
     uint32_t slots = p->c.num_stages, number = (uint32_t)warp() / (p->c.num_pullers + 2);
     struct poster poster = poster_at(shared_memory() + p->poster_offset, p->num_lines);
     char *shared = shared_memory() + p->c.table_bytes + number * p->line_bytes;
-    l.m = mixer_of(p, table, epoch, 1);
+    l.m = mixer_of(p, table, epoch, 1, home);
     l.adders = p->c.num_pullers;
     l.worker = (uint32_t)warp() % (l.adders + 2);
-    l.m.s.block = (uint32_t)bid() < p->roles.forwarders
-                      ? rail_first_stream(&p->rail, l.m.s.block, l.m.s.blocks, number, p->num_lines)
-                      : l.m.s.block + number * l.m.s.blocks; /* few items are spread over the blocks */
+    l.m.s.block = home ? l.m.s.block + number * l.m.s.blocks /* few items are spread over the blocks */
+                       : rail_first_stream(&p->rail, l.m.s.block, l.m.s.blocks, number, p->num_lines);
     l.m.s.blocks *= p->num_lines;
     l.m.s.run = mix_run(p, l.m.s.blocks);
     l.slots_bytes = l.adders * p->c.chunk_bytes;
@@ -89,23 +89,39 @@ TERN_DEVICE struct line line_of(const struct combine_inter_args *p, const struct
     l.items = (struct line_item *)(void *)(l.steps + slots);
     l.slot = l.slot_lap = l.place = l.place_lap = 0;
     l.post = poster_producer_of(&poster, number);
-    if (number == p->num_lines && lane() == 0) {
-        poster_init(&poster);
-    } else if (l.worker == 0 && lane() == 0) {
-        for (uint32_t i = 0; i < slots; i++) {
-            mbar_init(l.full + i, 1);
-            mbar_init(l.empty + i, l.adders);
-        }
-        for (uint32_t i = 0; i < LINE_ITEMS; i++) {
-            mbar_init(l.posted + i, 1);
-            mbar_init(l.done + i, l.adders);
-            mbar_init(l.closed + i, 1);
-        }
-        *l.failed = 0;
-        fence_mbar_init();
-    }
-    sync_block();
     return l;
+}
+
+TERN_DEVICE int line_is_poster(const struct line *l)
+{
+    return (uint32_t)warp() == l->m.p->num_lines * (l->adders + 2);
+}
+
+/* All threads; then they synchronise. again: the line has been in use, and nobody has it any more. */
+TERN_DEVICE void line_init(const struct line *l, int again)
+{
+    const uint32_t slots = l->m.p->c.num_stages;
+    if (lane() != 0 || l->worker != 0) {
+        return;
+    }
+    if (line_is_poster(l)) {
+        poster_init(&l->post.to);
+        return;
+    }
+    for (uint32_t i = 0; again && i < 2 * slots + 3 * LINE_ITEMS; i++) {
+        mbar_inval(l->full + i);
+    }
+    for (uint32_t i = 0; i < slots; i++) {
+        mbar_init(l->full + i, 1);
+        mbar_init(l->empty + i, l->adders);
+    }
+    for (uint32_t i = 0; i < LINE_ITEMS; i++) {
+        mbar_init(l->posted + i, 1);
+        mbar_init(l->done + i, l->adders);
+        mbar_init(l->closed + i, 1);
+    }
+    *l->failed = 0;
+    fence_mbar_init();
 }
 
 TERN_DEVICE void line_await(uint64_t *bar, uint32_t lap)

@@ -34,16 +34,21 @@ TERN_DEVICE uint32_t mix_run(const struct combine_inter_args *p, uint32_t warps)
     return each == 0 ? 1 : each < p->rail.chunk ? each : p->rail.chunk;
 }
 
+/* Whether this block is at home from the first. */
+TERN_DEVICE int combine_is_home(const struct combine_inter_args *p)
+{
+    return (uint32_t)bid() >= p->roles.forwarders;
+}
+
 TERN_DEVICE struct mixer mixer_of(const struct combine_inter_args *p, const struct op_table *table,
-                                  uint64_t epoch, const int bulk)
+                                  uint64_t epoch, const int bulk, int home)
 {
     struct mixer m;
-    int home = (uint32_t)bid() >= p->roles.forwarders;
     m.p = p;
     m.s = puller_of(&p->c, table, epoch);
     m.s.map = target_map_in_domain(&p->c.f, table, &p->c.route, p->c.layout, p->c.topk, p->c.num_experts,
                                    (uint32_t)p->rail.world.num_ranks);
-    m.s.block = (uint32_t)bid() - (home ? p->roles.forwarders : 0);
+    m.s.block = (uint32_t)bid() - (home && combine_is_home(p) ? p->roles.forwarders : 0);
     m.s.blocks = home ? (uint32_t)nblk() - p->roles.forwarders : p->roles.forwarders;
     m.s.run = bulk && p->c.parts == 1 ? mix_run(p, m.s.blocks * p->c.num_pullers) : 1;
     m.rail.p = &p->rail;

@@ -5,7 +5,8 @@
  *
  *   own         what dispatch does inside a domain, for targets of the own one (dispatch_body.h)
  *   rails       a warp brings a token's payloads into a stage, casts them if asked, adds weights, and copies
- *               the stage into its slot of a ring; a piece of messages leaves together (rail.h)
+ *               the stage into its slot of a ring; a piece of messages leaves together (rail.h). The first
+ *               are loaded before all ranks are in
  *   forwarders  a warp brings a message out of the ring that it arrived in into a stage, gives its room back,
  *               and sends it from there to each target's final row, as the forward block says
  *
@@ -33,6 +34,8 @@ struct inter_sender {
     struct stage_note *notes;    /* [num_stages] */
     uint32_t num_stages;         /* of this warp */
     uint32_t block, blocks;      /* of the role */
+    uint32_t loaded, stored;     /* messages: begun, and brought to their end */
+    enum rail_found found;       /* of the last look for one */
 };
 
 /* Forwarders cast nothing: they keep as many messages on their way as there is room for. */
@@ -52,6 +55,8 @@ TERN_DEVICE struct inter_sender inter_sender_of(const struct dispatch_inter_args
     struct inter_sender w;
     int forwards = (uint32_t)bid() >= p->roles.own + p->roles.rails;
     w.p = p;
+    w.loaded = w.stored = 0;
+    w.found = RAIL_PIECE;
     w.s = sender_of(&p->d, table);
     w.s.map = target_map_in_domain(&p->d.f, table, &p->d.route, p->d.layout, p->d.topk, p->d.num_experts,
                                    (uint32_t)p->rail.world.num_ranks);
@@ -80,6 +85,21 @@ TERN_DEVICE char *inter_stage(const struct inter_sender *w, uint32_t stage)
 
 /* ---- Rails ---- */
 
+/* Weights and trailer of a message, into its stage. All lanes. */
+TERN_DEVICE void rail_add_tail(const struct inter_sender *w, char *at, const struct stage_note *n)
+{
+    const struct dispatch_args *d = &w->p->d;
+    float *weights = (float *)(void *)(at + w->p->weights_offset);
+    for (uint32_t k = (uint32_t)lane(); k < d->topk; k += 32) {
+        weights[k] = d->weights ? d->weights[(uint64_t)n->token * d->topk + k] : 0.0f;
+    }
+    if (lane() == 0) {
+        struct rail_trailer *t = (struct rail_trailer *)(void *)(at + w->p->trailer_offset);
+        t->tag = inter_tag(&d->f, n->number);
+        t->has_weights = d->weights != 0;
+    }
+}
+
 /* Starts bringing the token of the next message into a stage. All lanes. */
 TERN_DEVICE enum rail_found rail_load(struct inter_sender *w, uint32_t stage, int waits, const int bulk)
 {
@@ -97,22 +117,8 @@ TERN_DEVICE enum rail_found rail_load(struct inter_sender *w, uint32_t stage, in
     if (bulk) {
         expect_token(&w->s, n.token);
     }
+    rail_add_tail(w, inter_stage(w, stage), &n); /* its weights are a way to memory, too */
     return RAIL_PIECE;
-}
-
-/* Weights and trailer of a message, into its stage. All lanes. */
-TERN_DEVICE void rail_add_tail(const struct inter_sender *w, char *at, const struct stage_note *n)
-{
-    const struct dispatch_args *d = &w->p->d;
-    float *weights = (float *)(void *)(at + w->p->weights_offset);
-    for (uint32_t k = (uint32_t)lane(); k < d->topk; k += 32) {
-        weights[k] = d->weights ? d->weights[(uint64_t)n->token * d->topk + k] : 0.0f;
-    }
-    if (lane() == 0) {
-        struct rail_trailer *t = (struct rail_trailer *)(void *)(at + w->p->trailer_offset);
-        t->tag = inter_tag(&d->f, n->number);
-        t->has_weights = d->weights != 0;
-    }
 }
 
 /* A message that is loaded goes to its slot, and with the last of a piece the piece. 0: abandon. All lanes.
@@ -123,7 +129,6 @@ TERN_DEVICE int rail_store(struct inter_sender *w, uint32_t stage, uint32_t pari
     sync_warp();
     struct stage_note n = w->notes[stage];
     finish_stage(&w->s, n.token, stage, parity, bulk);
-    rail_add_tail(w, at, &n);
     if (bulk) {
         fence_proxy_async_shared();
         sync_warp();
@@ -294,54 +299,60 @@ TERN_DEVICE int forward_store(struct inter_sender *w, uint32_t stage, uint32_t p
 
 /* ---- Both ---- */
 
+/* Loads as many messages as there are stages for; may wait for the first, if none is in a stage. With two
+ * stages both have a load on its way, and a stage is awaited until its store has read it; with more the
+ * latest store is not awaited, and one stage is its. All lanes. */
+TERN_DEVICE void inter_load(struct inter_sender *w, int forwards, int waits, const int bulk)
+{
+    uint32_t num = w->num_stages;
+    while (w->found == RAIL_PIECE && w->loaded - w->stored + (num > 2) < num) {
+        if (bulk) { /* the stores out of this stage have read it */
+            if (num > 2) {
+                bulk_wait_read(1);
+            } else {
+                bulk_wait_read(0);
+            }
+            fence_proxy_async_shared();
+        }
+        sync_warp();
+        const int may_wait = waits && w->loaded == w->stored;
+        w->found = forwards ? forward_load(w, w->loaded % num, may_wait, bulk)
+                            : rail_load(w, w->loaded % num, may_wait, bulk);
+        w->loaded += w->found == RAIL_PIECE;
+    }
+    w->found = w->found == RAIL_NOTHING ? RAIL_PIECE : w->found;
+}
+
 /* Messages go through the stages of a warp until there are no more; what is loaded is always brought to its
- * end, because loads must not outlive the block. With two stages both have a load on its way, and a stage is
- * awaited until its store has read it; with more the latest store is not awaited, and one stage is its.
- * 0: the operation is abandoned. */
+ * end, because loads must not outlive the block. 0: the operation is abandoned. */
 TERN_DEVICE int inter_pipeline(struct inter_sender *w, int forwards, const int bulk)
 {
-    uint32_t num = w->num_stages, loaded = 0, stored = 0;
-    enum rail_found found = RAIL_PIECE;
+    uint32_t num = w->num_stages;
     int ok = 1;
     for (;;) {
-        while (found == RAIL_PIECE && ok && loaded - stored + (num > 2) < num) {
-            if (bulk) { /* the stores out of this stage have read it */
-                if (num > 2) {
-                    bulk_wait_read(1);
-                } else {
-                    bulk_wait_read(0);
-                }
-                fence_proxy_async_shared();
-            }
-            sync_warp();
-            found = forwards ? forward_load(w, loaded % num, loaded == stored, bulk)
-                             : rail_load(w, loaded % num, loaded == stored, bulk);
-            loaded += found == RAIL_PIECE;
+        if (ok) {
+            inter_load(w, forwards, 1, bulk);
         }
-        if (loaded == stored) {
+        if (w->loaded == w->stored) {
             break;
         }
-        ok &= forwards ? forward_store(w, stored % num, stored / num & 1, bulk)
-                       : rail_store(w, stored % num, stored / num & 1, bulk);
-        stored++;
-        found = found == RAIL_NOTHING ? RAIL_PIECE : found;
+        ok &= forwards ? forward_store(w, w->stored % num, w->stored / num & 1, bulk)
+                       : rail_store(w, w->stored % num, w->stored / num & 1, bulk);
+        w->stored++;
     }
     if (bulk) {
         bulk_wait(0);
     }
-    return ok && found == RAIL_OVER;
+    return ok && w->found == RAIL_OVER;
 }
 
-/* Of the two roles on the network. All lanes of a warp that has stages. */
-TERN_DEVICE int inter_work(struct inter_sender *w, const struct rail *r, int forwards, const int bulk)
+/* A warp's streams, and its stages. All lanes of one that has some. */
+TERN_DEVICE void inter_begin(struct inter_sender *w, const struct rail *r, int forwards, const int bulk)
 {
     const struct dispatch_inter_args *p = w->p;
-    uint32_t step = w->blocks * p->d.num_senders;
     uint32_t index = rail_first_stream(r->p, w->block, w->blocks, (uint32_t)warp(), p->d.num_senders);
-    if (forwards && !inter_await_blocks(r, &p->far, index, step)) {
-        return 0;
-    }
-    w->line = inter_line_of(r, index, step, forwards ? p->far.num_in : p->far.num_out, !forwards);
+    w->line = inter_line_of(r, index, w->blocks * p->d.num_senders, forwards ? p->far.num_in : p->far.num_out,
+                            !forwards);
     if (bulk && lane() == 0) {
         for (uint32_t i = 0; i < w->num_stages; i++) {
             mbar_init(w->s.bars + i, 1);
@@ -349,6 +360,29 @@ TERN_DEVICE int inter_work(struct inter_sender *w, const struct rail *r, int for
         fence_mbar_init();
     }
     sync_warp();
+}
+
+/* After rails have loaded messages that will not be sent. */
+TERN_DEVICE void inter_abandon(const struct inter_sender *w)
+{
+    for (uint32_t i = 0; i < w->loaded; i++) {
+        while (!mbar_test(w->s.bars + i, 0)) {
+            spin();
+        }
+    }
+}
+
+/* Of the two roles on the network; rails have begun. All lanes of a warp that has stages. */
+TERN_DEVICE int inter_work(struct inter_sender *w, const struct rail *r, int forwards, const int bulk)
+{
+    const struct dispatch_inter_args *p = w->p;
+    if (forwards) {
+        uint32_t index = rail_first_stream(r->p, w->block, w->blocks, (uint32_t)warp(), p->d.num_senders);
+        if (!inter_await_blocks(r, &p->far, index, w->blocks * p->d.num_senders)) {
+            return 0;
+        }
+        inter_begin(w, r, forwards, bulk);
+    }
     return inter_pipeline(w, forwards, bulk);
 }
 
@@ -361,10 +395,6 @@ TERN_DEVICE int inter_far(struct inter_sender *w, const struct rail *r, int send
     if (!bulk) {
         return !sends || inter_work(w, r, forwards, bulk);
     }
-    if (tid() == 0) {
-        poster_init(&w->post.to);
-    }
-    sync_block();
     if (sends) {
         ok = inter_work(w, r, forwards, bulk);
         poster_end(&w->post);
@@ -400,6 +430,8 @@ TERN_DEVICE void dispatch_inter_body(const struct dispatch_inter_args *p, const 
     int sends = (uint32_t)warp() < p->d.num_senders;
     struct inter_sender w = inter_sender_of(p, &table);
     int begins = bulk && sends && (uint32_t)bid() < p->roles.own;
+    int forwards = (uint32_t)bid() >= p->roles.own + p->roles.rails;
+    int rails = sends && !forwards && (uint32_t)bid() >= p->roles.own;
     if (bid() == 0) {
         op_announce(f, epoch, MESSAGE_COLUMNS + 2 * num_columns);
     }
@@ -407,9 +439,23 @@ TERN_DEVICE void dispatch_inter_body(const struct dispatch_inter_args *p, const 
     if (begins) {
         begun = begin_bulk(&w.s);
     }
+    if (bulk && (uint32_t)bid() >= p->roles.own && tid() == 0) {
+        poster_init(&w.post.to); /* then the block synchronises, in op_await */
+    }
+    if (rails) {
+        inter_begin(&w, &rail, 0, bulk);
+        /* What there is room for; nothing leaves before all are in. If the route was abandoned, what it says
+         * of tokens is nothing to go by, and the operation is, too. */
+        if (bulk && !warp_any(op_aborted(f))) {
+            inter_load(&w, 0, 0, bulk);
+        }
+    }
     int ok = op_await(f, epoch, &table) && !weights_missing(&p->d, &table, epoch);
     if (!ok && begins) {
         abandon_bulk(&w.s);
+    }
+    if (!ok && rails && bulk) {
+        inter_abandon(&w);
     }
     if (ok && bulk) {
         /* What peers have read of their outputs, seen through their ready signals, comes before this block's
@@ -419,7 +465,7 @@ TERN_DEVICE void dispatch_inter_body(const struct dispatch_inter_args *p, const 
     if (ok && (uint32_t)bid() < p->roles.own) {
         inter_own(&w, &begun, &table, sends, bulk);
     } else if (ok) {
-        ok = inter_far(&w, &rail, sends, (uint32_t)bid() >= p->roles.own + p->roles.rails, bulk);
+        ok = inter_far(&w, &rail, sends, forwards, bulk);
     }
     if (ok) {
         fill_padding(&w.s);

@@ -113,7 +113,6 @@ TERN_DEVICE int forward_closes(struct line *l)
             line_close(l, ok);
         }
         if (over) {
-            poster_end(&l->post);
             return ok;
         }
     }

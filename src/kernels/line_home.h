@@ -131,15 +131,18 @@ TERN_DEVICE int home_token(struct line *l, struct home_domain *d, uint32_t t)
 
 /* Lines take runs of tokens: one that waits for a letter that is late has what others have done meanwhile
  * behind it, and would be the last. They are taken in ascending order, and so what rail_home.h says of
- * waiting holds. 0: abandoned. All lanes of the loader. */
+ * waiting holds. Lines that have forwarded all have none by their number, and are never late. 0: abandoned.
+ * All lanes of the loader. */
 TERN_DEVICE int home_loads(struct line *l)
 {
     const struct puller *s = &l->m.s;
     const uint32_t num = l->m.p->c.num_tokens, runs = (num + s->run - 1) / s->run;
     struct home_domain d = {{{0, 0, 0, 0, 0}, 0, 0}, 0, 0};
     struct taker taker = taker_of(&l->m.p->c.f, s->blocks, 1, runs);
-    int ok = 1;
-    for (uint32_t run = s->block; ok && run < runs; run = take_next(&taker)) {
+    int ok = 1, joins = !combine_is_home(l->m.p);
+    taker.warps = (uint32_t)nblk() * l->m.p->num_lines;
+    taker.mine = joins ? runs : 1;
+    for (uint32_t run = joins ? take_next(&taker) : s->block; ok && run < runs; run = take_next(&taker)) {
         uint32_t t = run * s->run, end = num - t < s->run ? num : t + s->run;
         for (; ok && t < end; t++) {
             ok = !line_has_failed(l) && home_token(l, &d, t);
@@ -267,7 +270,6 @@ TERN_DEVICE int home_closes(struct line *l)
         sync_warp();
         ok = home_finish(l, num, ok);
         if (over) {
-            poster_end(&l->post);
             return ok;
         }
     }

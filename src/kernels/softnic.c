@@ -2,14 +2,18 @@
  *
  * Software NICs (net/softnic.h), one or several. A block is an engine of one of them: its first thread takes
  * the engine's steps, the other lanes of its warp help with entries (net/softnic_together.h), and all threads
- * make the copies, of which a list is handed to them in shared memory. The engine also has its queue pairs
- * there while it runs, if there is room for all: memory of the device is ten times as far away. */
+ * but the herald's (net/softnic_herald.h) make the copies, of which a list is handed to them in shared
+ * memory. The engine also has its queue pairs there while it runs, if there is room for all: memory of the
+ * device is ten times as far away. */
 #include "kernels/kernels.h"
-#include "net/softnic_together.h"
+#include "net/softnic_herald.h"
 
 /* The stop word may be the host's, at the other end of a bus: it is read once in so many looks, of which one
  * that has found something counts as several, as it takes as long. */
 enum { LOOKS_A_STOP = 128, LOOKS_A_FIND = 16 };
+
+/* Of so many warps one may be the herald. */
+enum { HERALD_FROM = 3 };
 
 /* All threads, without a barrier. Of structures, which are of whole words. */
 TERN_DEVICE void move(void *to, const void *from, uint64_t bytes)
@@ -97,8 +101,13 @@ TERN_DEVICE int go_on(struct softnic_engine *e, struct softnic_work *w, int foun
         }
     }
     const int lists = asked == SOFTNIC_COPIES || (asked == SOFTNIC_MOVED && w->hand.list.num != 0);
+    const uint32_t early = asked == SOFTNIC_MOVED ? (uint32_t)(qp->num_taken - first) : 0;
+    if (!lists && early != 0) {
+        herald_hand_over(w, first, early);
+    }
     if (lane() == 0) {
         w->asked = asked;
+        w->num_early = lists ? early : 0;
     }
     sync_warp(); /* all have looked at the list, which the next step may clear */
     return lists;
@@ -171,14 +180,21 @@ TERN_DEVICE void raise_words(const struct softnic_work *w, uint32_t rounds)
     }
 }
 
-/* All threads. The copies of the list; then its words. While a second warp raises those, which is fences and
- * ways to peers and back, the first one looks ahead. */
-TERN_DEVICE void help(struct softnic_engine *e, struct softnic_work *w, int is_timed)
+/* Threads of the block's first `warps`. The copies of the list; then its words. While a second warp raises
+ * those, which is fences and ways to peers and back, the first one looks ahead. Words that are not due yet go
+ * to the herald. */
+TERN_DEVICE void help(struct softnic_engine *e, struct softnic_work *w, int is_timed, int warps)
 {
-    const uint32_t rounds = w->hand.list.rounds;
-    const int looks_ahead = rounds != 0 && nwarps() > 1, raiser = looks_ahead ? 1 : 0;
-    softnic_do_list(&w->hand.list, (uint32_t)tid(), (uint32_t)nthr(), 32);
-    sync_block(); /* words come behind what all have copied */
+    const uint32_t rounds = w->hand.list.rounds, early = w->num_early;
+    const int looks_ahead = rounds != 0 && warps > 1, raiser = looks_ahead ? 1 : 0;
+    softnic_do_list(&w->hand.list, (uint32_t)tid(), (uint32_t)warps * 32, 32);
+    sync_part(32 * warps); /* words come behind what all have copied */
+    if (warp() == 0 && early != 0) {
+        herald_hand_over(w, w->qp->num_taken - early, early);
+        if (lane() == 0) {
+            w->num_early = 0; /* the next list may be of others */
+        }
+    }
     if (rounds != 0 && warp() == raiser) {
         raise_words(w, rounds);
     }
@@ -193,7 +209,7 @@ TERN_DEVICE void help(struct softnic_engine *e, struct softnic_work *w, int is_t
         sync_warp();
         softnic_decode(w, (uint32_t)lane(), 32);
     }
-    sync_block();
+    sync_part(32 * warps);
 }
 
 /* All threads, before anything is done: keys may have changed. */
@@ -204,13 +220,14 @@ TERN_DEVICE void forget(struct softnic_engine *e)
         struct softnic_flight *flights = e->qps[i * e->step].flights;
         for (uint32_t k = (uint32_t)tid(); flights != NULL && k < SOFTNIC_FLIGHTS; k += (uint32_t)nthr()) {
             flights[k].word = NULL;
+            flights[k].due = 0;
         }
     }
 }
 
-TERN_DEVICE void serve(struct softnic_engine *e, struct softnic_shared *s)
+/* The block's first `warps`. */
+TERN_DEVICE void serve(struct softnic_engine *e, struct softnic_shared *s, int is_timed, int warps)
 {
-    const int is_timed = e->qps->flights != NULL;
     uint32_t looks = LOOKS_A_STOP;
     for (;;) {
         if (warp() == 0) {
@@ -219,13 +236,37 @@ TERN_DEVICE void serve(struct softnic_engine *e, struct softnic_shared *s)
                 s->found = found;
             }
         }
-        sync_block();
+        sync_part(32 * warps);
         int found = s->found;
         if (found == SOFTNIC_NOTHING) {
-            return;
+            break;
         }
-        help(e, &s->work, is_timed);
+        help(e, &s->work, is_timed, warps);
     }
+    if (tid() == 0) {
+        (void)atom_add_cta_u32(&s->due.ends, 1);
+    }
+}
+
+/* All threads. With a wire that is modelled the last warp is the herald, if enough others are left. */
+TERN_DEVICE void run(struct softnic_engine *e, struct softnic_shared *s)
+{
+    const int is_timed = e->qps->flights != NULL, has_herald = is_timed && nwarps() >= HERALD_FROM;
+    const int warps = nwarps() - has_herald;
+    if (tid() == 0) {
+        s->work.due = has_herald ? &s->due : NULL;
+    }
+    sync_block();
+    if (warp() < warps) {
+        serve(e, s, is_timed, warps);
+    } else {
+        herald_serve(&s->due);
+    }
+    sync_block();
+    for (uint32_t i = (uint32_t)tid(); has_herald && i < e->num; i += (uint32_t)nthr()) {
+        herald_settle(&s->due, e->qps + i * e->step);
+    }
+    sync_block();
 }
 
 /* All threads. Which engine of which NIC this block is. */
@@ -250,9 +291,11 @@ TERN_KERNEL(softnic, struct softnic_crew, p)
     if (e.num == 0) {
         return;
     }
+    const struct softnic_due none = {0};
     if (tid() == 0) {
+        s->due = none;
         s->work.asked = SOFTNIC_NOTHING;
-        s->work.is_ahead = 0;
+        s->work.is_ahead = s->work.num_early = 0;
         s->work.num = s->work.done = 0;
         s->work.has_warp = 1;
         s->work.hand.local = s->work.hand.remote = nothing;
@@ -264,7 +307,7 @@ TERN_KERNEL(softnic, struct softnic_crew, p)
     }
     forget(&e);
     sync_block();
-    serve(&e, s);
+    run(&e, s);
     if (e.num <= p->near) {
         put_back(&far, s);
     }

@@ -11,7 +11,7 @@
  * more as soon as those left will be done before it would have sent another. There is always one that has
  * not stopped, whoever looks when: all have been given as many, and whoever stops has no claim under way, so
  * that the pieces of all that had stopped would be fewer than are taken. Who has claimed past the end has
- * seen that all are. */
+ * seen that all are. A warp that joins later has none by its number and never stops. */
 #ifndef TERN_TAKE_H
 #define TERN_TAKE_H
 

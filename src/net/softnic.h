@@ -55,8 +55,9 @@ struct softnic_flight {
     uint64_t idx;
     struct softnic_times when;
     uint32_t syndrome;
-    uint32_t is_moved; /* a put whose bytes are there before it arrives */
-    char *word, *old;  /* a word whose keys have been looked up since the NIC was started; or NULL */
+    uint32_t is_moved;      /* a put's bytes are there before it arrives, or a word has been raised */
+    uint32_t due, reserved; /* of a word that is raised by the herald: 1 + its place (softnic_due.h) */
+    char *word, *old;       /* a word whose keys have been looked up since the NIC was started; or NULL */
 };
 enum { SOFTNIC_FLIGHTS = 64 }; /* of a queue pair, a power of two */
 enum { SOFTNIC_BATCH = 16 };   /* entries that are taken, or arrive, in one look at a queue pair */
@@ -102,6 +103,7 @@ struct softnic_qp {
     uint64_t num_overwritten; /* blocks that changed before they were completed */
     uint64_t num_overruns;    /* times that more was posted than the ring holds */
     uint64_t num_wrong_bells; /* doorbells of another queue pair */
+    uint64_t num_heralded;    /* words that were handed over to the herald (softnic_herald.h), ever */
 };
 
 struct softnic_args {

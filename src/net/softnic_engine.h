@@ -5,11 +5,11 @@
  *
  *     taken  ->  arrives: keys are looked up, bytes have moved, atomics happen  ->  completes
  *
- * each at its time (softnic_model.h) and in the order of the queue pair; without a model all that is now, in
- * one look. Bytes of a put may move before it arrives, where nobody can tell (softnic_together.h). An engine
- * never waits for a time: it looks at other queue pairs meanwhile, and takes further entries of this one, up
- * to SOFTNIC_FLIGHTS. Keys count when an operation arrives, or its bytes move, and until it completes its
- * slot is not software's: an inline payload is read from there.
+ * each at its time (softnic_model.h) and in the order of the queue pair, but for words that have a herald;
+ * without a model all that is now, in one look. Bytes of a put may move before it arrives, where nobody can
+ * tell (softnic_together.h). An engine never waits for a time: it looks at other queue pairs meanwhile, and
+ * takes further entries of this one, up to SOFTNIC_FLIGHTS. Keys count when an operation arrives, or its
+ * bytes move, and until it completes its slot is not software's: an inline payload is read from there.
  *
  * What is dear is the way to other memory and back, and a fence waits for it: so entries of a look share one
  * reading of the doorbell, one reservation of the wire, copies that are under way together (softnic_move.h)
@@ -21,6 +21,7 @@
 #define TERN_SOFTNIC_ENGINE_H
 
 #include "net/softnic_complete.h"
+#include "net/softnic_due.h"
 #include "net/softnic_move.h"
 
 /* An engine of `count` has each count'th queue pair. */
@@ -88,7 +89,10 @@ struct softnic_work {
     uint32_t num, done; /* entries that arrive together, and how many have, but for copies */
     uint32_t is_ahead;  /* the queue pair's next entries have been decoded already */
     uint32_t has_warp;  /* set by who has one */
-    uint64_t until;     /* the NIC's sending side is taken */
+    uint32_t num_early; /* of the flights that were taken last, copied ahead; from num_taken - num_early on */
+    uint32_t all_moved; /* the entries that arrive have nothing to do */
+    struct softnic_due *due; /* who raises words at their time; NULL: nobody */
+    uint64_t until;          /* the NIC's sending side is taken */
     struct softnic_hand hand;
     struct vec16 near[SOFTNIC_NEAR_BLOCKS * WQE_BLOCK_SEGMENTS] __attribute__((aligned(WQE_BLOCK_BYTES)));
     struct softnic_flight flights[SOFTNIC_FREE_FLIGHTS]; /* without a model */
@@ -106,6 +110,7 @@ TERN_DEVICE struct softnic_flight *softnic_flight_of(struct softnic_work *w, uin
 struct softnic_shared {
     struct softnic_args args; /* of the block's NIC */
     struct softnic_work work;
+    struct softnic_due due;
     int found; /* SOFTNIC_*, what the block is to do */
     uint32_t reserved;
 };
@@ -222,7 +227,7 @@ TERN_DEVICE void softnic_decode(struct softnic_work *w, uint32_t index, uint32_t
     TERN_ROLLED
     for (uint32_t k = index; k < w->num_first; k += count) {
         struct softnic_flight *f = softnic_flight_of(w, qp->num_taken + k);
-        f->is_moved = 0;
+        f->is_moved = f->due = 0;
         f->word = f->old = NULL;
         f->syndrome =
             softnic_read(qp, wqe_ring_of(w->near, SOFTNIC_NEAR_BLOCKS), qp->fetched + k, &f->op, &f->refusal);
@@ -315,10 +320,15 @@ TERN_DEVICE void softnic_find_arrivals(struct softnic_work *w, uint64_t now)
 {
     const struct softnic_qp *qp = w->qp;
     const uint64_t under_way = qp->num_taken - qp->num_arrived;
-    w->done = 0;
+    w->num = w->done = 0;
+    w->all_moved = 1;
     TERN_ROLLED
-    for (w->num = 0; w->num < under_way && w->num < SOFTNIC_BATCH &&
-                     softnic_is_due(now, softnic_flight_of(w, qp->num_arrived + w->num)->when.arrives);) {
+    while (w->num < under_way && w->num < SOFTNIC_BATCH) {
+        struct softnic_flight *f = softnic_flight_of(w, qp->num_arrived + w->num);
+        if (!softnic_is_due(now, f->when.arrives) || (f->due != 0 && !softnic_due_collect(w->due, f))) {
+            break;
+        }
+        w->all_moved = w->all_moved && f->is_moved;
         w->num++;
     }
 }
@@ -425,7 +435,7 @@ TERN_DEVICE int softnic_step(struct softnic_engine *e, struct softnic_work *w, u
     }
     if (w->asked != SOFTNIC_COPIES && w->asked != SOFTNIC_ARRIVED) {
         softnic_find_arrivals(w, now);
-        if (w->num != 0 && w->has_warp) {
+        if (w->num != 0 && !w->all_moved && w->has_warp) {
             w->asked = SOFTNIC_ARRIVALS;
             return SOFTNIC_ARRIVALS;
         }

@@ -18,7 +18,7 @@ struct softnic_fleet;
 /* Zeroed but for the first part to begin with. */
 struct softnic_member {
     struct machine *machine; /* whose device it runs on */
-    int num_warps;           /* that copy for each engine */
+    int num_warps;           /* of each engine */
     int num_blocks;          /* engines */
     struct softnic_args args;
     uint64_t *stop; /* the word of args.stop, as the host addresses it */

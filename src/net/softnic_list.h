@@ -11,7 +11,7 @@
 #include "net/p2p.h"
 #include "net/softnic.h"
 
-enum { SOFTNIC_AT_ONCE = 16 }; /* loads of 16 bytes that a thread has on their way: 256 threads have 64 KiB */
+enum { SOFTNIC_AT_ONCE = 16 }; /* loads of 16 bytes that a thread has on their way: 7 warps have 56 KiB */
 
 /* Byte i comes from from + ((at + i) & mask): plain memory has a mask of ones, inline data that of its
  * ring. */

@@ -91,7 +91,7 @@ struct softnic_config {
     void *wire_memory; /* as `link`, terni_softnic_wire_bytes of it, aligned to 64; NULL without packets */
     /* The NIC. */
     enum softnic_runner runner;
-    int nic_blocks, nic_warps; /* SOFTNIC_KERNEL: engines, and warps that copy for each */
+    int nic_blocks, nic_warps; /* SOFTNIC_KERNEL: engines, and warps of each */
     uint64_t seed;
     uint32_t hold_one_in; /* as struct softnic_args */
     int watch; /* looks whether slots are overwritten before their completion (softnic_state.num_wrong) */

@@ -205,7 +205,7 @@ TERN_DEVICE struct together_deed together_deed_of(struct softnic_work *w, uint64
         const struct softnic_flight *f = softnic_flight_of(w, first + (uint32_t)lane());
         const struct wqe_op *op = &f->op;
         d.op = op;
-        d.is_word = wqe_opcode_is_atomic(op->opcode);
+        d.is_word = wqe_opcode_is_atomic(op->opcode) && !f->is_moved;
         d.bytes = together_is_idle(f) ? 0 : op->bytes;
         if (d.is_word) {
             d.form = softnic_form(&op->amo);

@@ -92,7 +92,8 @@ void mbar_init(uint64_t *bar, uint32_t count)
     *bar = (uint64_t)count << COUNT_SHIFT | (uint64_t)count << PENDING_SHIFT;
     for (int i = 0; i < b->num_bars; i++) {
         if (b->bars[i] == bar) {
-            return;
+            terni_fiber_bug(f, "mbar_init of thread %d: there is a barrier at shared memory + %lld",
+                            f->thread.tid, (long long)((intptr_t)bar - (intptr_t)b->shared));
         }
     }
     if (b->num_bars == b->max_bars) {
@@ -104,6 +105,21 @@ void mbar_init(uint64_t *bar, uint32_t count)
         order_enter(f->context);
     }
     b->bars[b->num_bars++] = bar;
+}
+
+void mbar_inval(uint64_t *bar)
+{
+    struct fiber *f = current_fiber();
+    struct block *b = f->block;
+
+    for (int i = 0; i < b->num_bars; i++) {
+        if (b->bars[i] == bar) {
+            b->bars[i] = b->bars[--b->num_bars];
+            return;
+        }
+    }
+    terni_fiber_bug(f, "mbar_inval of thread %d: no barrier at shared memory + %lld", f->thread.tid,
+                    (long long)((intptr_t)bar - (intptr_t)b->shared));
 }
 
 void fence_mbar_init(void) { fence_proxy_async_shared(); }

@@ -72,6 +72,7 @@ void fence_proxy_async(void);
 void fence_proxy_async_global(void);
 void fence_proxy_async_shared(void);
 void mbar_init(uint64_t *bar, uint32_t count);
+void mbar_inval(uint64_t *bar);
 void fence_mbar_init(void);
 void mbar_expect(uint64_t *bar, uint32_t bytes);
 int mbar_test(uint64_t *bar, uint32_t parity);
@@ -418,6 +419,17 @@ TERN_DEVICE void st_relaxed_sys_u64(uint64_t *p, uint64_t v) { __atomic_store_n(
         st_relaxed_sys_u##bits(p, v);                                                                        \
         simt_point();                                                                                        \
     }
+#define FIBER_ATOM_FENCED(name, builtin)                                                                     \
+    TERN_DEVICE uint64_t name##_fenced_sys_u64(uint64_t *p, uint64_t v)                                      \
+    {                                                                                                        \
+        simt_check_fence();                                                                                  \
+        simt_atomic();                                                                                       \
+        simt_point();                                                                                        \
+        if (TERN_ORDER_RELEASE == __ATOMIC_RELEASE) {                                                        \
+            simt_release_fenced(p);                                                                          \
+        }                                                                                                    \
+        return builtin(p, v, __ATOMIC_RELAXED);                                                              \
+    }
 #else
 #define FIBER_ST_FENCED(bits)                                                                                \
     TERN_DEVICE void st_fenced_sys_u##bits(uint##bits##_t *p, uint##bits##_t v)                              \
@@ -425,10 +437,19 @@ TERN_DEVICE void st_relaxed_sys_u64(uint64_t *p, uint64_t v) { __atomic_store_n(
         simt_check_fence();                                                                                  \
         st_release_sys_u##bits(p, v);                                                                        \
     }
+#define FIBER_ATOM_FENCED(name, builtin)                                                                     \
+    TERN_DEVICE uint64_t name##_fenced_sys_u64(uint64_t *p, uint64_t v)                                      \
+    {                                                                                                        \
+        simt_check_fence();                                                                                  \
+        return name##_acqrel_sys_u64(p, v);                                                                  \
+    }
 #endif
 FIBER_ST_FENCED(64)
 FIBER_ST_FENCED(32)
+FIBER_ATOM_FENCED(atom_add, __atomic_fetch_add)
+FIBER_ATOM_FENCED(atom_swap, __atomic_exchange_n)
 #undef FIBER_ST_FENCED
+#undef FIBER_ATOM_FENCED
 
 /* Other stores and loads get no order by it, as ThreadSanitizer sees them: a kernel that needs a fence
  * between relaxed accesses is reported. */

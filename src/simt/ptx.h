@@ -339,6 +339,14 @@ TERN_DEVICE void st_relaxed_sys_u32(uint32_t *p, uint32_t v)
 /* A fence and a relaxed store are a release; one fence serves many stores. */
 TERN_DEVICE void st_fenced_sys_u64(uint64_t *p, uint64_t v) { st_relaxed_sys_u64(p, v); }
 TERN_DEVICE void st_fenced_sys_u32(uint32_t *p, uint32_t v) { st_relaxed_sys_u32(p, v); }
+TERN_DEVICE uint64_t atom_add_fenced_sys_u64(uint64_t *p, uint64_t v)
+{
+    return atom_add_relaxed_sys_u64(p, v);
+}
+TERN_DEVICE uint64_t atom_swap_fenced_sys_u64(uint64_t *p, uint64_t v)
+{
+    return atom_swap_relaxed_sys_u64(p, v);
+}
 
 /* A .b128 is one value to the memory model, where the elements of a .v2 are two. */
 TERN_DEVICE void st_tagged_sys(uint64_t *p, uint64_t data, uint64_t tag)
@@ -476,6 +484,11 @@ TERN_DEVICE void mbar_init(uint64_t *bar, uint32_t count)
                  : "memory");
 }
 
+TERN_DEVICE void mbar_inval(uint64_t *bar)
+{
+    asm volatile("mbarrier.inval.shared::cta.b64 [%0];" : : "r"(shared_address(bar)) : "memory");
+}
+
 TERN_DEVICE void fence_mbar_init(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
@@ -554,6 +567,7 @@ TERN_DEVICE void fence_proxy_async(void) {}
 TERN_DEVICE void fence_proxy_async_global(void) {}
 TERN_DEVICE void fence_proxy_async_shared(void) {}
 TERN_DEVICE void mbar_init(uint64_t *, uint32_t) { __trap(); }
+TERN_DEVICE void mbar_inval(uint64_t *) { __trap(); }
 TERN_DEVICE void fence_mbar_init(void) {}
 TERN_DEVICE void mbar_expect(uint64_t *, uint32_t) { __trap(); }
 TERN_DEVICE int mbar_test(uint64_t *, uint32_t)

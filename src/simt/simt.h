@@ -39,7 +39,8 @@
  *   void     fence_acqrel_sys()
  *   void     fence_compiler()         of this thread's accesses; no instruction
  *   void     fence_sc_sys()           also orders earlier stores before later loads
- *   void     st_fenced_sys_u64(p, v)                  after fence_acqrel_sys() in this thread: a release
+ *   void     st_fenced_sys_u64(p, v)                  after fence_acqrel_sys() in this thread: a release;
+ *   uint64_t atom_add_fenced_sys_u64(p, v)            likewise  uint64_t atom_swap_fenced_sys_u64
  *   void     st_tagged_sys(p, data, tag)              16 bytes, aligned, in one access, and nothing more
  *   uint64_t ld_tag_sys(p, &data)                     the tag that is there, and the data that came with it
  *   int      ld_tagged_sys(p, tag, &data)             1: it is this tag
@@ -51,6 +52,7 @@
  *   void     fence_proxy_async_global() fence_proxy_async_shared()  the same for one of them, which takes 20
  *                                     cycles instead of 500
  *   void     mbar_init(bar, count)    then fence_mbar_init() before others use it
+ *   void     mbar_inval(bar)          nobody uses it any more; before another mbar_init there
  *   void     mbar_expect(bar, bytes)  one arrival, and so many bytes to come
  *   int      mbar_test(bar, parity)   1 once the phase with that parity is complete; acquires. May take its
  *                                     time to say 0: for loops that have nothing else to do
