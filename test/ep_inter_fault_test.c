@@ -3,8 +3,8 @@
  * A rank that does not come to a dispatch or a combine, seen from its own domain and from others: every other
  * rank ends within the deadline, with a record that names a rank, and a reset makes all as new. Ranks of two
  * domains that do different things: both ends learn it. A rank without the weights that one of another domain
- * wants: it is named, and not the one that acts for it there. And a combine that is abandoned stops loading
- * rows. */
+ * wants: it is named, and not the one that acts for it there. A combine that is abandoned stops loading
+ * rows, and a dispatch behind a route that was abandoned begins none. */
 #include "cost.h"
 #include "scene.h"
 
@@ -265,6 +265,66 @@ static int abandoned(struct test *t)
     return result;
 }
 
+/* ---- A dispatch right behind a route that is abandoned: what the route says is of the one before, which had
+ * more tokens, and rails, which load before all are in, may not go by it ---- */
+
+static int behind_route(struct scene *s)
+{
+    uint64_t before = 0, after = 0;
+
+    PASS(scene_open(s));
+    PASS(scene_round(s, 0));
+    batch_close(&s->batches[0]);
+    scene_refill(s, 1);
+    PASS(world_upload(&s->world));
+    PASS(loads_so_far(s, &before));
+    for (int r = 0; r < RANKS; r++) {
+        struct tern_route_args args = batch_args(&s->batches[1], r);
+        if (r != CULPRIT) {
+            OK(tern_route_open(s->eps[r], &args, s->world.members[r].lanes[0], &s->batches[1].routes[r]));
+            PASS(dispatch_issue_rank(&s->dispatches[1], r, 0));
+        }
+    }
+    for (int r = 0; r < RANKS; r++) {
+        if (r != CULPRIT) {
+            EXPECT(tern_ep_synchronize(s->eps[r]), TERN_TIMEOUT);
+        }
+    }
+    PASS(loads_so_far(s, &after));
+    CHECK(after - before <= RANKS, "%llu loads of a token of each of %d ranks",
+          (unsigned long long)(after - before), RANKS - 1);
+    batch_close(&s->batches[1]);
+    OK(tern_ep_reset_all(RANKS, s->eps));
+    return scene_round(s, 1);
+}
+
+static int abandoned_route(struct test *t)
+{
+    struct batch_shape shape = scene_shape(RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
+    struct scene s;
+    int result, on_cpu = scene_on_cpu();
+
+    if (!on_cpu) {
+        return test_skip(t, "the executor of the cpu machine counts loads");
+    }
+    test_quiet();
+    scene_init(&s, RANKS, 61);
+    s.world.domain_ranks = GROUP;
+    s.free_running = 1;
+    s.config.domain_ranks = GROUP;
+    s.config.net_queues = 1;
+    s.config.transfer = TERN_TRANSFER_BULK;
+    s.config.max_tokens = shape.max_tokens = MANY_TOKENS;
+    s.config.timeout_ms = t->scale < 100 ? SANITIZED_MS : DEADLINE_MS;
+    shape.equal_tokens = 1;
+    scene_add(&s, &shape, 0);
+    shape.max_tokens = 1;
+    scene_add(&s, &shape, 0);
+    result = behind_route(&s);
+    scene_fini(&s);
+    return result;
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -275,5 +335,6 @@ int main(int argc, char **argv)
     test_run(&t, "domains in different operations", different);
     test_run(&t, "weights that a rank of another domain forgot", forgotten_weights);
     test_run(&t, "an abandoned combine stops loading", abandoned);
+    test_run(&t, "a dispatch right behind an abandoned route", abandoned_route);
     return test_end(&t);
 }

@@ -429,7 +429,7 @@ uint32_t terni_tuning_put_queues(uint32_t num_streams, uint32_t num_queues)
  * With half of the blocks each, forwarders waited four fifths of the time (2 x H200, 12 SMs, modelled
  * network: 2.58 ms, with 5 forwarders 1.93, with 4 2.10, with 3 2.62; by loads and stores, where nothing is
  * put, 1.67 with 6 and 1.29 with 4). Since forwarders help at home when they are done, 5 of 12 are best: in a
- * row 1303 us, with 4 1312, with 6 1312, with 3 1403. With more domains forwarders have more messages a token.
+ * row 1303 us, with 4 and 6 1312, with 3 1403. With more domains forwarders have more messages a token.
  * No more forwarders than let the line with most streams have fewest. `lines`: of a block. */
 struct inter_roles terni_tuning_line_roles(uint32_t num_streams, uint32_t num_domains, uint32_t lines,
                                            uint32_t num_blocks)
