@@ -239,27 +239,34 @@ static int alone(struct scene *s)
     return 0;
 }
 
-static int abandoned(struct test *t)
+/* One batch of many tokens a rank, by bulk copies. */
+static void many_tokens(struct scene *s, const struct test *t, uint64_t seed)
 {
     struct batch_shape shape = scene_shape(RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
+
+    test_quiet();
+    scene_init(s, RANKS, seed);
+    s->world.domain_ranks = GROUP;
+    s->free_running = 1;
+    s->config.domain_ranks = GROUP;
+    s->config.net_queues = 1;
+    s->config.transfer = TERN_TRANSFER_BULK;
+    s->config.max_tokens = shape.max_tokens = MANY_TOKENS;
+    s->config.timeout_ms = t->scale < 100 ? SANITIZED_MS : DEADLINE_MS;
+    shape.equal_tokens = 1;
+    scene_add(s, &shape, 0);
+}
+
+static int abandoned(struct test *t)
+{
     struct scene s;
     int result, on_cpu = scene_on_cpu();
 
     if (!on_cpu) {
         return test_skip(t, "the executor of the cpu machine counts loads");
     }
-    test_quiet();
-    scene_init(&s, RANKS, 60);
-    s.world.domain_ranks = GROUP;
-    s.free_running = 1;
-    s.config.domain_ranks = GROUP;
-    s.config.net_queues = 1;
+    many_tokens(&s, t, 60);
     s.config.net_ring_bytes = 1; /* forwarders have room for few sums */
-    s.config.transfer = TERN_TRANSFER_BULK;
-    s.config.max_tokens = shape.max_tokens = MANY_TOKENS;
-    s.config.timeout_ms = t->scale < 100 ? SANITIZED_MS : DEADLINE_MS;
-    shape.equal_tokens = 1;
-    scene_add(&s, &shape, 0);
     result = alone(&s);
     scene_fini(&s);
     return result;
@@ -300,26 +307,17 @@ static int behind_route(struct scene *s)
 
 static int abandoned_route(struct test *t)
 {
-    struct batch_shape shape = scene_shape(RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
+    struct batch_shape one = scene_shape(RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
     struct scene s;
     int result, on_cpu = scene_on_cpu();
 
     if (!on_cpu) {
         return test_skip(t, "the executor of the cpu machine counts loads");
     }
-    test_quiet();
-    scene_init(&s, RANKS, 61);
-    s.world.domain_ranks = GROUP;
-    s.free_running = 1;
-    s.config.domain_ranks = GROUP;
-    s.config.net_queues = 1;
-    s.config.transfer = TERN_TRANSFER_BULK;
-    s.config.max_tokens = shape.max_tokens = MANY_TOKENS;
-    s.config.timeout_ms = t->scale < 100 ? SANITIZED_MS : DEADLINE_MS;
-    shape.equal_tokens = 1;
-    scene_add(&s, &shape, 0);
-    shape.max_tokens = 1;
-    scene_add(&s, &shape, 0);
+    many_tokens(&s, t, 61);
+    one.max_tokens = 1;
+    one.equal_tokens = 1;
+    scene_add(&s, &one, 0);
     result = behind_route(&s);
     scene_fini(&s);
     return result;
