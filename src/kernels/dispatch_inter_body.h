@@ -175,9 +175,36 @@ TERN_DEVICE enum rail_found forward_load(struct inter_sender *w, uint32_t stage,
     return RAIL_PIECE;
 }
 
+/* What the forward block says of a message. It is asked for while the message is on its way into its stage,
+ * and all at once, as each is a way to memory and back. */
+struct forward_said {
+    struct inter_entry e;
+    struct target first; /* this lane's, of the first 32 */
+    int32_t expert;      /* of choice lane() */
+};
+
+/* All lanes. */
+TERN_DEVICE struct forward_said forward_ask(const struct inter_sender *w, const struct stage_note *n)
+{
+    const struct dispatch_args *d = &w->p->d;
+    struct forward_said said;
+    said.e = inter_entry_of(&w->p->far, (uint32_t)rail_far_end(&w->p->rail, n->stream), n->number, d->layout,
+                            d->topk, inter_keys(&w->s.map, d->f.num_ranks));
+    said.expert = d->layout == 0 && (uint32_t)lane() < d->topk ? said.e.experts[lane()] : -1;
+    /* So many targets an entry has room for: read before it is known how many there are. */
+    uint32_t room = (w->p->far.entry_ints - (uint32_t)(sizeof(struct forward_entry) / 4) - d->topk) / 2;
+    struct forward_target t = {0, -1};
+    if ((uint32_t)lane() < room) {
+        t = said.e.targets[lane()];
+    }
+    t.slot = (uint32_t)lane() < said.e.num ? t.slot : -1;
+    said.first = inter_target_of(&said.e, &w->s.map, t);
+    return said;
+}
+
 /* Rank layout: ids, weights and source of the row of one target. All lanes. */
-TERN_DEVICE void forward_choices(const struct inter_sender *w, const struct inter_entry *e, const char *at,
-                                 int has_weights, struct target g)
+TERN_DEVICE void forward_choices(const struct inter_sender *w, const struct forward_said *said,
+                                 const char *at, int has_weights, struct target g)
 {
     const struct dispatch_args *d = &w->p->d;
     const float *weight = (const float *)(const void *)(at + w->p->weights_offset);
@@ -186,7 +213,7 @@ TERN_DEVICE void forward_choices(const struct inter_sender *w, const struct inte
     int32_t first = g.rank * (int32_t)w->s.map.experts_a_rank;
     int32_t end = first + (int32_t)w->s.map.experts_a_rank;
     for (uint32_t k = (uint32_t)lane(); k < d->topk && (ids.base || weights.base); k += 32) {
-        int32_t id = e->experts[k];
+        int32_t id = k < 32 ? said->expert : said->e.experts[k];
         int local = id >= first && id < end;
         char *to = ids.base + g.row * ids.stride + (uint64_t)k * d->idx_bytes;
         if (ids.base && d->idx_bytes == 8) {
@@ -232,13 +259,14 @@ TERN_DEVICE int forward_has_weights(const struct inter_sender *w, int has_weight
 }
 
 /* To targets i0 .. i0 + 31. 0: abandon. All lanes. */
-TERN_DEVICE int forward_group(const struct inter_sender *w, const struct inter_entry *e, const char *at,
+TERN_DEVICE int forward_group(const struct inter_sender *w, const struct forward_said *said, const char *at,
                               uint32_t i0, int from, const int bulk)
 {
+    const struct inter_entry *e = &said->e;
     const struct rail_trailer *t = (const struct rail_trailer *)(const void *)(at + w->p->trailer_offset);
     uint64_t rank = (uint64_t)rail_peer(&w->p->d.f, from);
     int has_weights = (int)t->has_weights;
-    struct target g = inter_target(e, &w->s.map, i0 + (uint32_t)lane());
+    struct target g = i0 == 0 ? said->first : inter_target(e, &w->s.map, i0 + (uint32_t)lane());
     if (warp_any(!forward_has_weights(w, has_weights, g, from))) {
         return 0;
     }
@@ -258,7 +286,7 @@ TERN_DEVICE int forward_group(const struct inter_sender *w, const struct inter_e
             send_odd(&w->s, at, one, bulk);
         }
         if (w->p->d.layout == 0) {
-            forward_choices(w, e, at, has_weights, one);
+            forward_choices(w, said, at, has_weights, one);
         }
     }
     return 1;
@@ -267,13 +295,13 @@ TERN_DEVICE int forward_group(const struct inter_sender *w, const struct inter_e
 /* A message that is in its stage goes to its targets. 0: abandon. All lanes. */
 TERN_DEVICE int forward_store(struct inter_sender *w, uint32_t stage, uint32_t parity, const int bulk)
 {
-    const struct dispatch_args *d = &w->p->d;
     const char *at = inter_stage(w, stage);
+    sync_warp();
+    struct stage_note n = w->notes[stage];
+    struct forward_said said = forward_ask(w, &n);
     while (bulk && !mbar_test(w->s.bars + stage, parity)) {
         spin();
     }
-    sync_warp();
-    struct stage_note n = w->notes[stage];
     int from = rail_far_end(&w->p->rail, n.stream);
     int ok = 1;
     if (lane() == 0) {
@@ -285,11 +313,9 @@ TERN_DEVICE int forward_store(struct inter_sender *w, uint32_t stage, uint32_t p
     if (bulk && n.last) {
         ok &= inter_leave_letter(&w->post, POSTER_CREDIT, &n);
     }
-    struct inter_entry e = inter_entry_of(&w->p->far, (uint32_t)from, n.number, d->layout, d->topk,
-                                          inter_keys(&w->s.map, d->f.num_ranks));
     ok = !warp_any(!ok);
-    for (uint32_t i0 = 0; ok && i0 < e.num; i0 += 32) {
-        ok = forward_group(w, &e, at, i0, from, bulk);
+    for (uint32_t i0 = 0; ok && i0 < said.e.num; i0 += 32) {
+        ok = forward_group(w, &said, at, i0, from, bulk);
     }
     if (bulk) {
         bulk_commit();

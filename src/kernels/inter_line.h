@@ -200,19 +200,24 @@ TERN_DEVICE struct inter_entry inter_entry_of(const struct route_far *far, uint3
     return e;
 }
 
-/* Target i; none as in target_of. */
-TERN_DEVICE struct target inter_target(const struct inter_entry *e, const struct target_map *m, uint32_t i)
+/* The target that t is; none as in target_of. */
+TERN_DEVICE struct target inter_target_of(const struct inter_entry *e, const struct target_map *m,
+                                          struct forward_target t)
 {
     struct target g = {-1, 0};
-    if (i < e->num) {
-        struct forward_target t = e->targets[i];
-        if (t.slot >= 0) {
-            int rank = m->layout == 0 ? t.key : (int)((uint32_t)t.key / m->experts_a_rank);
-            g.row = (int64_t)t.slot + e->bases[t.key];
-            g.rank = (uint64_t)g.row < m->capacities[rank] ? rank : -1;
-        }
+    if (t.slot >= 0) {
+        int rank = m->layout == 0 ? t.key : (int)((uint32_t)t.key / m->experts_a_rank);
+        g.row = (int64_t)t.slot + e->bases[t.key];
+        g.rank = (uint64_t)g.row < m->capacities[rank] ? rank : -1;
     }
     return g;
+}
+
+/* Target i. */
+TERN_DEVICE struct target inter_target(const struct inter_entry *e, const struct target_map *m, uint32_t i)
+{
+    const struct forward_target none = {0, -1};
+    return inter_target_of(e, m, i < e->num ? e->targets[i] : none);
 }
 
 /* Ranks, or experts, of the domain that targets name. */
