@@ -48,7 +48,7 @@ TERN_DEVICE struct mixer mixer_of(const struct combine_inter_args *p, const stru
     m.s = puller_of(&p->c, table, epoch);
     m.s.map = target_map_in_domain(&p->c.f, table, &p->c.route, p->c.layout, p->c.topk, p->c.num_experts,
                                    (uint32_t)p->rail.world.num_ranks);
-    m.s.block = (uint32_t)bid() - (home && combine_is_home(p) ? p->roles.forwarders : 0);
+    m.s.block = (uint32_t)bid() - (combine_is_home(p) ? p->roles.forwarders : 0);
     m.s.blocks = home ? (uint32_t)nblk() - p->roles.forwarders : p->roles.forwarders;
     m.s.run = bulk && p->c.parts == 1 ? mix_run(p, m.s.blocks * p->c.num_pullers) : 1;
     m.rail.p = &p->rail;

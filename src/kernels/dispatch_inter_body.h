@@ -372,13 +372,17 @@ TERN_DEVICE int inter_pipeline(struct inter_sender *w, int forwards, const int b
     return ok && w->found == RAIL_OVER;
 }
 
-/* A warp's streams, and its stages. All lanes of one that has some. */
-TERN_DEVICE void inter_begin(struct inter_sender *w, const struct rail *r, int forwards, const int bulk)
+/* A warp's streams, and its stages; those of forwarders once their forward blocks are here. 0: the operation
+ * is to be abandoned. All lanes of one that has some. */
+TERN_DEVICE int inter_begin(struct inter_sender *w, const struct rail *r, int forwards, const int bulk)
 {
     const struct dispatch_inter_args *p = w->p;
+    uint32_t step = w->blocks * p->d.num_senders;
     uint32_t index = rail_first_stream(r->p, w->block, w->blocks, (uint32_t)warp(), p->d.num_senders);
-    w->line = inter_line_of(r, index, w->blocks * p->d.num_senders, forwards ? p->far.num_in : p->far.num_out,
-                            !forwards);
+    if (forwards && !inter_await_blocks(r, &p->far, index, step)) {
+        return 0;
+    }
+    w->line = inter_line_of(r, index, step, forwards ? p->far.num_in : p->far.num_out, !forwards);
     if (bulk && lane() == 0) {
         for (uint32_t i = 0; i < w->num_stages; i++) {
             mbar_init(w->s.bars + i, 1);
@@ -386,6 +390,7 @@ TERN_DEVICE void inter_begin(struct inter_sender *w, const struct rail *r, int f
         fence_mbar_init();
     }
     sync_warp();
+    return 1;
 }
 
 /* After rails have loaded messages that will not be sent. */
@@ -401,15 +406,7 @@ TERN_DEVICE void inter_abandon(const struct inter_sender *w)
 /* Of the two roles on the network; rails have begun. All lanes of a warp that has stages. */
 TERN_DEVICE int inter_work(struct inter_sender *w, const struct rail *r, int forwards, const int bulk)
 {
-    const struct dispatch_inter_args *p = w->p;
-    if (forwards) {
-        uint32_t index = rail_first_stream(r->p, w->block, w->blocks, (uint32_t)warp(), p->d.num_senders);
-        if (!inter_await_blocks(r, &p->far, index, w->blocks * p->d.num_senders)) {
-            return 0;
-        }
-        inter_begin(w, r, forwards, bulk);
-    }
-    return inter_pipeline(w, forwards, bulk);
+    return (!forwards || inter_begin(w, r, forwards, bulk)) && inter_pipeline(w, forwards, bulk);
 }
 
 /* Blocks of these roles: warps with stages, and the poster. 0: the operation is to be abandoned. All threads.
@@ -469,7 +466,7 @@ TERN_DEVICE void dispatch_inter_body(const struct dispatch_inter_args *p, const 
         poster_init(&w.post.to); /* then the block synchronises, in op_await */
     }
     if (rails) {
-        inter_begin(&w, &rail, 0, bulk);
+        (void)inter_begin(&w, &rail, 0, bulk);
         /* What there is room for; nothing leaves before all are in. If the route was abandoned, what it says
          * of tokens is nothing to go by, and the operation is, too. */
         if (bulk && !warp_any(op_aborted(f))) {
