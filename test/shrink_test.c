@@ -2,15 +2,19 @@
  *
  * Communicators that go on with the ranks that are left: some have closed, died or been stopped, rank 0
  * among them. Whoever is left agrees on the same list at once, or when the time for silent ranks is over,
- * and the new communicator does all that one can. */
+ * and the new communicator does all that one can. One long file, because all cases are of one call, in
+ * scenes that they share. */
 #include "comm/id.h"
 #include "comm_scene.h"
 #include "procs.h"
 
+#include <netinet/in.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -84,6 +88,71 @@ static int leavers(struct test *t)
     memset(&scene, 0, sizeof scene);
     OK(tern_id_create("127.0.0.1", &scene.id));
     return run_threads(&scene, actors, RANKS, leavers_actor);
+}
+
+/* The system gives a closed rank's port to the next that asks for any: to the others, for their calls. */
+static _Atomic int port_given, times_given;
+
+int bind(int fd, const struct sockaddr *a, socklen_t bytes)
+{
+    struct sockaddr_in v4;
+    int port = atomic_load(&port_given);
+    if (port != 0 && a->sa_family == AF_INET && bytes == sizeof v4) {
+        memcpy(&v4, a, sizeof v4);
+        if (v4.sin_port == 0) {
+            v4.sin_port = htons((uint16_t)port);
+            if (syscall(SYS_bind, fd, &v4, bytes) == 0) {
+                atomic_fetch_add(&times_given, 1);
+                return 0;
+            }
+        }
+    }
+    return (int)syscall(SYS_bind, fd, a, bytes);
+}
+
+static int same_port_actor(struct actor *a)
+{
+    static const int left[] = {0, 2, 3, -1};
+    struct tern_comm_config config = config_of(PATIENCE_MS);
+    struct tern_shrink_args args = patient(PATIENCE_MS);
+    struct tern_comm *comm, *shrunk;
+    int32_t old_ranks[RANKS];
+    struct id_fields door;
+    struct address address;
+    double begin;
+    OK(tern_comm_open(&a->scene->id, a->rank, RANKS, &config, &comm));
+    OK(terni_id_read(&comm->cards[1].door, &door, &address));
+    OK(tern_comm_barrier(comm));
+    if (a->rank == 1) {
+        tern_comm_close(comm);
+        atomic_store(&port_given, door.port);
+    }
+    pthread_barrier_wait(&a->scene->barrier);
+    if (a->rank == 1) {
+        return 0;
+    }
+    begin = test_seconds();
+    OK(tern_comm_shrink(comm, &args, old_ranks, &shrunk));
+    PASS(check_shrunk(shrunk, old_ranks, RANKS, left, a->rank));
+    CHECK(test_seconds() - begin < PATIENCE_MS * 1e-3 / 2, "it took %.1f s", test_seconds() - begin);
+    tern_comm_close(comm);
+    tern_comm_close(shrunk);
+    return 0;
+}
+
+static int same_port(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    int result;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    atomic_store(&times_given, 0);
+    result = run_threads(&scene, actors, RANKS, same_port_actor);
+    atomic_store(&port_given, 0);
+    CHECK(result != 0 || atomic_load(&times_given) > 0, "nobody was given the port");
+    return result;
 }
 
 /* Nobody is lost, and ranks come one after the other, the lowest last: it takes the lead back. */
@@ -233,8 +302,8 @@ static int too_few(struct test *t)
 /* Threads of one process leave no descriptor behind. */
 static int nothing_left(struct test *t)
 {
-    static int (*const bodies[])(struct test *) = {leavers, too_few};
-    return leaves_nothing(t, bodies, 2);
+    static int (*const bodies[])(struct test *) = {leavers, same_port, too_few};
+    return leaves_nothing(t, bodies, 3);
 }
 
 /* ---- Ranks that die or stop: processes ---- */
@@ -577,6 +646,7 @@ int main(int argc, char **argv)
     test_run(&t, "a rank that has no descriptor left fails, and does not go on alone", few_descriptors);
     test_run(&t, "a rank out of reach is waited for, and found again", out_of_reach);
     test_run(&t, "ranks that close, twice", leavers);
+    test_run(&t, "a closed rank's port is given to those of the call", same_port);
     test_run(&t, "ranks come one after the other, the lowest last", one_by_one);
     test_run(&t, "a call comes in two parts", halved_call);
     test_run(&t, "fewer are left than must be", too_few);

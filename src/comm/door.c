@@ -44,7 +44,5 @@ void terni_roll_withdraw(const struct tern_id *own)
     if (!is_none(own) && terni_id_read(own, &fields, &address) == TERN_OK) {
         fd = terni_listener_take(fields.cookie);
     }
-    if (fd >= 0) {
-        close(fd);
-    }
+    terni_door_close(&fd);
 }

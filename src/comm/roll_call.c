@@ -4,6 +4,7 @@
  * those above:
  *
  *     rank r -> c < r   CALL                 r is here; the id at which it would welcome a communicator
+ *     rank r -> a > r   KNOCK                says nothing; r leads, and would know whether a is there
  *     c -> r            HERE                 c is in the call, too: r waits for it
  *     c -> r            ROLL, or VERDICT     what was decided, by c or by whom c called
  *
@@ -12,9 +13,13 @@
  * terms' time is over it counts as lost. A rank that has no socket itself takes nobody for lost, but fails.
  * Who has no rank below it left leads. It knocks at all doors above it that have not called, to learn at once
  * which are closed, and decides when every rank has called or gone, or the time is over; a rank below that
- * comes late takes the lead back. Ranks pass on what they hear to those who called them, so that nobody who
- * was in the call goes on with a list of its own: a rank that is not in the list it hears has been left out,
- * and fails.
+ * comes late takes the lead back. A connection that was made while its door was being closed may stand for
+ * ever on this side: only what is sent is answered with a reset, and so a frame is. Ranks pass on what they
+ * hear to those who called them, so that nobody who was in the call goes on with a list of its own: a rank
+ * that is not in the list it hears has been left out, and fails.
+ *
+ * A door's port at which somebody else listens since its rank has gone is a silent rank, too. The ids of a
+ * call are kept apart from doors; other programs, and other communicators' doors, are not.
  *
  * What it cannot do is tell a lost rank from a lost cable: each side of a network that is cut decides for
  * itself. The terms' min_ranks lets a caller forbid that.
@@ -32,7 +37,7 @@
 #include <unistd.h>
 
 /* Types of frames. */
-enum { FRAME_CALL = 0x4c4c4143, FRAME_HERE = 2, FRAME_ROLL = 3, FRAME_VERDICT = 4 };
+enum { FRAME_CALL = 0x4c4c4143, FRAME_HERE = 2, FRAME_ROLL = 3, FRAME_VERDICT = 4, FRAME_KNOCK = 5 };
 
 static const uint64_t ms = 1000000, quiet_ns = 500 * 1000000ull, tick_ns = 50 * 1000000ull;
 enum { MOST_GUESTS = 64 };
@@ -144,7 +149,7 @@ static void lose_open(struct roll_call *c, int r)
     }
 }
 
-/* The connection stands, or failed. Ranks below hear this rank's call; those above need only be there. */
+/* The connection stands, or failed. Ranks below hear this rank's call; those above, that somebody knocks. */
 static enum tern_status knocked(struct roll_call *c, int r)
 {
     struct seat *s = &c->seats[r];
@@ -159,8 +164,10 @@ static enum tern_status knocked(struct roll_call *c, int r)
     s->reach = REACH_OPEN;
     if (r < c->comm->rank) {
         terni_link_put(&s->out, FRAME_CALL, (uint32_t)c->comm->rank, 0, &c->call, sizeof c->call);
-        terni_link_send(&s->out);
+    } else {
+        terni_link_put(&s->out, FRAME_KNOCK, 0, 0, NULL, 0);
     }
+    terni_link_send(&s->out);
     return TERN_OK;
 }
 
@@ -268,14 +275,17 @@ static void hear(struct roll_call *c, int i)
             drop_guest(c, i, 0);
             return;
         case LINK_HEADER:
-            if (g->link.in.type != FRAME_CALL || g->link.in.bytes != sizeof g->call) {
+            if ((g->link.in.type != FRAME_CALL || g->link.in.bytes != sizeof g->call) &&
+                (g->link.in.type != FRAME_KNOCK || g->link.in.bytes != 0)) {
                 drop_guest(c, i, 0);
                 return;
             }
             break;
         case LINK_FRAME:
-            seat(c, i);
-            return;
+            if (g->link.in.type == FRAME_CALL) {
+                seat(c, i);
+            }
+            return; /* who has only knocked says no more, or waits for the next look */
         }
     }
 }
@@ -405,6 +415,41 @@ static enum tern_status lead(struct roll_call *c, uint64_t now)
         decide(c);
     }
     return TERN_OK;
+}
+
+/* ---- The id of a call ---- */
+
+static int is_door(const struct tern_comm *comm, const struct tern_id *id)
+{
+    struct id_fields fields;
+    struct address own, door;
+    if (terni_id_read(id, &fields, &own) != TERN_OK) {
+        return 0;
+    }
+    for (int r = 0; r < comm->num_ranks; r++) {
+        if (terni_id_read(&comm->cards[r].door, &fields, &door) == TERN_OK && door.bytes == own.bytes &&
+            memcmp(&door.storage, &own.storage, own.bytes) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Not where a rank that has closed had its door: a system may give the port again at once, and who knocks
+ * there would find a listener that is silent, not that the rank has gone. */
+static enum tern_status create_apart(const struct tern_comm *comm, const struct address *address,
+                                     struct tern_id *own)
+{
+    struct tern_id taken;
+    enum tern_status status = terni_id_create_at(address, own);
+    if (status != TERN_OK || comm->door_fd < 0 || !is_door(comm, own)) {
+        return status;
+    }
+    taken = *own; /* is listened at until there is another, which so has another port */
+    memset(own, 0, sizeof *own);
+    status = create_apart(comm, address, own);
+    terni_roll_withdraw(&taken);
+    return status;
 }
 
 /* ---- The loop ---- */
@@ -573,7 +618,7 @@ enum tern_status terni_roll_call(struct tern_comm *comm, const struct roll_terms
     terni_address_loopback(&address); /* of a communicator of one rank */
     status = comm->door_fd < 0 ? TERN_OK : terni_id_read(&comm->cards[comm->rank].door, &fields, &address);
     if (status == TERN_OK) {
-        status = terni_id_create_at(&address, own);
+        status = create_apart(comm, &address, own);
     }
     if (status == TERN_OK) {
         c->call.id = *own;
