@@ -405,6 +405,7 @@ static int others_go_on(struct host *h, int cut)
     enum tern_status status = tern_net_put(h->network, cut, 0, at->put, h->given[cut].put, ROW);
     CHECK(status == TERN_DISCONNECTED && names(cut), "a put to rank %d: %s: \"%s\"", cut,
           tern_status_string(status), tern_last_error());
+    printf("# rank %d: %s\n", h->rank, tern_last_error());
     for (int r = 0; r < h->num; r++) {
         if (r != h->rank && r != cut) {
             OK(tern_net_put(h->network, r, 0, at->put, h->given[r].put, ROW));

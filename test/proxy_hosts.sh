@@ -72,7 +72,9 @@ for engine in $engines; do
         sleep 0.5
         ip link set "cable$cut" down
         ended $num "$num hosts, $engine: one is cut off, and the others name it"
-        if [ "$(cat "$scratch"/rank[0-$((cut - 1))] | grep -cE "# rank [0-9]: .*rank $cut (has not answered for|closed|cannot be reached)")" -ne $cut ]; then
+        # Of its wait, or of the put that follows, if all that it had sent there was answered before.
+        why="# rank [0-9]: .*rank $cut (has not answered for|closed|cannot be reached)"
+        if [ "$(grep -lE "$why" "$scratch"/rank[0-$((cut - 1))] | wc -l)" -ne $cut ]; then
             cat "$scratch"/rank?
             not_ok "$num hosts, $engine: not every rank says why it lost rank $cut"
         fi
