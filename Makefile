@@ -315,7 +315,7 @@ ifeq ($(VARIANT),tsan)
 AWAKE := $(addprefix $(B)/awake/,ep_relaxed ep_ready ep_done ep_pushed ep_drained ep_no_fence ll_ready ll_done ll_no_fence \
     ll_dispatch_proxy ll_combine_proxy ll_blanks ll_chunk ll_ship ll_message ll_spread ll_gather \
     simt_relaxed simt_no_fence simt_vote simt_early_fence simt_other_proxy net_signal net_acquire queue_turn \
-    rail_signal rail_acquire rail_proxy rail_other_proxy)
+    rail_signal rail_acquire rail_proxy rail_other_proxy ep_forward)
 SIMT_OBJ := $(call c_obj,$(wildcard test/simt_test.c))
 
 $(OBJ)/relaxed/%.o: EXTRA = -DTERN_WEAKEN_RELEASE
@@ -330,7 +330,7 @@ $(OBJ)/rail/%.o: EXTRA = -DTERN_WEAKEN_RAIL
 $(OBJ)/rail_proxy/%.o: EXTRA = -DTERN_TEST_NO_RAIL_PROXY
 $(OBJ)/dispatch_proxy/%.o: EXTRA = -DTERN_TEST_NO_LL_DISPATCH_PROXY
 $(OBJ)/combine_proxy/%.o: EXTRA = -DTERN_TEST_NO_LL_COMBINE_PROXY
-$(OBJ)/chunk/%.o: EXTRA = -DTERN_TEST_RELAXED_LL_CHUNK
+$(OBJ)/chunk/%.o: EXTRA = -DTERN_TEST_RELAXED_LL_CHUNK -DTERN_TEST_RELAXED_FORWARD
 $(OBJ)/spread/%.o: EXTRA = -DTERN_TEST_RELAXED_LL_RAIL
 $(OBJ)/no_words/%.o: EXTRA = -DTERN_TEST_NO_LL_WORDS
 $(OBJ)/vote/%.o: EXTRA = -DTERN_TEST_VOTE_ONLY
@@ -386,6 +386,9 @@ $(B)/awake/ll_blanks: $(call c_obj,$(wildcard test/ep_ll_random_test.c)) \
 	$(call program,$(filter %.o,$^) $(HELP_LIB))
 $(B)/awake/ll_chunk: $(call c_obj,$(wildcard test/ep_ll_inter_test.c)) \
     $(patsubst %,$(OBJ)/chunk/src/kernels/ll_dispatch_inter_%.o,plain bulk) $(HELP_LIB) $(STATIC)
+	$(call program,$(filter %.o,$^) $(HELP_LIB))
+$(B)/awake/ep_forward: $(call c_obj,$(wildcard test/ep_inter_test.c)) \
+    $(patsubst %,$(OBJ)/chunk/src/kernels/dispatch_inter_%.o,plain bulk) $(HELP_LIB) $(STATIC)
 	$(call program,$(filter %.o,$^) $(HELP_LIB))
 $(B)/awake/ll_ship: $(call c_obj,$(wildcard test/ep_ll_inter_test.c)) \
     $(foreach name,ll_combine ll_combine_fp8 ll_combine_log10,$(patsubst %,$(OBJ)/chunk/src/kernels/$(name)_inter_%.o,plain bulk)) \

@@ -133,36 +133,37 @@ static struct tern_ep_config small(void)
     return c;
 }
 
-/* The longest rows that two ranks can have which are one domain. */
-static int longest_rows(const struct tern_comm_config *config, uint32_t *bytes)
+/* The longest rows that `num_ranks` can have, two a domain. */
+static int longest_rows(const struct tern_comm_config *config, int num_ranks, uint32_t *bytes)
 {
     struct tern_ep *eps[4] = {NULL, NULL, NULL, NULL};
     struct tern_ep_config c = small();
-    struct tern_comm *comms[2];
+    struct tern_comm *comms[4];
 
-    OK(tern_comm_open_all(2, config, comms));
+    OK(tern_comm_open_all(num_ranks, config, comms));
     for (*bytes = 232448; *bytes > 200000; *bytes -= 64) {
         c.max_row_bytes = *bytes;
-        if (tern_ep_open_all(2, comms, &c, eps) == TERN_OK) {
+        if (tern_ep_open_all(num_ranks, comms, &c, eps) == TERN_OK) {
             break;
         }
         CHECK(strstr(tern_last_error(), "rows are too long") != NULL, "%s", tern_last_error());
     }
     close_eps(eps);
-    close_comms(2, comms);
+    close_comms(num_ranks, comms);
     CHECK(*bytes > 200000, "no row is short enough: %s", tern_last_error());
     return 0;
 }
 
 /* What no operation could be given is refused when the object opens. Of a rank's processors; then rows that
- * just fit inside a domain, but not with what a message to another domain has behind them. */
+ * just fit inside a domain, but not with what a message to another domain has behind them and what a block
+ * keeps of its streams and of queue pairs: 8 KiB at most. */
 static int refuse_early(struct test *t)
 {
     struct tern_comm_config config = TERN_COMM_CONFIG_INIT;
     struct tern_ep *eps[4] = {NULL, NULL, NULL, NULL};
     struct tern_ep_config c = small();
     struct tern_comm *comms[4];
-    uint32_t bytes;
+    uint32_t bytes, across;
 
     (void)t;
     config.heap_bytes = 1 << 16;
@@ -176,14 +177,14 @@ static int refuse_early(struct test *t)
     OK(tern_ep_open_all(4, comms, &c, eps));
     close_eps(eps);
     close_comms(4, comms);
-    PASS(longest_rows(&config, &bytes));
+    PASS(longest_rows(&config, 2, &bytes));
+    PASS(longest_rows(&config, 4, &across));
+    CHECK(across < bytes && across >= bytes - 8192, "rows of %u bytes in a domain, of %u across", bytes,
+          across);
     OK(tern_comm_open_all(4, &config, comms));
     c = small();
     c.max_row_bytes = bytes;
     REFUSES(tern_ep_open_all(4, comms, &c, eps), TERN_UNSUPPORTED, "rows are too long");
-    c.max_row_bytes = bytes - 1024;
-    OK(tern_ep_open_all(4, comms, &c, eps));
-    close_eps(eps);
     close_comms(4, comms);
     return 0;
 }

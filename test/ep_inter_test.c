@@ -21,12 +21,12 @@ enum { MAX_RANKS = 8 };
 enum { MAX_RANKS = 64 };
 #endif
 
-enum way { BY_MEMORY, BY_PROXY, BY_SOFTNIC, BY_MLX5 };
+enum way { BY_MEMORY, BY_PROXY, BY_SOFTNIC, BY_MLX5, BY_MANY_QUEUES };
 
 static int run_seed(struct test *t, uint64_t seed, const int world[2], enum way way)
 {
     static const uint32_t transports[] = {TERN_TRANSPORT_AUTO, TERN_TRANSPORT_AUTO, TERN_TRANSPORT_SOFTNIC,
-                                          TERN_TRANSPORT_MLX5};
+                                          TERN_TRANSPORT_MLX5, TERN_TRANSPORT_SOFTNIC};
     struct ep_limits limits = ep_case_limits(t);
     struct ep_case c;
     limits.num_ranks = world[0];
@@ -35,6 +35,9 @@ static int run_seed(struct test *t, uint64_t seed, const int world[2], enum way 
     ep_case_draw(&c, seed, &limits);
     ep_case_cut(&c, world[1], transports[way]);
     c.config.net_queues = world[0] / world[1] > 32 ? 1 : c.config.net_queues; /* few warps look after all */
+    if (way == BY_MANY_QUEUES) { /* posters have places for fewer, and credits wait for each other */
+        c.config.net_queues = 32;
+    }
     if (way ==
         BY_PROXY) { /* nobody can address other domains, and threads of the host carry what goes there */
         c.forces_domains = 1;
@@ -99,6 +102,20 @@ static int by_softnic(struct test *t)
                : run_way(t, BY_SOFTNIC, 9);
 }
 
+static int by_many_queues(struct test *t)
+{
+    static const int world[] = {4, 2};
+    uint64_t first = t->has_seeds ? t->seeds[0] : 1;
+    uint64_t last = t->has_seeds ? t->seeds[1] : (uint64_t)test_scaled(t, 6);
+    if (getenv("TERN_TEST_SANITIZER")) {
+        return test_skip(t, "under compute-sanitizer kernels wait for a NIC that is a kernel");
+    }
+    for (uint64_t seed = first; seed <= last; seed++) {
+        PASS(run_seed(t, seed, world, BY_MANY_QUEUES));
+    }
+    return 0;
+}
+
 static int by_mlx5(struct test *t)
 {
     const char *machine = getenv("TERN_MACHINE");
@@ -153,5 +170,6 @@ int main(int argc, char **argv)
     test_run(&t, "by packets over a network that errs", by_packets);
     test_run(&t, "by packets with adaptive routing", by_adaptive);
     test_run(&t, "by the provider of real NICs, over a mock", by_mlx5);
+    test_run(&t, "by NICs in software, by many queues", by_many_queues);
     return test_end(&t);
 }

@@ -402,6 +402,22 @@ static int check_low_latency(const struct machine_info *info, uint32_t row_bytes
     return 0;
 }
 
+/* What is in shared memory behind stages lies one behind the other. */
+static int check_places(const struct inter_geometry *g, uint32_t row_bytes)
+{
+    uint32_t warps = (uint32_t)g->all.num_threads / 32, stages = warps * g->forward_stages;
+    uint32_t rail = g->taken_offset + warps * FORWARD_TAKEN_BYTES;
+    CHECK(g->taken_offset >= g->all.table_bytes + stages * (row_bytes + (uint32_t)sizeof(uint64_t)) &&
+              g->rail_offset >= rail && g->rail_offset % sizeof(uint64_t) == 0 &&
+              g->poster_offset >= g->rail_offset + sizeof(struct rail_args) &&
+              g->notes_offset >= g->poster_offset + terni_tuning_poster_bytes(warps) &&
+              g->all.shared_bytes >= g->notes_offset + stages * sizeof(struct stage_note),
+          "%u warps, %u stages of %u bytes: taken at %u, arguments %u, poster %u, notes %u, of %u", warps,
+          stages, row_bytes, g->taken_offset, g->rail_offset, g->poster_offset, g->notes_offset,
+          g->all.shared_bytes);
+    return 0;
+}
+
 /* Across domains on such a device; a forwarder of casts has the stages of one without, where they fit. */
 static int check_inter(const struct machine_info *info, uint32_t row_bytes, int bulk)
 {
@@ -410,6 +426,8 @@ static int check_inter(const struct machine_info *info, uint32_t row_bytes, int 
     OK(terni_tuning_dispatch_inter(info, bulk, 0, row_bytes, 2048, &plain));
     OK(terni_tuning_dispatch_inter(info, bulk, 1, row_bytes, 2048, &cast));
     warps = (uint32_t)cast.all.num_threads / 32;
+    PASS(check_places(&plain, row_bytes));
+    PASS(check_places(&cast, row_bytes));
     CHECK(cast.all.shared_bytes <= info->max_shared_bytes &&
               cast.all.shared_bytes >= 2048 + warps * cast.forward_stages * (row_bytes + note) &&
               plain.forward_stages == plain.all.num_stages && cast.forward_stages >= cast.all.num_stages,

@@ -2,7 +2,8 @@
  *
  * Memory in many pieces, by every transport: a window that grows two hundred times, as many windows adopted;
  * operations on the first, the middle and the last of them, from and to, across pieces, and on those that are
- * left when others have gone; growth while kernels use what there was. */
+ * left when others have gone; growth while kernels use what there was; a view that has the network's own
+ * window in the place of tern_alloc's. */
 #include "net_scene.h"
 
 #include <stdlib.h>
@@ -195,6 +196,63 @@ static int meanwhile(struct test *t)
     return in_scene_with_room(NULL, meanwhile_body);
 }
 
+/* ---- The own window alone ---- */
+
+enum { OWN_AT = PGAS_TEAMS }; /* words of teams, of which there are none */
+
+static struct net_request *own_put(struct host_scene *s)
+{
+    char *own = s->rig.networks[0]->heap->bases[0] + OWN_AT;
+    struct net_request *q = net_rig_add(&s->rig, 0);
+    q->kind = NET_REQUEST_PUT_SIGNAL;
+    q->peer = FAR;
+    q->remote = own + 16;
+    q->local = own;
+    q->bytes = 16;
+    q->word = own + 32;
+    q->width = 8;
+    q->op = TERN_SIGNAL_SET;
+    q->value = 77;
+    return q;
+}
+
+static int own_body(struct host_scene *s)
+{
+    struct net_shape shape = {GROUP_WARP, 1, 32, 1};
+    struct tern_network *n = s->rig.networks[0];
+    const char *own = n->heap->bases[0] + OWN_AT, *far_own = s->rig.networks[FAR]->heap->bases[FAR] + OWN_AT;
+    struct net_request q;
+    uint64_t sent[2] = {0x1234567812345678, 0x8765432187654321}, seen[3] = {0};
+    for (int r = 0; r < RANKS; r++) {
+        const struct tern_net *view = &s->rig.views[r];
+        const struct heap *heap = s->rig.networks[r]->heap;
+        OK(terni_network_own_view(s->rig.networks[r], &s->rig.views[r]));
+        CHECK(view->heap.own == heap->bases[r] && view->heap.bytes == heap->bytes, "%p and %llu bytes",
+              (void *)view->heap.own, (unsigned long long)view->heap.bytes);
+        CHECK(view->near_bases[r - view->first_near] == heap->bases[r], "another base nearby");
+    }
+    OK(terni_pgas_move(n, (void *)(uintptr_t)own, sent, sizeof sent));
+    q = *own_put(s);
+    PASS(net_rig_launch(&s->rig, 0, &shape, NULL));
+    PASS(net_rig_collect(&s->rig));
+    PASS(net_rig_all(&s->rig, TERN_OK));
+    OK(terni_pgas_move(s->rig.networks[FAR], seen, far_own + 16, sizeof seen));
+    CHECK(seen[0] == sent[0] && seen[1] == sent[1] && seen[2] == 77, "%llx, %llx and %llu have arrived",
+          (unsigned long long)seen[0], (unsigned long long)seen[1], (unsigned long long)seen[2]);
+    /* That of tern_alloc is in no table. */
+    q.remote = device(s, s->box[0], 0);
+    PASS(kernel_refuses(s, &q, TERN_INVALID_ARGUMENT, ""));
+    q.remote = q.local;
+    q.word = device(s, s->words[0], 0);
+    return kernel_refuses(s, &q, TERN_INVALID_ARGUMENT, "");
+}
+
+static int own(struct test *t)
+{
+    (void)t;
+    return in_scene(NULL, own_body);
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -202,5 +260,6 @@ int main(int argc, char **argv)
     test_quiet();
     net_rig_cases(&t, "two hundred growths and windows adopted", many);
     net_rig_cases(&t, "growth while kernels run", meanwhile);
+    net_rig_cases(&t, "a view of the own window", own);
     return test_end(&t);
 }

@@ -128,6 +128,33 @@ static int after_fault(struct queue_rig *r, int fault, struct script *c)
     return TEST_PASSED;
 }
 
+/* A queue that has failed is at hand, and takes nothing all the same; the other one does. */
+static void add_near(struct queue_rig *r, struct script *c, uint64_t at)
+{
+    for (uint32_t q = 0; q < 2; q++) {
+        struct queue_step *s = add(c, STEP_PUT_SIGNAL, q, queue_rig_remote(at), queue_rig_local(r, at), 40);
+        s->signal = queue_rig_remote(at + 40);
+        s->amo = NET_AMO_ADD;
+        s->value = 1 + q;
+        s->near = STEP_NEAR;
+        add(c, STEP_FLUSH, q, 0, 0, 0);
+    }
+}
+
+static int after_near(struct queue_rig *r, int fault, struct script *c)
+{
+    const struct queue_step *s = &c->steps[10];
+    uint64_t word;
+    CHECK(s[0].status == net_failed(faults[fault].syndrome) && s[0].near == STEP_WAS_NEAR &&
+              s[1].status == s[0].status && s[3].status == NET_OK,
+          "%s: statuses 0x%x, 0x%x, 0x%x, near %u", faults[fault].name, s[0].status, s[1].status, s[3].status,
+          s[0].near);
+    memcpy(&word, r->remote + RIG_HEAP_BYTES / 2 + 40, 8);
+    CHECK(word == 2, "%s: signals of both queues add up to %llu", faults[fault].name,
+          (unsigned long long)word);
+    return TEST_PASSED;
+}
+
 static int one_fault(struct queue_rig *r, int fault, struct script *c)
 {
     uint64_t far = RIG_HEAP_BYTES / 2;
@@ -149,9 +176,11 @@ static int one_fault(struct queue_rig *r, int fault, struct script *c)
     add(c, STEP_FLUSH, 0, 0, 0, 0);
     add(c, STEP_PUT, 1, queue_rig_remote(far), queue_rig_local(r, far), 40);
     add(c, STEP_FLUSH, 1, 0, 0, 0);
+    add_near(r, c, far);
     PASS(run(r, c, RIG_PATIENCE_NS));
     PASS(queue_rig_nic_end(r)); /* what it knows is its own until then */
-    return after_fault(r, fault, c);
+    PASS(after_fault(r, fault, c));
+    return after_near(r, fault, c);
 }
 
 static int errors_end_waits(struct test *t)
@@ -384,6 +413,7 @@ static int refused(struct queue_rig *r, struct script *c)
         add(c, kinds[i], 0, nowhere, local, 8)->signal = remote;
     }
     add(c, STEP_PUT_SIGNAL, 0, remote, local, 8)->signal = nowhere;
+    c->steps[6].near = c->steps[7].near = STEP_NEAR;
     add(c, STEP_PUT, 0, remote, local + RIG_HEAP_BYTES, 8);
     add(c, STEP_FLUSH, 0, 0, 0, 0);
     add(c, STEP_PUT, 0, remote, local, 8);

@@ -36,9 +36,22 @@ TERN_DEVICE uint64_t put_imm(const struct net_queue *q, const struct queue_step 
     return first + 1;
 }
 
-/* The operations that return a ticket. */
-TERN_DEVICE uint64_t hand_over(const struct net_queue *q, const struct queue_step *s)
+/* By what this thread has at hand, of the queue that it used last in this way; its guesses grow old while it
+ * does other things. Long messages, and memory of other ranges, and rings that are full, are not for that. */
+TERN_DEVICE uint64_t put_signal_near(const struct net_queue *q, struct queue_step *s, struct queue_near *near)
 {
+    if (near->queue != q) {
+        queue_bring_near(q, s->remote, s->local, near);
+    }
+    uint64_t ticket = queue_near_put_signal(near, s->remote, s->local, s->bytes, s->signal, s->value, s->amo);
+    s->near = ticket != 0 ? STEP_WAS_NEAR : s->near;
+    return ticket;
+}
+
+/* The operations that return a ticket. */
+TERN_DEVICE uint64_t hand_over(const struct net_queue *q, struct queue_step *s, struct queue_near *near)
+{
+    uint64_t ticket = 0;
     switch (s->kind) {
     case STEP_PUT:
         return queue_put(q, s->remote, s->local, s->bytes);
@@ -53,7 +66,12 @@ TERN_DEVICE uint64_t hand_over(const struct net_queue *q, const struct queue_ste
     case STEP_SIGNAL:
         return queue_atomic(q, s->remote, s->amo, 8, s->value, 0);
     default:
-        return queue_put_signal(q, s->remote, s->local, s->bytes, s->signal, 8, s->value, s->amo);
+        if (s->near) {
+            ticket = put_signal_near(q, s, near);
+        }
+        return ticket != 0
+                   ? ticket
+                   : queue_put_signal(q, s->remote, s->local, s->bytes, s->signal, 8, s->value, s->amo);
     }
 }
 
@@ -83,7 +101,8 @@ TERN_DEVICE void on_memory(struct queue_step *s, const struct queue_drive_args *
     }
 }
 
-TERN_DEVICE void follow(struct queue_step *s, const struct queue_drive_args *p, uint64_t *ticket)
+TERN_DEVICE void follow(struct queue_step *s, const struct queue_drive_args *p, struct queue_near *near,
+                        uint64_t *ticket)
 {
     const struct net_queue *q = &p->queues[s->queue];
     uint64_t old = 0;
@@ -116,7 +135,7 @@ TERN_DEVICE void follow(struct queue_step *s, const struct queue_drive_args *p, 
         on_memory(s, p);
         return;
     default:
-        s->ticket = hand_over(q, s);
+        s->ticket = hand_over(q, s, near);
         s->status = net_ticket_status(s->ticket);
         *ticket = s->ticket == 0 ? *ticket : s->ticket; /* of no bytes: it covers nothing */
     }
@@ -125,6 +144,7 @@ TERN_DEVICE void follow(struct queue_step *s, const struct queue_drive_args *p, 
 TERN_KERNEL(queue_drive, struct queue_drive_args, p)
 {
     struct queue_step *steps = p->steps + (uint64_t)(bid() * nthr() + tid()) * p->num_steps;
+    struct queue_near near = {0};
     uint64_t ticket = 0;
     for (uint32_t i = 0; i < p->num_steps; i++) {
         struct queue_step *s = &steps[i];
@@ -133,7 +153,7 @@ TERN_KERNEL(queue_drive, struct queue_drive_args, p)
             s->ticket = ticket;
             s->status = net_ticket_status(ticket);
         } else {
-            follow(s, p, &ticket);
+            follow(s, p, &near, &ticket);
         }
     }
 }

@@ -4,7 +4,7 @@
 #ifndef TERN_TEST_QUEUE_STEPS_H
 #define TERN_TEST_QUEUE_STEPS_H
 
-#include "net/queue_ops.h"
+#include "net/queue_near.h"
 
 enum step_kind {
     STEP_NOTHING,
@@ -26,12 +26,15 @@ enum step_kind {
     STEP_KINDS
 };
 
+enum { STEP_NOT_NEAR, STEP_NEAR, STEP_WAS_NEAR };
+
 struct queue_step {
     uint32_t kind, queue;
     uint64_t remote, local, bytes;
     uint32_t amo, width;
     uint64_t value, compare;
     uint64_t signal; /* STEP_PUT_SIGNAL: its word */
+    uint32_t near; /* likewise: STEP_NEAR, by what is at hand (queue_near.h); out: whether that was enough */
     /* Out. */
     uint64_t ticket, old;
     uint32_t status;

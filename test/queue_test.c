@@ -18,7 +18,16 @@ enum { SLICE = 256, PACKET_SLICE = 1008, STEPS = 14, MAX_THREADS = 96, COUNTER =
 /* What is under way, of each byte of a slice. */
 enum { UNDER_PUT = 1, UNDER_GET = 2, UNDER_ATOMIC = 4 };
 
-enum { HIT_LOST, HIT_DOUBLED, HIT_DELAYED, HIT_OVERTAKEN, HITS };
+enum {
+    HIT_LOST,
+    HIT_DOUBLED,
+    HIT_DELAYED,
+    HIT_OVERTAKEN,
+    NUM_HIT_FAULTS,
+    HIT_NEAR = NUM_HIT_FAULTS,
+    HIT_NOT_NEAR,
+    HITS
+};
 
 /* What one thread does, and what must become of it. */
 struct script {
@@ -120,6 +129,7 @@ static void draw_transfer(struct queue_rig *rig, struct program *p, int t, struc
     goes(c, to, bytes, UNDER_PUT);
     if (s->kind == STEP_PUT_SIGNAL) {
         s->amo = rng_below(&p->r, 2) ? NET_AMO_ADD : NET_AMO_SET;
+        s->near = rng_below(&p->r, 2) ? STEP_NEAR : STEP_NOT_NEAR;
         s->value = rng_next(&p->r);
         s->signal = queue_rig_remote(remote_of(p, t) + signal);
         model_amo(c, signal, s, s->amo, 8);
@@ -284,6 +294,10 @@ static int compare(const struct queue_rig *rig, const struct program *p)
 
 static void count_hits(const struct queue_rig *rig, const struct program *p)
 {
+    for (int i = 0; i < p->num_blocks * p->num_threads * STEPS; i++) {
+        p->hits[HIT_NEAR] += p->steps[i].near == STEP_WAS_NEAR;
+        p->hits[HIT_NOT_NEAR] += p->steps[i].near == STEP_NEAR;
+    }
     for (int i = 0; i < 2 && p->is_packets; i++) {
         const struct rc_link *links[] = {&rig->net->requests[i][!i], &rig->net->answers[i][!i]};
         for (int k = 0; k < 2; k++) {
@@ -345,10 +359,13 @@ static int random_programs(struct test *t, int is_packets, int count)
                     (unsigned long long)first, (unsigned long long)last, (unsigned long long)hits[HIT_LOST],
                     (unsigned long long)hits[HIT_DOUBLED], (unsigned long long)hits[HIT_DELAYED],
                     (unsigned long long)hits[HIT_OVERTAKEN]);
-        for (int i = 0; i < HITS && !t->has_seeds && last >= 20; i++) {
+        for (int i = 0; i < NUM_HIT_FAULTS && !t->has_seeds && last >= 20; i++) {
             CHECK(hits[i] != 0, "no seed has fault %d", i);
         }
     }
+    CHECK(result != TEST_PASSED || t->has_seeds || last < 20 || (hits[HIT_NEAR] && hits[HIT_NOT_NEAR]),
+          "%llu puts by what was at hand, %llu where that was not enough", (unsigned long long)hits[HIT_NEAR],
+          (unsigned long long)hits[HIT_NOT_NEAR]);
     return result;
 }
 

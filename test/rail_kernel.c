@@ -112,7 +112,9 @@ TERN_DEVICE int send_block(const struct rail_test_args *p)
         }
     } else if (p->posts) {
         struct rail r = rail_of(p);
-        ok = poster_serve(r.p, r.f, r.epoch, poster.shared, poster.num_boxes);
+        poster_prepare(&poster, &r, r.p, (uint32_t)lane() * 2,
+                       POSTER_PUT); /* the others it finds by itself */
+        ok = poster_serve(poster.shared, poster.num_boxes);
     }
     return ok;
 }
@@ -154,7 +156,14 @@ TERN_DEVICE int read_streams(const struct rail_test_args *p, uint32_t *turn)
                           p->rail.stride / 4);
         }
         sync_warp();
-        ok = !warp_any(lane() == 0 && !rail_give_back(&r, piece.stream, piece.bytes, piece.end, piece.left));
+        struct rail_stream s =
+            rail_stream_of(&p->rail, p->rail.taken[piece.stream], rail_share(&p->rail, p->from[x], c));
+        int failed = 0;
+        if (lane() == 0) {
+            uint32_t due = rail_due(&p->rail, piece.stream, piece.bytes, rail_left(&p->rail, &s, piece.end));
+            failed = due != 0 && !rail_credit(&r, piece.stream, due, piece.end);
+        }
+        ok = !warp_any(failed);
         found = rail_take(&r, &h, 1, &piece);
     }
     return ok && found == RAIL_OVER;

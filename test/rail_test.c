@@ -141,6 +141,7 @@ static void place_rails(const struct scene *s, uint32_t r, struct rail_args *rai
     rail->world.num_ranks = (int32_t)num_ranks(s);
     rail->world.num_domains = (int32_t)s->domains;
     rail->world.domain = (int32_t)(r / s->group);
+    rail->world.domain_ranks = (int32_t)s->group;
     rail->num_channels = s->channels;
     rail->put_queues = s->queues;
     rail->credit_queues = s->credit_queues;
@@ -251,8 +252,8 @@ static int launch(struct scene *s, uint32_t r, uint32_t o)
     p.results = m->results;
     args.num_blocks = (int)op->readers + 1;
     args.num_threads = RAIL_TEST_THREADS;
-    args.shared_bytes =
-        RAIL_TEST_WARPS * (op->stride + (uint32_t)sizeof(uint64_t) + POSTER_PRODUCER_BYTES) + POSTER_WORDS;
+    args.shared_bytes = RAIL_TEST_WARPS * (op->stride + (uint32_t)sizeof(uint64_t) + POSTER_PRODUCER_BYTES) +
+                        POSTER_DESK_BYTES + POSTER_NEAR_BYTES;
     args.args = &p;
     args.args_bytes = sizeof p;
     OK(tern_launch(s->comms[r], &rail_operation, &args, s->lanes[r]));

@@ -54,6 +54,7 @@ reports "low latency's dispatch without the proxy fence" src/kernels/ll_send "$b
 reports "low latency's combine without the proxy fence" src/kernels/ll_make "$build/awake/ll_combine_proxy" --case 1
 reports "rows over blanks without the proxy fence of their stage" src/kernels/ll_row_blanks "$build/awake/ll_blanks" --seeds 401-420
 reports "rows of a dispatch's chunk counted without order" src/kernels/ll_send_far "$build/awake/ll_chunk" --case 1
+reports "messages that forwarders have read counted without order" src/ "$build/awake/ep_forward" --case 1 --seeds 1-20
 reports "rows of a combine's chunk counted without order" src/kernels/ll_ship "$build/awake/ll_ship" --case 1
 reports "railed messages of a chunk counted without order" src/kernels/ll_send_rail "$build/awake/ll_message" --case 1
 reports "a relaxed store of the word of a row that was spread" src/kernels/ll_receive "$build/awake/ll_spread" --case 1
@@ -85,6 +86,7 @@ reports "a bulk store of shared memory with the proxy fence of global memory" si
     "$build/awake/simt_other_proxy" pipeline
 silent "the right route, dispatch and combine" "$build/test/ep_random_test" --case 1
 silent "the right low-latency dispatch and combine" "$build/test/ep_ll_random_test" --case 1
+silent "the right dispatch and combine across domains" "$build/test/ep_inter_test" --case 1 --seeds 1-20
 silent "the right low-latency dispatch and combine across domains" "$build/test/ep_ll_inter_test" --case 1
 silent "the right railed dispatch and combine" "$build/test/ep_ll_rail_test" --case 1
 silent "the right signals and waits" "$build/test/net_order_test" --case 1

@@ -17,6 +17,7 @@ void terni_ep_world(const struct tern_ep *ep, struct inter_world *w)
     w->num_ranks = (int32_t)ep->shape.num_ranks;
     w->num_domains = (int32_t)ep->shape.num_domains;
     w->domain = ep->comm->rank / (int)ep->shape.domain_ranks;
+    w->domain_ranks = (int32_t)ep->shape.domain_ranks;
     w->row_tails = (uint64_t *)(void *)(window + ep->layout.row_tails);
     w->block_tails = (uint64_t *)(void *)(window + ep->layout.block_tails);
 }

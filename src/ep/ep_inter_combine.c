@@ -25,6 +25,7 @@ static enum tern_status prepare_line(const struct tern_ep *ep, struct inter_comb
     k->num_lines = g.lines;
     k->line_bytes = g.line_bytes;
     k->bars_offset = g.bars_offset;
+    k->args_offset = g.args_offset;
     k->poster_offset = g.poster_offset;
     k->roles =
         terni_tuning_line_roles(terni_inter_streams(ep), ep->shape.num_domains, g.lines, x->num_blocks);

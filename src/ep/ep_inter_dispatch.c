@@ -32,6 +32,10 @@ enum tern_status terni_inter_dispatch(struct tern_route *route, uint32_t num_sms
     k.roles = terni_tuning_roles(terni_inter_streams(ep), k.d.num_senders, num_blocks, 1);
     TERN_TRY(terni_inter_check_warps(ep, k.roles.rails * k.d.num_senders));
     TERN_TRY(terni_inter_check_warps(ep, k.roles.forwarders * k.d.num_senders));
+    uint32_t lanes = k.roles.forwarders * 32;
+    k.forward_teams = (terni_inter_streams(ep) + lanes - 1) / lanes;
+    k.taken_offset = g.taken_offset;
+    k.rail_offset = g.rail_offset;
     k.d.f.message.num_blocks = num_blocks;
     terni_route_far(route, &k.far);
     const struct launch l = {bulk ? TERN_KERNEL_dispatch_inter_bulk : TERN_KERNEL_dispatch_inter_plain,

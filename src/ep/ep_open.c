@@ -401,7 +401,7 @@ static enum tern_status open_network(struct tern_ep *ep, int step)
     if (step < NET_OPEN_STEPS - 1) {
         return status;
     }
-    status = status == TERN_OK ? terni_network_view(ep->network, &ep->net) : status;
+    status = status == TERN_OK ? terni_network_own_view(ep->network, &ep->net) : status;
     status = status == TERN_OK ? reach_far_ranks(ep) : status;
     return terni_comm_judge_post(ep->comm, status);
 }

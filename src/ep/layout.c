@@ -57,8 +57,9 @@ static uint64_t longest_message(const struct ep_shape *s)
            RAIL_UNIT;
 }
 
-/* A stream is one warp's, so that warps without a stream would be idle: as many as warps look after, but no
- * more than there are messages and room for, and one for each queue at least. given: net_ring_bytes, or 0. */
+/* A stream that is sent is one warp's, so that warps without a stream would be idle: as many as warps look
+ * after, but no more than there are messages and room for, and one for each queue at least. given:
+ * net_ring_bytes, or 0. */
 static void init_streams(uint64_t given, struct ep_shape *s)
 {
     uint64_t ring = (given ? LEAST_RING : USUAL_RING) * longest_message(s);

@@ -101,7 +101,8 @@ uint32_t terni_ll_stage_offset(const struct ep_shape *s)
     uint64_t order = s->num_domains > 1 ? s->num_experts + 2ull * s->num_ranks + 1 : 1;
     order += s->ll_rail * (s->num_domains + 1ull);
     uint64_t places = s->num_experts + s->num_ranks + s->experts_a_rank + 2ull + order;
-    return (uint32_t)align_up(terni_ll_place_offset(s) + places * sizeof(uint32_t), 128);
+    uint64_t near = s->num_domains > 1 ? LL_NEAR_BYTES : 0; /* right before the stages */
+    return (uint32_t)align_up(terni_ll_place_offset(s) + places * sizeof(uint32_t) + near, 128);
 }
 
 uint32_t terni_ll_shared_bytes(const struct ep_shape *s, uint32_t row_bytes)

@@ -8,12 +8,14 @@
 
 #include "ep/layout.h"
 #include "kernels/kernels.h"
+#include "kernels/ll_far_args.h"
 
 enum {
     PARTED_TOKENS = 4,  /* a warp; with more, combine does not cut tokens */
     DISPATCH_STAGE = 8, /* bytes beside a stage: its mbarrier */
     COMBINE_STAGE = 16, /* its mbarrier and its note */
     INTER_WARPS = 7,    /* of a block of dispatch across domains, beside one for ids or the poster */
+    INTER_STAGES = 4,   /* of such a warp, where rows are short: its first piece is loaded at once */
     MIX_WARPS = 8,      /* of combine, where warps are by themselves */
     DRAIN_SENDERS = 9,  /* warps of a block that sends where others drain: for registers */
     DRAIN_WARPS = 6,    /* of a block that drains, with so many stages each */
@@ -43,6 +45,8 @@ enum {
     USUAL_ROW = 14336      /* bytes; what a device that is not in the table is computed for */
 };
 
+enum { LL_FAR_WARPS = 12 }; /* of a block of low latency across domains */
+_Static_assert((int)LL_FAR_WARPS <= (int)LL_NEAR, "a warp of a dispatch has a queue pair at hand");
 _Static_assert((int)INTER_WARPS <= (int)POSTER_MAX_PRODUCERS && (int)LINES <= (int)POSTER_MAX_PRODUCERS,
                "a poster looks after so many");
 _Static_assert((LINES * (LINE_ADDERS + 2) + 1) * 32 <= (int)TERN_THREADS_combine_inter_bulk,
@@ -323,9 +327,22 @@ static uint32_t forward_stages(const struct machine_info *info, uint32_t wanted,
     return clamp(room / ((uint32_t)g->num_threads / 32 * a->stage_bytes), g->num_stages, wanted);
 }
 
+/* Of a warp that casts nothing: where rows are short, all of a stream's first piece. */
+static uint32_t inter_stages(const struct machine_info *info, const struct tuned *t, const struct appetite *a,
+                             uint32_t table_bytes)
+{
+    uint64_t fixed = (uint64_t)table_bytes + a->block_bytes;
+    uint64_t room = info->max_shared_bytes > fixed ? info->max_shared_bytes - fixed : 0;
+    uint32_t stages = t->inter_stages;
+    while (stages < INTER_STAGES && (uint64_t)inter_warps(t) * (stages + 1) * a->stage_bytes <= room) {
+        stages++;
+    }
+    return stages;
+}
+
 uint32_t terni_tuning_poster_bytes(uint32_t producers)
 {
-    return POSTER_WORDS + producers * POSTER_PRODUCER_BYTES;
+    return POSTER_DESK_BYTES + producers * POSTER_PRODUCER_BYTES + POSTER_NEAR_BYTES;
 }
 
 enum tern_status terni_tuning_dispatch_inter(const struct machine_info *info, int bulk, int cast,
@@ -335,19 +352,20 @@ enum tern_status terni_tuning_dispatch_inter(const struct machine_info *info, in
     struct tuned tuned = tuned_of(info);
     uint32_t beside = DISPATCH_STAGE + (uint32_t)sizeof(struct stage_note);
     uint32_t poster = terni_tuning_poster_bytes(inter_warps(&tuned));
-    struct appetite a = {"dispatch", tuned.inter_stages, 2, stage_bytes + beside, DISPATCH_LIST + poster};
-    if (!bulk) {
-        a.stages = a.fewest = 1;
-    } else if (cast) {
-        a.stages = tuned.cast_stages;
-    }
+    uint32_t taken = inter_warps(&tuned) * FORWARD_TAKEN_BYTES;
+    struct appetite a = {"dispatch", 1, bulk ? 2 : 1, stage_bytes + beside,
+                         DISPATCH_LIST + poster + taken + (uint32_t)sizeof(struct rail_args)};
+    uint32_t most = bulk ? inter_stages(info, &tuned, &a, table_bytes) : 1;
+    a.stages = bulk && cast ? tuned.cast_stages : most;
     g->all.table_bytes = table_bytes;
     TERN_TRY(fit(info, &a, inter_warps(&tuned), &g->all));
-    g->forward_stages = bulk ? forward_stages(info, tuned.inter_stages, &a, &g->all) : 1;
+    g->forward_stages = bulk ? forward_stages(info, most, &a, &g->all) : 1;
     uint32_t more = g->forward_stages - g->all.num_stages, warps = (uint32_t)g->all.num_threads / 32;
     g->all.shared_bytes += more * warps * a.stage_bytes;
     g->notes_offset = g->all.shared_bytes - warps * g->forward_stages * (uint32_t)sizeof(struct stage_note);
     g->poster_offset = g->notes_offset - poster;
+    g->rail_offset = g->poster_offset - (uint32_t)sizeof(struct rail_args);
+    g->taken_offset = g->rail_offset - taken;
     return TERN_OK;
 }
 
@@ -374,7 +392,8 @@ enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint
     struct tuned tuned = tuned_of(info);
     struct geometry *g = &x->all;
     uint32_t piece = clamp(row_bytes, 1, tuned.line_piece), pieces = (row_bytes + piece - 1) / piece;
-    uint32_t poster = terni_tuning_poster_bytes(tuned.lines), fixed = table_bytes + poster;
+    uint32_t poster = terni_tuning_poster_bytes(tuned.lines);
+    uint32_t fixed = table_bytes + poster + (uint32_t)sizeof(struct combine_inter_args);
     uint32_t room = info->max_shared_bytes > fixed ? info->max_shared_bytes - fixed : 0;
     x->piece = piece;
     x->adders = clamp(pieces, 1, tuned.line_adders);
@@ -391,7 +410,8 @@ enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint
     x->line_bytes =
         (uint32_t)align_up(x->bars_offset + LINE_BYTES + g->num_stages * LINE_SLOT_BYTES, LINE_UNIT);
     x->poster_offset = table_bytes + x->lines * x->line_bytes;
-    g->shared_bytes = x->poster_offset + poster;
+    x->args_offset = x->poster_offset + poster;
+    g->shared_bytes = x->args_offset + (uint32_t)sizeof(struct combine_inter_args);
     if (g->num_stages < 2) {
         return TERN_FAIL(TERN_UNSUPPORTED,
                          "combine across domains needs %u bytes of shared memory a block; %s has %u",
@@ -481,7 +501,7 @@ struct ll_depth terni_tuning_ll_depth(const struct machine_info *info, const str
     struct ll_depth cpu = {2, 256, 3, 2, info->max_shared_bytes},
                     gpu = {16, 2048, 8, 8, info->max_shared_bytes};
     if (shape->num_domains > 1) {
-        gpu.warps = 12; /* whose threads hold what goes to the network beside all else */
+        gpu.warps = LL_FAR_WARPS; /* whose threads hold what goes to the network beside all else */
     }
     return info->kind == TERN_MACHINE_CPU ? cpu : gpu;
 }

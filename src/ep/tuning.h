@@ -52,11 +52,11 @@ struct drain_geometry {
 enum tern_status terni_tuning_drain(const struct machine_info *info, int cast, uint32_t stage_bytes,
                                     uint32_t table_bytes, uint32_t num_ranks, int num_blocks,
                                     struct drain_geometry *x);
-/* Across domains: as these, with a poster's boxes and a note for each stage at the end of shared memory;
- * dispatch's forwarders have as many stages or more. */
+/* Across domains: as these, and at the end of shared memory what forwarders have taken, arguments, a poster's
+ * boxes and a note for each stage; dispatch's forwarders have as many stages or more. */
 struct inter_geometry {
     struct geometry all;
-    uint32_t forward_stages, poster_offset, notes_offset;
+    uint32_t forward_stages, taken_offset, rail_offset, poster_offset, notes_offset;
 };
 /* Shared memory of a poster for so many warps, or lines. */
 uint32_t terni_tuning_poster_bytes(uint32_t producers);
@@ -69,7 +69,7 @@ enum tern_status terni_tuning_combine_inter(const struct machine_info *info, int
  */
 struct line_geometry {
     struct geometry all;
-    uint32_t lines, adders, piece, line_bytes, bars_offset, poster_offset;
+    uint32_t lines, adders, piece, line_bytes, bars_offset, poster_offset, args_offset;
 };
 enum tern_status terni_tuning_combine_line(const struct machine_info *info, uint32_t row_bytes,
                                            uint32_t table_bytes, struct line_geometry *g);

@@ -43,6 +43,12 @@ TERN_DEVICE int combine_work(struct line *l, int home)
     return home ? home_closes(l) : forward_closes(l);
 }
 
+/* The arguments, in shared memory. */
+TERN_DEVICE struct combine_inter_args *combine_near_args(const struct combine_inter_args *p)
+{
+    return (struct combine_inter_args *)(void *)(shared_memory() + p->args_offset);
+}
+
 /* Lines that have forwarded all are at home, too. box, lap: the closer's next letter. A function of its own:
  * it would take registers from the others' code. All threads but the poster's. */
 TERN_APART int combine_joins(const struct combine_inter_args *p, uint64_t epoch, uint32_t box, uint32_t lap)
@@ -60,6 +66,21 @@ TERN_APART int combine_joins(const struct combine_inter_args *p, uint64_t epoch,
     return ok;
 }
 
+/* The poster's warp: a stream for each lane; of a forwarder's block, as its lines have them; at home some of
+ * all, as every line has letters of any. */
+TERN_DEVICE void combine_prepare_poster(const struct line *l, int home)
+{
+    const struct combine_inter_args *p = l->m.p;
+    const uint32_t lines = p->num_lines, blocks = p->roles.forwarders, streams = rail_streams(&p->rail);
+    uint32_t turn = (uint32_t)lane() / lines, stream = (uint32_t)lane() * (streams < 32 ? 32 : streams) / 32;
+    if (!home) {
+        stream = rail_first_stream(&p->rail, (uint32_t)bid(), blocks, (uint32_t)lane() % lines, lines) +
+                 turn * blocks * lines;
+    }
+    poster_prepare(&l->post.to, &l->m.rail, &combine_near_args(p)->rail, stream,
+                   home ? POSTER_RELEASE : POSTER_PUT);
+}
+
 /* All threads of a block. Forwarders are done when their last messages are with the poster, long before they
  * have come home; then they help there. 0: the operation is to be abandoned. */
 TERN_DEVICE int combine_line(const struct combine_inter_args *p, const struct op_table *table, uint64_t epoch)
@@ -68,13 +89,15 @@ TERN_DEVICE int combine_line(const struct combine_inter_args *p, const struct op
     struct line l = line_of(p, table, epoch, home);
     int ok;
     line_init(&l, 0);
+    inter_bring_near(combine_near_args(p), p, sizeof(*p));
     sync_block();
     if (line_is_poster(&l)) {
-        return poster_serve(&p->rail, &p->c.f, epoch, l.post.to.shared, l.post.to.num_boxes);
+        combine_prepare_poster(&l, home);
+        return poster_serve(l.post.to.shared, l.post.to.num_boxes);
     }
     ok = combine_work(&l, home);
     if (!home && !sync_part_or(nthr() - 32, !ok)) {
-        return combine_joins(p, epoch, l.post.box, l.post.lap);
+        return combine_joins(combine_near_args(p), epoch, l.post.box, l.post.lap);
     }
     if (l.worker > l.adders) {
         poster_end(&l.post);

@@ -25,8 +25,8 @@
  * ranks; the closer may wait for the poster, and that for room in a queue. Behind the last item, or when the
  * operation is abandoned, come a step and an item that say so.
  *
- * Shared memory: | place table | line 0 | line 1 | ... | poster |; a line: | slots | full, empty, posted,
- * done, closed, failed | steps | items |. */
+ * Shared memory: | place table | line 0 | line 1 | ... | poster | arguments |; a line: | slots | full, empty,
+ * posted, done, closed, failed | steps | items |. */
 #ifndef TERN_COMBINE_LINE_H
 #define TERN_COMBINE_LINE_H
 

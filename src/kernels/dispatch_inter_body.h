@@ -7,81 +7,22 @@
  *   rails       a warp brings a token's payloads into a stage, casts them if asked, adds weights, and copies
  *               the stage into its slot of a ring; a piece of messages leaves together (rail.h). The first
  *               are loaded before all ranks are in
- *   forwarders  a warp brings a message out of the ring that it arrived in into a stage, gives its room back,
- *               and sends it from there to each target's final row, as the forward block says
+ *   forwarders  a warp brings a message out of the ring that it arrived in into a stage, and sends it from
+ *               there to each target's final row, as the forward block says (dispatch_forward.h)
  *
- * What the warps of a block have for the network, pieces and room, its last warp hands over (rail_poster.h).
+ * What the warps of a block have for the network, pieces and chunks that have been read, its last warp hands
+ * over (rail_poster.h).
  *
  * A message is a stage: payloads, and behind them weights[topk] and a trailer. Loads run ahead of stores by
  * as many stages as there are; a warp that has messages in its stages does not wait for credits or arrivals,
  * so that whoever waits for those messages gets them. All blocks run at once.
  *
- * Shared memory is as inside a domain, with other numbers of stages for each role; behind it, the poster's,
- * and a note for each stage. */
+ * Shared memory is as inside a domain, with other numbers of stages for each role; behind it, what forwarders
+ * have taken, the arguments that the poster reads, its boxes and queue pairs, and a note for each stage. */
 #ifndef TERN_DISPATCH_INTER_BODY_H
 #define TERN_DISPATCH_INTER_BODY_H
 
-#include "kernels/inter_line.h"
-
-#include "kernels/dispatch_body.h"
-
-/* A warp of the second or third role. */
-struct inter_sender {
-    const struct dispatch_inter_args *p;
-    struct sender s; /* its stages, and where outputs are */
-    struct inter_line line;
-    struct poster_producer post; /* by bulk copies: who hands its pieces and credits over */
-    struct stage_note *notes;    /* [num_stages] */
-    uint32_t num_stages;         /* of this warp */
-    uint32_t block, blocks;      /* of the role */
-    uint32_t loaded, stored;     /* messages: begun, and brought to their end */
-    enum rail_found found;       /* of the last look for one */
-};
-
-/* Forwarders cast nothing: they keep as many messages on their way as there is room for. */
-TERN_DEVICE void inter_take_stages(struct inter_sender *w, uint32_t num_stages)
-{
-    const struct dispatch_args *d = &w->p->d;
-    uint32_t index = (uint32_t)warp() * num_stages, all = d->num_senders * num_stages;
-    w->num_stages = num_stages;
-    w->s.stages = shared_memory() + d->table_bytes + index * d->stage_bytes;
-    w->s.bars = (uint64_t *)(void *)(shared_memory() + d->table_bytes + all * d->stage_bytes) + index;
-    w->notes = (struct stage_note *)(void *)(shared_memory() + w->p->notes_offset) + index;
-}
-
-TERN_DEVICE struct inter_sender inter_sender_of(const struct dispatch_inter_args *p,
-                                                const struct op_table *table)
-{
-    struct inter_sender w;
-    int forwards = (uint32_t)bid() >= p->roles.own + p->roles.rails;
-    w.p = p;
-    w.loaded = w.stored = 0;
-    w.found = RAIL_PIECE;
-    w.s = sender_of(&p->d, table);
-    w.s.map = target_map_in_domain(&p->d.f, table, &p->d.route, p->d.layout, p->d.topk, p->d.num_experts,
-                                   (uint32_t)p->rail.world.num_ranks);
-    w.block = (uint32_t)bid();
-    w.blocks = p->roles.own;
-    if (w.block >= p->roles.own) {
-        w.block -= p->roles.own;
-        w.blocks = p->roles.rails;
-    }
-    if (forwards) {
-        w.block -= p->roles.rails;
-        w.blocks = p->roles.forwarders;
-    }
-    struct poster poster = poster_at(shared_memory() + p->poster_offset, p->d.num_senders);
-    w.post = poster_producer_of(&poster, (uint32_t)warp());
-    inter_take_stages(&w, forwards ? p->forward_stages : p->d.num_stages);
-    w.s.first = w.block * p->d.num_senders + (uint32_t)warp();
-    w.s.step = w.blocks * p->d.num_senders;
-    return w;
-}
-
-TERN_DEVICE char *inter_stage(const struct inter_sender *w, uint32_t stage)
-{
-    return w->s.stages + stage * w->p->d.stage_bytes;
-}
+#include "kernels/dispatch_forward.h"
 
 /* ---- Rails ---- */
 
@@ -146,192 +87,22 @@ TERN_DEVICE int rail_store(struct inter_sender *w, uint32_t stage, uint32_t pari
     }
     if (bulk) {
         bulk_wait(0);
-        return inter_leave_letter(&w->post, POSTER_PUT, &n);
+        return inter_leave_put(&w->post, &n);
     }
     sync_warp();
     return inter_put(&w->line.rail, &n);
-}
-
-/* ---- Forwarders ---- */
-
-/* Starts bringing the next message that has arrived into a stage. All lanes. */
-TERN_DEVICE enum rail_found forward_load(struct inter_sender *w, uint32_t stage, int waits, const int bulk)
-{
-    struct stage_note n;
-    enum rail_found found = inter_next(&w->line, waits, &n);
-    if (found != RAIL_PIECE) {
-        return found;
-    }
-    if (lane() == 0) {
-        w->notes[stage] = n;
-    }
-    if (!bulk) {
-        warp_copy(inter_stage(w, stage), n.at, w->p->rail.stride);
-    } else if (lane() == 0) {
-        RAIL_PROXY_FENCE();
-        mbar_expect(w->s.bars + stage, w->p->rail.stride);
-        bulk_load(inter_stage(w, stage), n.at, w->p->rail.stride, w->s.bars + stage);
-    }
-    return RAIL_PIECE;
-}
-
-/* What the forward block says of a message. It is asked for while the message is on its way into its stage,
- * and all at once, as each is a way to memory and back. */
-struct forward_said {
-    struct inter_entry e;
-    struct target first; /* this lane's, of the first 32 */
-    int32_t expert;      /* of choice lane() */
-};
-
-/* All lanes. */
-TERN_DEVICE struct forward_said forward_ask(const struct inter_sender *w, const struct stage_note *n)
-{
-    const struct dispatch_args *d = &w->p->d;
-    struct forward_said said;
-    said.e = inter_entry_of(&w->p->far, (uint32_t)rail_far_end(&w->p->rail, n->stream), n->number, d->layout,
-                            d->topk, inter_keys(&w->s.map, d->f.num_ranks));
-    said.expert = d->layout == 0 && (uint32_t)lane() < d->topk ? said.e.experts[lane()] : -1;
-    /* So many targets an entry has room for: read before it is known how many there are. */
-    uint32_t room = (w->p->far.entry_ints - (uint32_t)(sizeof(struct forward_entry) / 4) - d->topk) / 2;
-    struct forward_target t = {0, -1};
-    if ((uint32_t)lane() < room) {
-        t = said.e.targets[lane()];
-    }
-    t.slot = (uint32_t)lane() < said.e.num ? t.slot : -1;
-    said.first = inter_target_of(&said.e, &w->s.map, t);
-    return said;
-}
-
-/* Rank layout: ids, weights and source of the row of one target. All lanes. */
-TERN_DEVICE void forward_choices(const struct inter_sender *w, const struct forward_said *said,
-                                 const char *at, int has_weights, struct target g)
-{
-    const struct dispatch_args *d = &w->p->d;
-    const float *weight = (const float *)(const void *)(at + w->p->weights_offset);
-    struct place ids = w->s.table->places[EP_COL_IDS * d->f.num_ranks + g.rank];
-    struct place weights = w->s.table->places[EP_COL_WEIGHTS * d->f.num_ranks + g.rank];
-    int32_t first = g.rank * (int32_t)w->s.map.experts_a_rank;
-    int32_t end = first + (int32_t)w->s.map.experts_a_rank;
-    for (uint32_t k = (uint32_t)lane(); k < d->topk && (ids.base || weights.base); k += 32) {
-        int32_t id = k < 32 ? said->expert : said->e.experts[k];
-        int local = id >= first && id < end;
-        char *to = ids.base + g.row * ids.stride + (uint64_t)k * d->idx_bytes;
-        if (ids.base && d->idx_bytes == 8) {
-            *(int64_t *)(void *)to = local ? id - first : -1;
-        } else if (ids.base) {
-            *(int32_t *)(void *)to = local ? id - first : -1;
-        }
-        if (weights.base && has_weights) {
-            ((float *)(void *)(weights.base + g.row * weights.stride))[k] = local ? weight[k] : 0.0f;
-        }
-    }
-}
-
-/* The source of this lane's target i, and in expert layout its weight. */
-TERN_DEVICE void forward_source(const struct inter_sender *w, const struct inter_entry *e, const char *at,
-                                int has_weights, struct target g, uint32_t i, uint64_t rank)
-{
-    const struct dispatch_args *d = &w->p->d;
-    struct place source = w->s.table->places[EP_COL_SOURCE * d->f.num_ranks + g.rank];
-    struct place weights = w->s.table->places[EP_COL_WEIGHTS * d->f.num_ranks + g.rank];
-    if (source.base) {
-        *(uint64_t *)(void *)(source.base + g.row * source.stride) =
-            (uint64_t)(uint32_t)e->token << 32 | rank;
-    }
-    if (d->layout != 0 && weights.base && has_weights) {
-        *(float *)(void *)(weights.base + g.row * weights.stride) =
-            ((const float *)(const void *)(at + w->p->weights_offset))[i];
-    }
-}
-
-/* 0 if this lane's target wants weights and the source was given none. */
-TERN_DEVICE int forward_has_weights(const struct inter_sender *w, int has_weights, struct target g, int e)
-{
-    const struct dispatch_args *d = &w->p->d;
-    if (g.rank < 0 || has_weights || !w->s.table->places[EP_COL_WEIGHTS * d->f.num_ranks + g.rank].base) {
-        return 1;
-    }
-    int source = rail_note(&d->f, e); /* as if it had looked */
-    struct op_note note = {
-        OP_STATUS_MISMATCH, OP_AWAIT_WEIGHTS, g.rank, source, w->line.rail.epoch, 0, 0, 0, 0, 0};
-    op_fault(&d->f, &note);
-    return 0;
-}
-
-/* To targets i0 .. i0 + 31. 0: abandon. All lanes. */
-TERN_DEVICE int forward_group(const struct inter_sender *w, const struct forward_said *said, const char *at,
-                              uint32_t i0, int from, const int bulk)
-{
-    const struct inter_entry *e = &said->e;
-    const struct rail_trailer *t = (const struct rail_trailer *)(const void *)(at + w->p->trailer_offset);
-    uint64_t rank = (uint64_t)rail_peer(&w->p->d.f, from);
-    int has_weights = (int)t->has_weights;
-    struct target g = i0 == 0 ? said->first : inter_target(e, &w->s.map, i0 + (uint32_t)lane());
-    if (warp_any(!forward_has_weights(w, has_weights, g, from))) {
-        return 0;
-    }
-    if (g.rank >= 0) {
-        if (bulk) {
-            send_whole(&w->s, at, g);
-        }
-        forward_source(w, e, at, has_weights, g, i0 + (uint32_t)lane(), rank);
-    }
-    int singly = !bulk || w->s.odd || w->p->d.layout == 0;
-    for (uint32_t left = singly ? warp_ballot(g.rank >= 0) : 0; left; left &= left - 1) {
-        int src = TERN_FFS(left) - 1;
-        struct target one;
-        one.rank = (int)shfl_u32((uint32_t)g.rank, src);
-        one.row = (int64_t)shfl_u64((uint64_t)g.row, src);
-        if (!bulk || w->s.odd) {
-            send_odd(&w->s, at, one, bulk);
-        }
-        if (w->p->d.layout == 0) {
-            forward_choices(w, said, at, has_weights, one);
-        }
-    }
-    return 1;
-}
-
-/* A message that is in its stage goes to its targets. 0: abandon. All lanes. */
-TERN_DEVICE int forward_store(struct inter_sender *w, uint32_t stage, uint32_t parity, const int bulk)
-{
-    const char *at = inter_stage(w, stage);
-    sync_warp();
-    struct stage_note n = w->notes[stage];
-    struct forward_said said = forward_ask(w, &n);
-    while (bulk && !mbar_test(w->s.bars + stage, parity)) {
-        spin();
-    }
-    int from = rail_far_end(&w->p->rail, n.stream);
-    int ok = 1;
-    if (lane() == 0) {
-        ok = inter_matches(&w->line.rail,
-                           (const struct rail_trailer *)(const void *)(at + w->p->trailer_offset), from,
-                           n.number) &&
-             (bulk || !n.last || rail_give_back(&w->line.rail, n.stream, n.bytes, n.end, n.left));
-    }
-    if (bulk && n.last) {
-        ok &= inter_leave_letter(&w->post, POSTER_CREDIT, &n);
-    }
-    ok = !warp_any(!ok);
-    for (uint32_t i0 = 0; ok && i0 < said.e.num; i0 += 32) {
-        ok = forward_group(w, &said, at, i0, from, bulk);
-    }
-    if (bulk) {
-        bulk_commit();
-    }
-    return ok;
 }
 
 /* ---- Both ---- */
 
 /* Loads as many messages as there are stages for; may wait for the first, if none is in a stage. With two
  * stages both have a load on its way, and a stage is awaited until its store has read it; with more the
- * latest store is not awaited, and one stage is its. All lanes. */
+ * latest store is not awaited, and one stage is its once there is one. All lanes. */
 TERN_DEVICE void inter_load(struct inter_sender *w, int forwards, int waits, const int bulk)
 {
     uint32_t num = w->num_stages;
-    while (w->found == RAIL_PIECE && w->loaded - w->stored + (num > 2) < num) {
+    const uint32_t latest = num > 2 && w->stored != 0;
+    while (w->found == RAIL_PIECE && w->loaded - w->stored + latest < num) {
         if (bulk) { /* the stores out of this stage have read it */
             if (num > 2) {
                 bulk_wait_read(1);
@@ -356,7 +127,7 @@ TERN_DEVICE int inter_pipeline(struct inter_sender *w, int forwards, const int b
     uint32_t num = w->num_stages;
     int ok = 1;
     for (;;) {
-        if (ok) {
+        if (ok && w->stored >= w->urgent) {
             inter_load(w, forwards, 1, bulk);
         }
         if (w->loaded == w->stored) {
@@ -372,13 +143,28 @@ TERN_DEVICE int inter_pipeline(struct inter_sender *w, int forwards, const int b
     return ok && w->found == RAIL_OVER;
 }
 
+/* How many warps of a block have streams; the first stream of one of them, whose next one is as far behind as
+ * there are such warps in all blocks. */
+TERN_DEVICE uint32_t inter_workers(const struct inter_sender *w, int forwards)
+{
+    return forwards ? w->p->forward_teams : w->p->d.num_senders;
+}
+
+TERN_DEVICE uint32_t inter_first_stream(const struct inter_sender *w, const struct rail_args *rail,
+                                        uint32_t worker, int forwards)
+{
+    return forwards ? worker * w->blocks + w->block
+                    : rail_first_stream(rail, w->block, w->blocks, worker, w->p->d.num_senders);
+}
+
 /* A warp's streams, and its stages; those of forwarders once their forward blocks are here. 0: the operation
  * is to be abandoned. All lanes of one that has some. */
 TERN_DEVICE int inter_begin(struct inter_sender *w, const struct rail *r, int forwards, const int bulk)
 {
     const struct dispatch_inter_args *p = w->p;
-    uint32_t step = w->blocks * p->d.num_senders;
-    uint32_t index = rail_first_stream(r->p, w->block, w->blocks, (uint32_t)warp(), p->d.num_senders);
+    uint32_t workers = inter_workers(w, forwards), step = w->blocks * workers;
+    uint32_t index =
+        inter_first_stream(w, r->p, forwards ? (uint32_t)warp() % workers : (uint32_t)warp(), forwards);
     if (forwards && !inter_await_blocks(r, &p->far, index, step)) {
         return 0;
     }
@@ -409,6 +195,21 @@ TERN_DEVICE int inter_work(struct inter_sender *w, const struct rail *r, int for
     return (!forwards || inter_begin(w, r, forwards, bulk)) && inter_pipeline(w, forwards, bulk);
 }
 
+/* The arguments that a poster reads, in shared memory. */
+TERN_DEVICE struct rail_args *inter_near_rail(const struct dispatch_inter_args *p)
+{
+    return (struct rail_args *)(void *)(shared_memory() + p->rail_offset);
+}
+
+/* The poster's warp: a stream of the block's for each lane, as warps have them in inter_begin. */
+TERN_DEVICE void inter_prepare_poster(const struct inter_sender *w, const struct rail *r, int forwards)
+{
+    uint32_t workers = inter_workers(w, forwards), turn = (uint32_t)lane() / workers;
+    uint32_t first = inter_first_stream(w, r->p, (uint32_t)lane() % workers, forwards);
+    poster_prepare(&w->post.to, r, inter_near_rail(w->p), first + turn * w->blocks * workers,
+                   forwards ? POSTER_RELEASE : POSTER_PUT);
+}
+
 /* Blocks of these roles: warps with stages, and the poster. 0: the operation is to be abandoned. All threads.
  */
 TERN_DEVICE int inter_far(struct inter_sender *w, const struct rail *r, int sends, int forwards,
@@ -422,7 +223,7 @@ TERN_DEVICE int inter_far(struct inter_sender *w, const struct rail *r, int send
         ok = inter_work(w, r, forwards, bulk);
         poster_end(&w->post);
     } else {
-        ok = poster_serve(r->p, r->f, r->epoch, w->post.to.shared, w->post.to.num_boxes);
+        ok = poster_serve(w->post.to.shared, w->post.to.num_boxes);
     }
     return ok;
 }
@@ -462,8 +263,17 @@ TERN_DEVICE void dispatch_inter_body(const struct dispatch_inter_args *p, const 
     if (begins) {
         begun = begin_bulk(&w.s);
     }
-    if (bulk && (uint32_t)bid() >= p->roles.own && tid() == 0) {
-        poster_init(&w.post.to); /* then the block synchronises, in op_await */
+    if (bulk && (uint32_t)bid() >= p->roles.own) { /* then the block synchronises, in op_await */
+        inter_bring_near(inter_near_rail(p), &p->rail, sizeof(p->rail));
+        if (tid() == 0) {
+            poster_init(&w.post.to);
+        }
+        if (!sends) {
+            inter_prepare_poster(&w, &rail, forwards);
+        }
+    }
+    if (forwards && (uint32_t)warp() < p->forward_teams) {
+        *w.taken = 0; /* likewise */
     }
     if (rails) {
         (void)inter_begin(&w, &rail, 0, bulk);
@@ -471,6 +281,7 @@ TERN_DEVICE void dispatch_inter_body(const struct dispatch_inter_args *p, const 
          * of tokens is nothing to go by, and the operation is, too. */
         if (bulk && !warp_any(op_aborted(f))) {
             inter_load(&w, 0, 0, bulk);
+            w.urgent = w.line.given == w.line.piece.num ? w.loaded : w.loaded - w.line.given;
         }
     }
     int ok = op_await(f, epoch, &table) && !weights_missing(&p->d, &table, epoch);

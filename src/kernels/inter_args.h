@@ -66,7 +66,7 @@ struct route_far {
 struct inter_world {
     struct tern_net net;                    /* its record is NULL: the object has one of its own */
     int32_t num_ranks, num_domains, domain; /* R, D, d */
-    uint32_t reserved;
+    int32_t domain_ranks;                   /* G */
     uint64_t *row_tails, *block_tails;
 };
 

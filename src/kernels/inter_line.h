@@ -49,15 +49,23 @@ TERN_DEVICE int inter_excuses(const struct op_frame *f, struct op_note *note, ui
 #include "kernels/rail_home.h"
 #include "kernels/rail_poster.h"
 
+/* All threads; then they synchronise. A copy of arguments in shared memory, for functions that are
+ * called: those would read a kernel's own from memory, and again behind each acquire. Whole words. */
+TERN_DEVICE void inter_bring_near(void *to, const void *from, uint64_t bytes)
+{
+    for (uint64_t i = (uint64_t)tid(); i < bytes / 8; i += (uint64_t)nthr()) {
+        ((uint64_t *)to)[i] = ((const uint64_t *)from)[i];
+    }
+}
+
 /* A warp's streams and the piece in its hands. */
 struct inter_line {
     struct rail rail;
     struct rail_hand hand;
     struct rail_piece piece;
-    char *ring;      /* of the piece's stream, where its messages are written, or read */
+    char *ring;      /* of the piece's stream, where its messages are written */
     uint32_t given;  /* messages of the piece that were gone through */
     uint32_t number; /* of its first message in the operation: a piece is of one chunk */
-    int sends;
 };
 
 /* All lanes: the forward blocks of this lane's stream, which is one of w, w + step, ..., are here. 0: the
@@ -81,7 +89,7 @@ TERN_DEVICE int inter_await_blocks(const struct rail *r, const struct route_far 
 TERN_DEVICE struct inter_line inter_line_of(const struct rail *r, uint32_t w, uint32_t step,
                                             const int32_t *counts, int sends)
 {
-    const struct rail_piece none = {0, 0, 0, 0, 0, 0, 0};
+    const struct rail_piece none = {0, 0, 0, 0, 0, 0};
     struct inter_line q;
     uint32_t stream = w + (uint32_t)lane() * step, num = 0;
     if (stream < rail_streams(r->p)) {
@@ -94,11 +102,10 @@ TERN_DEVICE struct inter_line inter_line_of(const struct rail *r, uint32_t w, ui
     q.ring = 0;
     q.given = 0;
     q.number = 0;
-    q.sends = sends;
     return q;
 }
 
-/* All lanes: the next message of any piece. */
+/* All lanes: the next message of any piece, to be written. */
 TERN_DEVICE enum rail_found inter_next(struct inter_line *q, int waits, struct stage_note *n)
 {
     const struct rail_args *p = q->rail.p;
@@ -107,7 +114,7 @@ TERN_DEVICE enum rail_found inter_next(struct inter_line *q, int waits, struct s
         if (found != RAIL_PIECE) {
             return found;
         }
-        q->ring = q->sends ? rail_out_ring(&q->rail, q->piece.stream) : rail_arrived_ring(p, q->piece.stream);
+        q->ring = rail_out_ring(&q->rail, q->piece.stream);
         q->given = 0;
         q->number = rail_number(p, q->piece.stream % p->num_channels, q->piece.first);
     }
@@ -120,13 +127,12 @@ TERN_DEVICE enum rail_found inter_next(struct inter_line *q, int waits, struct s
     n->at = q->ring + n->offset + (uint64_t)q->given * p->stride;
     n->token = 0;
     n->last = ++q->given == n->num;
-    n->left = q->piece.left;
     return RAIL_PIECE;
 }
 
 TERN_DEVICE struct rail_piece inter_piece(const struct stage_note *n)
 {
-    struct rail_piece piece = {n->stream, 0, n->num, n->offset, n->bytes, n->left, n->end};
+    struct rail_piece piece = {n->stream, 0, n->num, n->offset, n->bytes, n->end};
     return piece;
 }
 
@@ -137,11 +143,11 @@ TERN_DEVICE int inter_put(const struct rail *r, const struct stage_note *n)
     return rail_put(r, group_of(GROUP_WARP), &piece);
 }
 
-/* The same, or its credit, by the block's poster. */
-TERN_DEVICE int inter_leave_letter(struct poster_producer *w, uint32_t what, const struct stage_note *n)
+/* The same, by the block's poster. */
+TERN_DEVICE int inter_leave_put(struct poster_producer *w, const struct stage_note *n)
 {
     struct rail_piece piece = inter_piece(n);
-    return poster_leave(w, 0, what, &piece);
+    return poster_leave(w, 0, POSTER_PUT, &piece);
 }
 
 /* The domain a message of this stream comes from, or goes to. */
@@ -200,14 +206,13 @@ TERN_DEVICE struct inter_entry inter_entry_of(const struct route_far *far, uint3
     return e;
 }
 
-/* The target that t is; none as in target_of. */
-TERN_DEVICE struct target inter_target_of(const struct inter_entry *e, const struct target_map *m,
-                                          struct forward_target t)
+/* The target that t is, whose base that is; none as in target_of. */
+TERN_DEVICE struct target inter_target_at(const struct target_map *m, struct forward_target t, int32_t base)
 {
     struct target g = {-1, 0};
     if (t.slot >= 0) {
         int rank = m->layout == 0 ? t.key : (int)((uint32_t)t.key / m->experts_a_rank);
-        g.row = (int64_t)t.slot + e->bases[t.key];
+        g.row = (int64_t)t.slot + base;
         g.rank = (uint64_t)g.row < m->capacities[rank] ? rank : -1;
     }
     return g;
@@ -216,8 +221,11 @@ TERN_DEVICE struct target inter_target_of(const struct inter_entry *e, const str
 /* Target i. */
 TERN_DEVICE struct target inter_target(const struct inter_entry *e, const struct target_map *m, uint32_t i)
 {
-    const struct forward_target none = {0, -1};
-    return inter_target_of(e, m, i < e->num ? e->targets[i] : none);
+    struct forward_target t = {0, -1};
+    if (i < e->num) {
+        t = e->targets[i];
+    }
+    return inter_target_at(m, t, t.slot >= 0 ? e->bases[t.key] : 0);
 }
 
 /* Ranks, or experts, of the domain that targets name. */

@@ -109,7 +109,7 @@ TERN_DEVICE int forward_closes(struct line *l)
         sync_warp();
         for (; num != 0; num--) {
             struct stage_note n = line_await_done(l)->n;
-            ok = ok && (!n.last || inter_leave_letter(&l->post, POSTER_PUT, &n));
+            ok = ok && (!n.last || inter_leave_put(&l->post, &n));
             line_close(l, ok);
         }
         if (over) {

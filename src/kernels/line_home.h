@@ -129,6 +129,28 @@ TERN_DEVICE int home_token(struct line *l, struct home_domain *d, uint32_t t)
     return 1;
 }
 
+/* How tokens are cut into runs: `long_runs` of `run` tokens each, then single ones, as many as would be a
+ * run for every line, since whoever had a run of the last would have several when the others have none. */
+struct home_runs {
+    uint32_t run, long_runs, single;
+};
+
+TERN_DEVICE uint32_t home_lines(const struct line *l) { return (uint32_t)nblk() * l->m.p->num_lines; }
+
+TERN_DEVICE struct home_runs home_runs_of(const struct line *l)
+{
+    const uint32_t num = l->m.p->c.num_tokens, run = l->m.s.run, last = home_lines(l) * run;
+    struct home_runs r = {run, num > last ? (num - last) / run : 0, 0};
+    r.single = num - r.long_runs * run;
+    return r;
+}
+
+/* The first token of a run. */
+TERN_DEVICE uint32_t home_first(const struct home_runs *r, uint32_t run)
+{
+    return run < r->long_runs ? run * r->run : r->long_runs * r->run + (run - r->long_runs);
+}
+
 /* Lines take runs of tokens: one that waits for a letter that is late has what others have done meanwhile
  * behind it, and would be the last. They are taken in ascending order, and so what rail_home.h says of
  * waiting holds. Lines that have forwarded all have none by their number, and are never late. 0: abandoned.
@@ -136,14 +158,15 @@ TERN_DEVICE int home_token(struct line *l, struct home_domain *d, uint32_t t)
 TERN_DEVICE int home_loads(struct line *l)
 {
     const struct puller *s = &l->m.s;
-    const uint32_t num = l->m.p->c.num_tokens, runs = (num + s->run - 1) / s->run;
+    const struct home_runs r = home_runs_of(l);
+    const uint32_t runs = r.long_runs + r.single;
     struct home_domain d = {{{0, 0, 0, 0, 0}, 0, 0}, 0, 0};
     struct taker taker = taker_of(&l->m.p->c.f, s->blocks, 1, runs);
     int ok = 1, joins = !combine_is_home(l->m.p);
-    taker.warps = (uint32_t)nblk() * l->m.p->num_lines;
+    taker.warps = home_lines(l);
     taker.mine = joins ? runs : 1;
     for (uint32_t run = joins ? take_next(&taker) : s->block; ok && run < runs; run = take_next(&taker)) {
-        uint32_t t = run * s->run, end = num - t < s->run ? num : t + s->run;
+        uint32_t t = home_first(&r, run), end = home_first(&r, run + 1);
         for (; ok && t < end; t++) {
             ok = !line_has_failed(l) && home_token(l, &d, t);
         }
@@ -221,7 +244,7 @@ TERN_DEVICE struct home_read home_read_of(const struct line *l, uint32_t num, ui
 TERN_DEVICE int home_say(struct line *l, const struct home_read *r)
 {
     const struct combine_inter_args *p = l->m.p;
-    struct rail_piece piece = {0, 0, 0, 0, 0, 0, 0};
+    struct rail_piece piece = {0, 0, 0, 0, 0, 0};
     int ok = 1, whole = 0;
     if (r->count != 0) {
         struct rail_letter letter = rail_letter_of(&p->rail, rail_index(&p->rail, (uint32_t)r->domain),

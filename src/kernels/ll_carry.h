@@ -13,6 +13,7 @@
 #define TERN_LL_CARRY_H
 
 #include "kernels/ll_frame.h"
+#include "net/route_near.h"
 
 /* In this rank's out-box. */
 TERN_DEVICE char *ll_rows_out(const struct op_frame *f, uint64_t epoch)
@@ -52,17 +53,36 @@ TERN_DEVICE void ll_carried(const struct op_frame *f, const struct ll_lane *l, u
     }
 }
 
-/* One warp: a row, or rows of a dispatch side by side, `bytes` at `from` in this rank's window, to the place
- * of rank d's buffer that is `to` in this rank's own; then their word, the i-th of d's arrivals. `turn`
- * spreads puts over queues. */
-TERN_DEVICE void ll_put_rows(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int d,
-                             uint32_t turn, char *to, const char *from, uint32_t bytes, uint64_t i)
+/* Puts of a turn are spread over queues. */
+TERN_DEVICE uint32_t ll_queue_of(const struct tern_net *net, uint32_t turn) { return turn % net->num_queues; }
+
+/* One warp, whose stores are on their way: lane 0 looks up what putting rows for rank d takes, in case it is
+ * this warp that will (ll_put_rows). */
+TERN_DEVICE void ll_bring_near(const struct op_frame *f, int d, uint32_t turn, struct queue_near *near)
 {
     const struct tern_net *net = &ll_far_of(f)->net;
+    if (lane() == 0) {
+        route_bring_near(net, d, ll_queue_of(net, turn), f->own, near);
+    }
+}
+
+/* One warp: a row, or rows of a dispatch side by side, `bytes` at `from` in this rank's window, to the place
+ * of rank d's buffer that is `to` in this rank's own; then their word, the i-th of d's arrivals. near: lane
+ * 0's, of the same turn; or NULL. */
+TERN_DEVICE void ll_put_rows(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int d,
+                             uint32_t turn, struct queue_near *near, char *to, const char *from,
+                             uint32_t bytes, uint64_t i)
+{
+    const struct tern_net *net = &ll_far_of(f)->net;
+    uint64_t *word = ll_arrival(l, f->own, epoch, i);
     /* Pairs with the acquire in ll_await: the rows come before their word. */
-    int status = route_put_signal(net, group_of(GROUP_WARP), d, turn % net->num_queues, to, from, bytes,
-                                  ll_arrival(l, f->own, epoch, i), sizeof(uint64_t), TERN_SIGNAL_SET,
-                                  ll_arrived(epoch), 0);
+    int done = near != 0 && lane() == 0 &&
+               route_near_put_signal(near, to, from, bytes, word, TERN_SIGNAL_SET, ll_arrived(epoch));
+    if (near != 0 && warp_any(done)) {
+        return;
+    }
+    int status = route_put_signal(net, group_of(GROUP_WARP), d, ll_queue_of(net, turn), to, from, bytes, word,
+                                  sizeof(*word), TERN_SIGNAL_SET, ll_arrived(epoch), 0);
     if (lane() == 0) {
         ll_carried(f, l, epoch, d, status);
     }

@@ -40,12 +40,16 @@
 #define TERN_LL_FAR_ARGS_H
 
 #include "kernels/ll_args.h"
+#include "net/queue.h" /* struct queue_near */
 #include "tern/tern_net.h"
 
 /* Rows. Each put and each signal costs a NIC the same, whatever it carries; so rows of some KiB had better
  * share them, until a chunk takes about as long as the way. A chunk also waits for its last row, which on a
  * device with a block for each token is cast beside the others. Both ends know it: a power of two. */
 enum { LL_CHUNK = 8, LL_CHUNK_BITS = 16 };
+
+/* Queue pairs that a dispatch has at hand, one a warp of a block (ll_carry.h), right before its stages. */
+enum { LL_NEAR = 16, LL_NEAR_BYTES = LL_NEAR * sizeof(struct queue_near) };
 
 /* Rows of a combine for far rank s. */
 struct ll_far_home {

@@ -77,7 +77,7 @@ TERN_DEVICE void ll_send_part(const struct ll_combine_args *p, uint64_t epoch, c
         /* By this rank's own address of the same place. */
         char *to = ll_buffer(&p->lane, p->f.own, epoch) + place * p->lane.home_stride;
         ll_put_rows(&p->f, &p->lane, epoch, ll_on_rail(&p->f, (int)g->e, p->f.rank), g->m / LL_CHUNK + g->e,
-                    to + (uint64_t)first * p->sent_bytes, out - (uint64_t)(g->m - first) * p->sent_bytes,
+                    0, to + (uint64_t)first * p->sent_bytes, out - (uint64_t)(g->m - first) * p->sent_bytes,
                     rows * p->sent_bytes, place + first);
     }
 }

@@ -22,29 +22,30 @@ TERN_DEVICE void ll_add_message(const struct ll_sender *s, uint32_t e, uint32_t 
     uint64_t *count = &far->chunks[e * far->rank_chunks + m / LL_CHUNK];
     char *out = ll_rows_out(&p->f, s->epoch) + (uint64_t)(begins[e] + first) * bytes;
     int32_t *tail = (int32_t *)(out + (m - first) * bytes + p->row_bytes);
+    int there = ll_on_rail(&p->f, (int)e, p->f.rank);
+    uint32_t turn = m / LL_CHUNK + (uint32_t)there;
+    struct queue_near *near = ll_near(s);
     ll_open_chunk(count, s->epoch);
     ll_copy_row(out + (m - first) * bytes, row, p->row_bytes);
     for (int d = lane(); d < far->num_near; d += 32) {
         tail[d] = slots[d];
     }
+    ll_bring_near(&p->f, there, turn, near);
     if (ll_count_row(count, rows)) {
         uint32_t own = far->rail.domain; /* at the other rank, by this rank's address of the same place */
-        int d = ll_on_rail(&p->f, (int)e, p->f.rank);
-        ll_put_rows(&p->f, &p->lane, s->epoch, d, m / LL_CHUNK + (uint32_t)d,
-                    ll_message_at(p, s->epoch, own, first), out, rows * bytes,
-                    ll_message_word(p, own, first));
+        ll_put_rows(&p->f, &p->lane, s->epoch, there, turn, near, ll_message_at(p, s->epoch, own, first), out,
+                    rows * bytes, ll_message_word(p, own, first));
     }
 }
 
-/* All warps, after the stage is whole: its messages, a warp each. */
-TERN_DEVICE void ll_start_rails(const struct ll_sender *s, uint32_t stage)
+/* All warps, after the stage is whole: its messages, a warp each, as ll_start_far. */
+TERN_DEVICE int ll_start_rails(const struct ll_sender *s, uint32_t stage, int turn)
 {
     const struct ll_far *far = ll_far_of(&s->p->f);
     const int32_t *messages = ll_staged_messages(s, stage);
     const int32_t *slots = s->slots + stage * (uint32_t)s->p->f.num_ranks;
     const char *row = s->stages + stage * s->p->row_bytes;
     uint32_t domains = far->rail.num_domains;
-    int turn = 0;
     for (uint32_t e0 = 0; e0 < domains; e0 += 32) {
         uint32_t e = e0 + (uint32_t)lane();
         int32_t m = e < domains ? messages[e] : -1;
@@ -58,6 +59,7 @@ TERN_DEVICE void ll_start_rails(const struct ll_sender *s, uint32_t stage)
             turn = turn + 1 < nwarps() ? turn + 1 : 0;
         }
     }
+    return turn;
 }
 
 /* The first warp, for the lane's choice of the staged token: numbers of its messages. */

@@ -60,7 +60,7 @@ TERN_DEVICE void ll_ship_chunk(const struct ll_combine_args *p, uint64_t epoch, 
     /* By this rank's own address of the same place. */
     char *to = ll_buffer(&p->lane, p->f.own, epoch) + place * p->lane.home_stride;
     if (ll_count_row(s->count, s->rows) && !ll_is_warp_out(p)) {
-        ll_put_rows(&p->f, &p->lane, epoch, rank, s->turn, to + (uint64_t)s->first * p->sent_bytes,
+        ll_put_rows(&p->f, &p->lane, epoch, rank, s->turn, 0, to + (uint64_t)s->first * p->sent_bytes,
                     slot - (s->slot - s->first) * p->sent_bytes, s->rows * p->sent_bytes, place + s->first);
     }
 }

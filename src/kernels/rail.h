@@ -20,7 +20,8 @@
  * because it has arrived. So nobody ever waits for a put to complete.
  *
  * A warp looks after up to 32 streams, one a lane (rail_hand), and takes pieces of them in turn: messages of
- * one chunk that lie one behind the other in the ring. It can look whether a piece is to be had, or wait for
+ * one chunk that lie one behind the other in the ring. Where dispatch forwards warps share streams, and take
+ * messages (dispatch_forward.h). It can look whether a piece is to be had, or wait for
  * one; a warp that still has something in its hands on which others wait only looks. */
 #ifndef TERN_RAIL_H
 #define TERN_RAIL_H
@@ -82,6 +83,13 @@ TERN_DEVICE uint32_t rail_first_stream(const struct rail_args *p, uint32_t block
                                        uint32_t workers)
 {
     return rail_streams(p) < blocks * workers ? w * blocks + block : block * workers + w;
+}
+
+/* The rank of this rank's index in domain e. All that is known of streams is in their arguments, which a
+ * poster has at hand (rail_poster.h). */
+TERN_DEVICE int rail_far_rank(const struct rail_args *p, int e)
+{
+    return p->world.net.rank + (e - p->world.domain) * p->world.domain_ranks;
 }
 
 /* The domain at the other end of a stream. */
@@ -228,21 +236,19 @@ TERN_DEVICE int rail_ready(const struct rail_args *p, struct rail_hand *h)
 /* All lanes: lane `src` gives its next piece. */
 TERN_DEVICE void rail_give(const struct rail_args *p, struct rail_hand *h, int src, struct rail_piece *piece)
 {
-    uint32_t run = 0, offset = 0, bytes = 0, left = 0;
+    uint32_t run = 0, offset = 0, bytes = 0;
     uint64_t end = 0;
     if (lane() == src) {
         run = rail_run(p, &h->s, h->taken);
         offset = rail_offset(p, &h->s, h->taken);
         end = rail_end(p, &h->s, h->taken + run);
         bytes = (uint32_t)(end - rail_end(p, &h->s, h->taken));
-        left = rail_left(p, &h->s, end);
     }
     piece->stream = shfl_u32(h->stream, src);
     piece->first = shfl_u32(h->taken, src);
     piece->num = shfl_u32(run, src);
     piece->offset = shfl_u32(offset, src);
     piece->bytes = shfl_u32(bytes, src);
-    piece->left = shfl_u32(left, src);
     piece->end = shfl_u64(end, src);
     h->taken += run;
     h->turn = (uint32_t)(src + 1) & 31;
@@ -262,6 +268,21 @@ TERN_DEVICE struct op_note rail_wait_note(const struct rail *r, const struct rai
                            0,
                            0};
     return note;
+}
+
+/* All lanes, after a look that has found nothing. 0: the operation is to be abandoned. */
+TERN_DEVICE int rail_wait_on(const struct rail *r, const struct rail_hand *h, struct op_patience *patience)
+{
+    int failed = 0;
+    if (h->taken < h->s.num) {
+        struct op_note note = rail_wait_note(r, h);
+        failed = !inter_wait_on(r->f, &r->p->world.net, patience, &note);
+    }
+    if (warp_any(failed)) {
+        op_waited(r->f, patience, 0, 0);
+        return 0;
+    }
+    return 1;
 }
 
 /* All lanes: the next piece of any of the warp's streams. waits: RAIL_NOTHING is no answer. */
@@ -284,13 +305,7 @@ TERN_DEVICE enum rail_found rail_take(const struct rail *r, struct rail_hand *h,
         if (!waits) {
             return RAIL_NOTHING;
         }
-        int failed = 0;
-        if (h->taken < h->s.num) {
-            struct op_note note = rail_wait_note(r, h);
-            failed = !inter_wait_on(r->f, &r->p->world.net, &patience, &note);
-        }
-        if (warp_any(failed)) {
-            op_waited(r->f, &patience, 0, 0);
+        if (!rail_wait_on(r, h, &patience)) {
             return RAIL_FAILED;
         }
     }
@@ -329,9 +344,9 @@ TERN_DEVICE uint32_t rail_credit_queue(const struct rail_args *p, uint32_t strea
 }
 
 /* Whether loads and stores of this rank lead to its rail peer in domain e. */
-TERN_DEVICE int rail_is_near(const struct rail *r, int e)
+TERN_DEVICE int rail_is_near(const struct rail_args *p, int e)
 {
-    return net_route_to(&r->p->world.net, rail_peer(r->f, e)) == NET_ROUTE_P2P;
+    return net_route_to(&p->world.net, rail_far_rank(p, e)) == NET_ROUTE_P2P;
 }
 
 /* One thread: this stream's word among the rail peer's `words` goes on by `bytes`, to `end`: set where loads
@@ -340,8 +355,8 @@ TERN_DEVICE int rail_signal(const struct rail *r, uint32_t stream, uint32_t queu
                             uint64_t bytes, uint64_t end)
 {
     const struct rail_args *p = r->p;
-    int e = rail_far_end(p, stream), sets = rail_is_near(r, e);
-    return route_signal(&p->world.net, rail_peer(r->f, e), queue, words + rail_at_peer(p, stream), 8,
+    int e = rail_far_end(p, stream), sets = rail_is_near(p, e);
+    return route_signal(&p->world.net, rail_far_rank(p, e), queue, words + rail_at_peer(p, stream), 8,
                         sets ? TERN_SIGNAL_SET : TERN_SIGNAL_ADD, sets ? end : bytes);
 }
 
@@ -349,7 +364,7 @@ TERN_DEVICE int rail_signal(const struct rail *r, uint32_t stream, uint32_t queu
  * them there. */
 TERN_DEVICE char *rail_out_ring(const struct rail *r, uint32_t stream)
 {
-    char *there = net_pointer(&r->p->world.net, rail_peer(r->f, rail_far_end(r->p, stream)),
+    char *there = net_pointer(&r->p->world.net, rail_far_rank(r->p, rail_far_end(r->p, stream)),
                               rail_arrived_ring(r->p, rail_at_peer(r->p, stream)));
     return there ? there : rail_send_ring(r->p, stream);
 }
@@ -362,14 +377,14 @@ TERN_DEVICE int rail_put(const struct rail *r, struct net_group g, const struct 
     uint32_t there = rail_at_peer(p, piece->stream), queue = rail_put_queue(p, piece->stream);
     int e = rail_far_end(p, piece->stream);
     int status = TERN_OK;
-    if (rail_is_near(r, e)) {
+    if (rail_is_near(p, e)) {
         group_sync(g);
         status = group_status(
             g, g.index == 0 ? rail_signal(r, piece->stream, queue, p->tails, piece->bytes, piece->end)
                             : TERN_OK);
     } else {
-        status = route_put_signal(
-            &p->world.net, g, rail_peer(r->f, e), queue, rail_arrived_ring(p, there) + piece->offset,
+        status = route_put_signal_away(
+            &p->world.net, g, rail_far_rank(p, e), queue, rail_arrived_ring(p, there) + piece->offset,
             rail_send_ring(p, piece->stream) + piece->offset, (uint64_t)piece->num * p->stride,
             p->tails + there, 8, TERN_SIGNAL_ADD, piece->bytes, 0);
     }
@@ -388,19 +403,20 @@ TERN_DEVICE int rail_credit(const struct rail *r, uint32_t stream, uint64_t byte
  * handing over a piece. */
 #define RAIL_HOLD(p) ((p)->ring_bytes / 4)
 
-/* The thread that looks after a stream's release: as rail_credit, but what is little is held, and goes back
- * with what follows. The room of what comes last in an operation nobody waits for there, so that more of it
- * is held, also for the next operation, which so begins with less room; and this one does not end later for
- * it. left: as of a piece, behind `end`. */
-TERN_DEVICE int rail_give_back(const struct rail *r, uint32_t stream, uint32_t bytes, uint64_t end,
-                               uint32_t left)
+/* The thread that looks after a stream's release: bytes that go back. What is little is held, and goes
+ * back with what follows. Where all that is still to come has room, nobody waits for a credit any more: then
+ * what is left may be held for the next operation, which so begins with less room, and only what is more
+ * than that goes back, before the last chunks, so that no operation ends later for it. left: bytes behind
+ * them in this operation, or the ring's if that is less. */
+TERN_DEVICE uint32_t rail_due(const struct rail_args *p, uint32_t stream, uint32_t bytes, uint32_t left)
 {
-    struct rail_release *e = r->p->releases + stream;
+    struct rail_release *e = p->releases + stream;
     uint32_t held = e->held + bytes;
-    int is_awaited = (uint64_t)held + left > r->p->ring_bytes;
-    int goes = is_awaited ? held >= RAIL_HOLD(r->p) : held > r->p->hold;
+    uint64_t all = (uint64_t)held + left;
+    int is_much = held >= RAIL_HOLD(p), is_awaited = all > p->ring_bytes;
+    int goes = is_awaited ? is_much : all > p->hold && (is_much || left <= p->hold);
     e->held = goes ? 0 : held;
-    return !goes || rail_credit(r, stream, held, end);
+    return goes ? held : 0;
 }
 
 /* Threads of block 0 at the end of an operation, when all blocks of the rank have left it: the next one

@@ -16,6 +16,7 @@
 #define TERN_RAIL_ARGS_H
 
 #include "kernels/inter_args.h"
+#include "net/queue.h" /* struct queue_near */
 
 enum {
     RAIL_UNIT = 32,             /* a message begins at a multiple of so many bytes */
@@ -24,8 +25,8 @@ enum {
     RAIL_MAX_CHUNKS = 64        /* that one stream can have on their way */
 };
 
-/* What home knows of one stream: chunks whose messages all warps have read go back in order, though warps
- * finish them in any. */
+/* What a rank knows of a stream that it receives: chunks whose messages have all been read go back in order,
+ * though warps finish them in any. */
 struct rail_release {
     uint32_t pending; /* chunks that are finished and that nobody has looked at yet */
     uint32_t next;    /* the first chunk of the operation that has not been seen finished */
@@ -60,32 +61,38 @@ struct rail_piece {
     uint32_t first, num; /* in the stream */
     uint32_t offset;     /* of the first in the ring */
     uint32_t bytes;      /* by which the stream's position advances, with the gap before */
-    uint32_t left;       /* bytes behind it in this operation, or ring_bytes if that is less */
     uint64_t end;        /* to which the position advances */
 };
 
-/* What a warp leaves for its block's poster (rail_poster.h), and what that takes of shared memory. A credit
- * is about its piece's stream, bytes and end; the release of a chunk about its stream, a message of it
- * (first), and how many messages the stream has in the operation (num). */
-enum { POSTER_PUT, POSTER_CREDIT, POSTER_RELEASE, POSTER_END };
+/* What a warp leaves for its block's poster (rail_poster.h), and what that takes of shared memory. The
+ * release of a chunk is about its piece's stream, a message of the chunk (first), and how many messages the
+ * stream has in the operation (num). */
+enum { POSTER_PUT, POSTER_RELEASE, POSTER_CREDIT, POSTER_END };
 enum { POSTER_BOXES = 4, POSTER_MAX_PRODUCERS = 32 / POSTER_BOXES };
 struct poster_letter {
     struct rail_piece piece;
     uint32_t what, reserved;
 };
 enum {
-    POSTER_WORDS = 2 * sizeof(uint32_t),
+    FORWARD_TAKEN_BYTES = 32 * sizeof(uint32_t), /* of a team of forwarders, and one a warp at most */
+    POSTER_DESK_BYTES = 5 * sizeof(uint64_t),
+    /* Queue pairs that a poster has at hand, 168 bytes each: with 32 a line of combine would have eight slots
+     * for usual rows on an H200, not nine. */
+    POSTER_NEAR = 24,
+    POSTER_NEAR_BYTES = POSTER_NEAR * sizeof(struct queue_near),
     POSTER_PRODUCER_BYTES = POSTER_BOXES * (2 * sizeof(uint64_t) + sizeof(struct poster_letter))
 };
 
 /* A message in a stage, between the lanes of a warp. */
 struct stage_note {
-    char *at;                            /* in the ring */
-    uint64_t end;                        /* of its piece: the stream's position behind it */
-    uint32_t token, number;              /* of the message in its operation */
-    uint32_t stream, num, offset, bytes; /* of its piece, whose last message it is if `last` */
-    uint32_t last, left;                 /* left: of the piece */
-    uint32_t chunk;                      /* combine: of the message's row */
+    char *at;               /* in the ring */
+    uint64_t end;           /* of its piece: the stream's position behind it */
+    uint32_t token, number; /* of the message in its operation */
+    uint32_t stream, num, offset,
+        bytes; /* of its piece, whose last message it is if `last`; or see `place` */
+    uint32_t last;
+    uint32_t chunk; /* combine: of the message's row */
+    uint32_t place; /* dispatch, where it has arrived: in its stream, which has `num` messages */
 };
 
 /* How blocks are shared out; all run at once. */
@@ -102,6 +109,8 @@ struct dispatch_inter_args {
     uint32_t weights_offset, trailer_offset; /* in a stage, which is a message */
     uint32_t notes_offset, poster_offset;    /* in shared memory */
     uint32_t forward_stages;                 /* of a warp that forwards; d.num_stages: of the others */
+    uint32_t forward_teams;             /* of a block's warps, which share streams (dispatch_forward.h) */
+    uint32_t taken_offset, rail_offset; /* in shared memory: what forwarders have taken; `rail` */
 };
 
 struct combine_inter_args {
@@ -115,6 +124,7 @@ struct combine_inter_args {
     uint32_t poster_offset;                  /* likewise, of a block of lines */
     uint32_t num_lines, line_bytes;          /* lines of a block; what each has of shared memory */
     uint32_t bars_offset;                    /* in that: what is behind its slots */
+    uint32_t args_offset;                    /* in shared memory: these, of a block of lines */
 };
 
 /* What a line of combine (combine_line.h) has on its way: items, and rows in slots. */

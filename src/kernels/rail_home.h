@@ -55,17 +55,24 @@ TERN_DEVICE int rail_await(const struct rail *r, const struct rail_letter *l)
                        r->p->tails + l->stream, rail_end(r->p, &l->s, l->j + 1));
 }
 
-/* Parts of chunk k's messages. */
+/* Messages of chunk k of a stream that has `num`. */
+TERN_DEVICE uint32_t rail_chunk_messages(const struct rail_args *p, uint32_t num, uint32_t k)
+{
+    uint32_t left = num - k * p->chunk;
+    return left < p->chunk ? left : p->chunk;
+}
+
+/* Parts of them. */
 TERN_DEVICE uint32_t rail_chunk_parts(const struct rail_args *p, const struct rail_stream *s, uint32_t k,
                                       uint32_t parts)
 {
-    uint32_t left = s->num - k * p->chunk;
-    return (left < p->chunk ? left : p->chunk) * parts;
+    return rail_chunk_messages(p, s->num, k) * parts;
 }
 
 /* The owner of the release, who knows that the letter's chunk is complete: gives back what is from the first
- * on, if it is enough. */
-TERN_DEVICE int rail_release_ready(const struct rail *r, const struct rail_letter *l, uint32_t parts)
+ * on, if it is enough; later: or adds it to that, for who gives it back afterwards. */
+TERN_DEVICE int rail_release_ready(const struct rail *r, const struct rail_letter *l, uint32_t parts,
+                                   struct rail_piece *later)
 {
     const struct rail_args *p = r->p;
     struct rail_release *e = p->releases + l->stream;
@@ -88,8 +95,14 @@ TERN_DEVICE int rail_release_ready(const struct rail *r, const struct rail_lette
     int last = k * p->chunk >= l->s.num;
     uint64_t end = rail_end(p, &l->s, last ? l->s.num : k * p->chunk);
     e->next = k;
-    return rail_give_back(r, l->stream, (uint32_t)(end - rail_end(p, &l->s, first * p->chunk)), end,
-                          rail_left(p, &l->s, end));
+    uint32_t due = rail_due(p, l->stream, (uint32_t)(end - rail_end(p, &l->s, first * p->chunk)),
+                            rail_left(p, &l->s, end));
+    if (later != 0 && due != 0) {
+        later->bytes += due;
+        later->end = end;
+        return 1;
+    }
+    return due == 0 || rail_credit(r, l->stream, due, end);
 }
 
 /* One thread, with what its warp has read synchronised: `num` parts of messages of the letter's chunk have
@@ -103,8 +116,24 @@ TERN_DEVICE int rail_complete(const struct rail_args *p, const struct rail_lette
     return before + num >= rail_chunk_parts(p, &l->s, k, parts);
 }
 
+/* A program that is wrong on purpose, for test/tsan_awake.sh, counts without order. */
+#ifdef TERN_TEST_RELAXED_FORWARD
+#define RAIL_COUNT_IN_BLOCK atom_add_cta_u32
+#else
+#define RAIL_COUNT_IN_BLOCK atom_add_acqrel_cta_global_u32
+#endif
+
+/* Likewise, of message j, which has one part, of a stream that threads of one block alone read: how many of
+ * its chunk had been read before. */
+TERN_DEVICE uint32_t rail_count_in_block(const struct rail_args *p, uint32_t stream, uint32_t j)
+{
+    uint32_t *count = &p->releases[stream].counts[j / p->chunk % RAIL_MAX_CHUNKS];
+    return RAIL_COUNT_IN_BLOCK(count, 1); /* pairs with itself, as there */
+}
+
 /* The same thread, or one that it has synchronised with. 0: the operation is to be abandoned. */
-TERN_DEVICE int rail_release(const struct rail *r, const struct rail_letter *l, uint32_t parts)
+TERN_DEVICE int rail_release(const struct rail *r, const struct rail_letter *l, uint32_t parts,
+                             struct rail_piece *later)
 {
     struct rail_release *e = r->p->releases + l->stream;
     /* Pairs with itself: the one that adds to nothing owns the release until it has taken all away. */
@@ -114,7 +143,7 @@ TERN_DEVICE int rail_release(const struct rail *r, const struct rail_letter *l, 
     }
     int ok = 1;
     while (pending != 0) {
-        ok &= rail_release_ready(r, l, parts);
+        ok &= rail_release_ready(r, l, parts, later);
         pending = atom_add_acqrel_gpu_u32(&e->pending, 0u - pending) - pending; /* pairs with the same */
     }
     return ok;
@@ -123,7 +152,7 @@ TERN_DEVICE int rail_release(const struct rail *r, const struct rail_letter *l, 
 /* Both. */
 TERN_DEVICE int rail_finish(const struct rail *r, const struct rail_letter *l, uint32_t num, uint32_t parts)
 {
-    return !rail_complete(r->p, l, num, parts) || rail_release(r, l, parts);
+    return !rail_complete(r->p, l, num, parts) || rail_release(r, l, parts, 0);
 }
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Posters: a warp of a block hands to the network what the others would: puts of pieces, credits, and
- * releases of chunks that several warps read (rail_home.h). To hand over takes ten to twenty microseconds, of
- * fences and ways to memory and back that come one after the other, but all lanes of a warp can do it at the
- * same time, and those that fill pieces, or read them, go on meanwhile.
+ * Posters: a warp of a block hands to the network what the others would: puts of pieces, and releases of
+ * chunks that have been read (rail_home.h), which are credits. To hand over takes ten to twenty
+ * microseconds, of fences and ways to memory and back that come one after the other, but all lanes of a warp
+ * can do it at the same time, and those that fill pieces, or read them, go on meanwhile.
  *
  * A letter goes through a box in shared memory, of which every producer, a warp, has POSTER_BOXES in turn:
  *
@@ -11,17 +11,17 @@
  *   empty[box]   the letter is with the network                            ->  the producer
  *
  * A lane of the poster looks after a box, and all that are full go together; but the letters of a stream
- * that one producer has, in the order in which they were left, and what is for one queue pair one letter
- * after the other, as lanes that wait for each other would be slow. Releases of a stream come from several
- * producers and blocks, in any order (rail_home.h). A producer's last letters, one a box, say
- * that nothing more comes. When a letter cannot be handed over the rest is taken and dropped, and producers
- * are told; so nobody ever waits for a poster for longer than it waits for room in a queue. */
+ * that one producer has, in the order in which they were left, and what is for one way (poster_way) one
+ * letter after the other, as lanes that wait for each other would be slow. Releases of a stream come from
+ * several producers and blocks, in any order (rail_home.h). A producer's last letters, one a box, say that
+ * nothing more comes. When a letter cannot be handed over the rest is taken and dropped, and producers are
+ * told; so nobody ever waits for a poster for longer than it waits for room in a queue. */
 #ifndef TERN_RAIL_POSTER_H
 #define TERN_RAIL_POSTER_H
 
-#include "kernels/rail_home.h"
+#include "kernels/poster_post.h"
 
-/* Shared memory: | full | empty | failed | letters |. */
+/* Shared memory: | desk | full | empty | letters | near |. */
 struct poster {
     char *shared;
     uint32_t num_boxes;
@@ -40,9 +40,16 @@ TERN_DEVICE struct poster poster_at(char *shared, uint32_t producers)
     return p;
 }
 
+TERN_DEVICE struct poster_desk *poster_desk_of(const struct poster *p)
+{
+    return (struct poster_desk *)(void *)p->shared;
+}
+
+TERN_DEVICE uint32_t *poster_failed(const struct poster *p) { return &poster_desk_of(p)->failed; }
+
 TERN_DEVICE uint64_t *poster_full(const struct poster *p, uint32_t box)
 {
-    return (uint64_t *)(void *)p->shared + box;
+    return (uint64_t *)(void *)(p->shared + sizeof(struct poster_desk)) + box;
 }
 
 TERN_DEVICE uint64_t *poster_empty(const struct poster *p, uint32_t box)
@@ -50,15 +57,9 @@ TERN_DEVICE uint64_t *poster_empty(const struct poster *p, uint32_t box)
     return poster_full(p, p->num_boxes + box);
 }
 
-TERN_DEVICE uint32_t *poster_failed(const struct poster *p)
-{
-    return (uint32_t *)(void *)poster_full(p, 2 * p->num_boxes);
-}
-
 TERN_DEVICE struct poster_letter *poster_letter_in(const struct poster *p, uint32_t box)
 {
-    return (struct poster_letter *)(void *)(p->shared + 2 * p->num_boxes * sizeof(uint64_t) + POSTER_WORDS) +
-           box;
+    return (struct poster_letter *)(void *)poster_full(p, 2 * p->num_boxes) + box;
 }
 
 /* One thread, before the block synchronises. */
@@ -70,6 +71,22 @@ TERN_DEVICE void poster_init(const struct poster *p)
     }
     *poster_failed(p) = 0;
     fence_mbar_init();
+}
+
+/* All lanes of the poster, before the first letter. rail: of `r`, best near (inter_line.h). Each has a stream
+ * that the block has letters of, or one beyond all, for queue pairs at hand. */
+TERN_DEVICE void poster_prepare(const struct poster *p, const struct rail *r, const struct rail_args *rail,
+                                uint32_t stream, uint32_t what)
+{
+    struct poster_desk *d = poster_desk_of(p);
+    struct queue_near *near = (struct queue_near *)(void *)poster_letter_in(p, p->num_boxes);
+    if (lane() == 0) {
+        d->rail = rail;
+        d->f = r->f;
+        d->epoch = r->epoch;
+        d->near = near;
+    }
+    poster_lay_out(r->p, near, stream, what);
 }
 
 TERN_DEVICE struct poster_producer poster_producer_of(const struct poster *p, uint32_t number)
@@ -110,29 +127,13 @@ TERN_DEVICE int poster_leave(struct poster_producer *w, int src, uint32_t what,
 /* Nothing more comes from this warp. All lanes. */
 TERN_DEVICE void poster_end(struct poster_producer *w)
 {
-    const struct rail_piece none = {0, 0, 0, 0, 0, 0, 0};
+    const struct rail_piece none = {0, 0, 0, 0, 0, 0};
     for (uint32_t i = 0; i < POSTER_BOXES; i++) {
         (void)poster_leave(w, 0, POSTER_END, &none);
     }
 }
 
 /* ---- The poster ---- */
-
-/* One lane. 0: it could not be handed over. */
-TERN_APART int poster_hand_over(const struct rail_args *p, const struct op_frame *f, uint64_t epoch,
-                                const struct poster_letter *letter)
-{
-    const struct rail r = {p, f, epoch};
-    const struct rail_piece *piece = &letter->piece;
-    if (letter->what == POSTER_RELEASE) {
-        uint64_t begin = p->taken[piece->stream];
-        const struct rail_letter l = {rail_stream_of(p, begin, piece->num), piece->stream, piece->first};
-        return rail_release(&r, &l, 1);
-    }
-    return letter->what == POSTER_PUT
-               ? rail_put(&r, group_of(GROUP_THREAD), piece)
-               : rail_give_back(&r, piece->stream, piece->bytes, piece->end, piece->left);
-}
 
 /* So often a poster that has a letter looks for others: a microsecond, of ten that it is away then. */
 enum { POSTER_LINGERS = 12 };
@@ -155,24 +156,13 @@ TERN_DEVICE int poster_is_oldest(uint32_t number, uint32_t stream)
     return oldest;
 }
 
-/* Letters of one way go one after the other: of a queue pair, or, over loads and stores, of a stream. */
-TERN_DEVICE uint32_t poster_way(const struct rail *r, uint32_t stream, uint32_t what)
-{
-    const struct rail_args *p = r->p;
-    uint32_t e = (uint32_t)rail_far_end(p, stream), queues = p->put_queues + p->credit_queues;
-    uint32_t queue = what == POSTER_PUT ? rail_put_queue(p, stream) : rail_credit_queue(p, stream);
-    return rail_is_near(r, (int)e) ? stream : rail_streams(p) + e * queues + queue;
-}
-
 /* Until all producers have said that nothing more comes. 0: the operation is to be abandoned. All lanes. A
- * function of its own: it would take registers from the other warps' code. */
-TERN_APART int poster_serve(const struct rail_args *rail, const struct op_frame *f, uint64_t epoch,
-                            char *shared, uint32_t num_boxes)
+ * function of its own: it would take registers from the other warps' code. Behind poster_prepare. */
+TERN_APART int poster_serve(char *shared, uint32_t num_boxes)
 {
-    const struct rail r = {rail, f, epoch};
     const struct poster p = {shared, num_boxes};
     uint32_t box = (uint32_t)lane(), lap = 0, turn = 0;
-    int over = box >= num_boxes, ok = 1;
+    int over = box >= num_boxes;
     while (!warp_all(over)) {
         int has = !over && mbar_poll(poster_full(&p, box), lap & 1);
         if (!warp_any(has)) {
@@ -184,27 +174,31 @@ TERN_APART int poster_serve(const struct rail_args *rail, const struct op_frame 
         for (uint32_t i = 0; i < POSTER_LINGERS; i++) {
             has = has || (!over && mbar_poll(poster_full(&p, box), lap & 1));
         }
-        const struct poster_letter *letter = poster_letter_in(&p, box);
+        struct poster_letter *letter = poster_letter_in(&p, box);
         int ends = has && letter->what == POSTER_END;
         uint32_t stream = has && !ends ? letter->piece.stream : POSTER_NO_STREAM;
         int goes = poster_is_oldest(lap * POSTER_BOXES + box % POSTER_BOXES, stream);
-        uint32_t way = goes ? poster_way(&r, stream, letter->what) : ~box;
+        uint32_t way = goes ? poster_way(poster_desk_of(&p), stream, letter->what) : ~box;
         uint32_t same = match_any_u32(way), later = same >> turn << turn;
         goes = TERN_FFS(later != 0 ? later : same) - 1 == lane() && goes;
-        if (goes && ok && !poster_hand_over(rail, f, epoch, letter)) {
-            ok = 0;
-            atom_add_cta_u32(poster_failed(&p), 1);
+        if (goes && atom_add_cta_u32(poster_failed(&p), 0) == 0) {
+            int end = poster_hand_over_near(poster_desk_of(&p), letter, way);
+            if (end == POSTER_NOT_NEAR) {
+                end = poster_hand_over(poster_desk_of(&p), letter);
+            }
+            if (end == POSTER_FAILED) {
+                atom_add_cta_u32(poster_failed(&p), 1);
+            }
         }
-        if (goes || ends) {
+        if ((goes && !poster_becomes_credit(letter)) || ends) {
             over = ends;
             lap++;
             mbar_expect(poster_empty(&p, box), 0);
         }
         turn = (turn + POSTER_BOXES) & 31; /* another producer is first where several have one way */
-        ok = !warp_any(!ok);
         sync_warp();
     }
-    return ok;
+    return atom_add_cta_u32(poster_failed(&p), 0) == 0;
 }
 
 #endif

@@ -147,6 +147,16 @@ TERN_DEVICE struct queue_fixed queue_fixed_of(const struct net_queue *q)
     return f;
 }
 
+/* A queue that is at hand (queue_near.h). */
+struct queue_near {
+    const struct net_queue *queue; /* NULL: none is */
+    struct queue_fixed fixed;
+    struct net_range there, here; /* of the memory that it is for */
+    uint64_t reserved, consumed;  /* the latest that was seen here */
+    uint32_t message_bytes, unused;
+    uint64_t way; /* what an address in a window here becomes at the peer, less itself (route_near.h) */
+};
+
 /* Host (queue.c). Of a queue whose first entry has index `first`; with NIC counters of 0, that is 0. */
 void terni_queue_state_init(struct net_queue_state *state, uint64_t first);
 /* TERN_INVALID_ARGUMENT and a sentence if a member is outside what is promised above. Follows no pointer. */

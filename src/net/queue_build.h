@@ -61,6 +61,7 @@ struct queue_piece {
 struct queue_lists {
     const struct net_ranges *there, *here;
     struct net_range first_there, first_here;
+    uint32_t message_bytes; /* of the queue */
 };
 
 TERN_DEVICE struct queue_lists queue_lists_of(const struct net_queue *q)
@@ -68,9 +69,19 @@ TERN_DEVICE struct queue_lists queue_lists_of(const struct net_queue *q)
     struct queue_lists l;
     l.there = queue_list(&q->remote);
     l.here = queue_list(&q->local);
+    l.message_bytes = q->message_bytes;
     l.first_there = *net_ranges_first(l.there);
     l.first_here = *net_ranges_first(l.here);
     return l;
+}
+
+/* Whether their first ranges hold two addresses there and one here. */
+TERN_DEVICE int queue_lists_begin_with(const struct queue_lists *l, uint64_t remote, uint64_t local,
+                                       uint64_t signal)
+{
+    return remote - l->first_there.addr < l->first_there.bytes &&
+           signal - l->first_there.addr < l->first_there.bytes &&
+           local - l->first_here.addr < l->first_here.bytes;
 }
 
 /* The range that holds addr, of the list that begins with `first`; 0: none does. */
@@ -89,11 +100,11 @@ TERN_DEVICE int queue_range_from(const struct net_ranges *list, const struct net
 }
 
 /* The first message of a request; 0 if no key names where it begins. */
-TERN_DEVICE int queue_cut_in(const struct net_queue *q, const struct queue_lists *lists, uint64_t remote,
-                             uint64_t local, uint64_t bytes, struct queue_piece *piece)
+TERN_DEVICE int queue_cut_in(const struct queue_lists *lists, uint64_t remote, uint64_t local, uint64_t bytes,
+                             struct queue_piece *piece)
 {
     struct net_range r, l;
-    uint64_t most = q->message_bytes;
+    uint64_t most = lists->message_bytes;
     if (!queue_range_from(lists->there, &lists->first_there, remote, &r) ||
         !queue_range_from(lists->here, &lists->first_here, local, &l)) {
         return 0;
@@ -113,7 +124,7 @@ TERN_DEVICE int queue_cut(const struct net_queue *q, uint64_t remote, uint64_t l
                           struct queue_piece *piece)
 {
     const struct queue_lists lists = queue_lists_of(q);
-    return queue_cut_in(q, &lists, remote, local, bytes, piece);
+    return queue_cut_in(&lists, remote, local, bytes, piece);
 }
 
 /* ---- Entries ---- */

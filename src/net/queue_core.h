@@ -36,7 +36,7 @@
 #ifdef TERN_WEAKEN_TURN
 #define TERN_QUEUE_END_TURN(p, v) st_relaxed_sys_u64(p, v)
 #else
-/* Pairs with queue_submit's loads in the thread that reserved next: what all threads wrote up to here is
+/* Pairs with queue_turn_of's load in the thread that reserved next: what all threads wrote up to here is
  * passed on, and this one's doorbell comes before its own. */
 #define TERN_QUEUE_END_TURN(p, v) st_release_gpu_u64(p, v)
 #endif
@@ -83,7 +83,7 @@ TERN_DEVICE uint32_t queue_poll_collapsed(const struct net_queue *q)
      * next look will tell. 65536 blocks or more since then: too little is told, never too much. */
     ahead = (cqe_tail_idx(tail) + 1u - (uint32_t)consumed) & 0xffffu;
     if (ahead - 1u < wqe_ring_blocks(&q->ring)) {
-        /* Pairs with the acquire in queue_reserve and in queue_flush. */
+        /* Pairs with the acquires in queue_look_at, queue_near_reserve and queue_flush. */
         red_max_release_gpu_u64(&q->state->consumed, consumed + ahead);
     }
     return NET_OK;
@@ -152,36 +152,71 @@ TERN_DEVICE uint64_t queue_deadline(const struct net_queue *q)
     return q->timeout_ns == TERN_NET_NO_DEADLINE ? TERN_NET_NO_DEADLINE : clock_ns() + q->timeout_ns;
 }
 
+/* How far a queue is, as one look has it. */
+struct queue_look {
+    uint64_t error, reserved, consumed;
+};
+
+TERN_DEVICE struct queue_look queue_look_at(const struct net_queue_state *s)
+{
+    /* All three before any is looked at: they are on their way together. */
+    struct queue_look k;
+    k.error = ld_relaxed_sys_u64(&s->error);
+    k.reserved = ld_relaxed_sys_u64(&s->reserved);
+    /* Pairs with the polls' max: the NIC has read what the slots held. */
+    k.consumed = ld_acquire_sys_u64(&s->consumed);
+    return k;
+}
+
 /* The first of so many slots, which are this thread's to write and to submit, without waiting for anything;
- * or a refused ticket.
+ * or a refused ticket. `s`: where its counters are; `room`: blocks of its
+ * ring; `k`: a first look at the counters.
  *
  * The swap is relaxed. It only tells apart threads that saw the same `reserved`, and what follows relies on
  * nothing that another one did before its own: that the slots may be written comes from `consumed`, which was
  * acquired after `reserved` was seen and has only grown since, and entries are passed on by `ready`. */
-TERN_DEVICE uint64_t queue_reserve(const struct net_queue *q, uint32_t blocks)
+TERN_DEVICE uint64_t queue_reserve_from(const struct net_queue *q, struct net_queue_state *s, uint32_t room,
+                                        uint32_t blocks, struct queue_look k)
 {
-    struct net_queue_state *s = q->state;
-    const uint32_t room = wqe_ring_blocks(&q->ring);
     struct net_patience w = net_patience_of(q->abort, 0);
     uint32_t status = blocks > room ? (uint32_t)NET_REFUSED : (uint32_t)NET_OK;
     while (status == NET_OK) {
-        /* All three before any is looked at: they are on their way together. */
-        uint64_t error = ld_relaxed_sys_u64(&s->error), reserved = ld_relaxed_sys_u64(&s->reserved);
-        /* Pairs with the polls' max: the NIC has read what the slots held. */
-        uint64_t consumed = ld_acquire_sys_u64(&s->consumed);
-        if (TERN_RARE(error != 0)) {
-            status = queue_error_status(error);
-        } else if (TERN_RARE(reserved + blocks - consumed > room)) {
+        if (TERN_RARE(k.error != 0)) {
+            status = queue_error_status(k.error);
+        } else if (TERN_RARE(k.reserved + blocks - k.consumed > room)) {
             if (w.deadline_ns == 0) {
                 w.deadline_ns = queue_deadline(q);
             }
             status = queue_poll(q);
             status = status == NET_OK ? net_patient(&w) : status;
-        } else if (atom_cas_relaxed_gpu_u64(&s->reserved, reserved, reserved + blocks) == reserved) {
-            return reserved;
+        } else if (atom_cas_relaxed_gpu_u64(&s->reserved, k.reserved, k.reserved + blocks) == k.reserved) {
+            return k.reserved;
         }
+        k = queue_look_at(s);
     }
     return net_ticket_refused(status);
+}
+
+TERN_DEVICE uint64_t queue_reserve(const struct net_queue *q, uint32_t blocks)
+{
+    const uint32_t room = wqe_ring_blocks(&q->ring);
+    return queue_reserve_from(q, q->state, room, blocks, queue_look_at(q->state));
+}
+
+/* Whose turn it is, after one has reserved. */
+struct queue_turn {
+    uint64_t reserved, ready;
+};
+
+TERN_DEVICE struct queue_turn queue_turn_of(const struct net_queue_state *s)
+{
+    /* Together, each time: both are on their way at once, and who has waited knows of those that came
+     * meanwhile. */
+    struct queue_turn t;
+    t.reserved = ld_relaxed_sys_u64(&s->reserved);
+    /* Pairs with the store at the end of queue_submit_from, by the thread that reserved before. */
+    t.ready = ld_acquire_sys_u64(&s->ready);
+    return t;
 }
 
 /* The entries from `first` on are written, by this thread, which reserved them, or by others that have
@@ -190,24 +225,26 @@ TERN_DEVICE uint64_t queue_reserve(const struct net_queue *q, uint32_t blocks)
  * Somebody always rings. `reserved` is `end` or more for whoever reserved these slots, as no thread reads a
  * word older than what it has stored. If it is more, a thread has reserved behind and will be here, too; if
  * it is `end`, this one rings, even if that is old by now, which costs one more doorbell. So the last to
- * reserve rings for all. This needs no order between the load of `reserved` and others. */
-TERN_DEVICE void queue_submit(const struct queue_fixed *q, uint64_t first, uint32_t blocks)
+ * reserve rings for all. This needs no order between the load of `reserved` and others, and `t`, the first
+ * look, may be from any time since the reservation. */
+TERN_DEVICE void queue_submit_from(const struct queue_fixed *q, uint64_t first, uint32_t blocks,
+                                   struct queue_turn t)
 {
-    struct net_queue_state *s = q->state;
     const uint64_t end = first + blocks;
     const int crosses = (first ^ end) >= q->batch_blocks;
-    /* Looked at with `ready`, each time: both are on their way together, and who has waited knows of those
-     * that came meanwhile. The acquire pairs with the store below, by the thread that reserved before. */
-    uint64_t reserved = ld_relaxed_sys_u64(&s->reserved), ready = ld_acquire_sys_u64(&s->ready);
-    while (ready != first) {
+    while (t.ready != first) {
         spin();
-        reserved = ld_relaxed_sys_u64(&s->reserved);
-        ready = ld_acquire_sys_u64(&s->ready); /* pairs with it, too */
+        t = queue_turn_of(q->state);
     }
-    if (reserved == end || crosses) {
+    if (t.reserved == end || crosses) {
         queue_tell(q, end);
     }
-    TERN_QUEUE_END_TURN(&s->ready, end);
+    TERN_QUEUE_END_TURN(&q->state->ready, end);
+}
+
+TERN_DEVICE void queue_submit(const struct queue_fixed *q, uint64_t first, uint32_t blocks)
+{
+    queue_submit_from(q, first, blocks, queue_turn_of(q->state));
 }
 
 /* ---- Waiting ---- */

@@ -284,6 +284,9 @@ TERN_DEVICE uint64_t queue_put_signal(const struct net_queue *q, uint64_t remote
 {
     struct queue_lists lists;
     struct queue_fixed f;
+    struct queue_look look;
+    struct net_queue_state *s;
+    uint32_t room;
     struct queue_piece piece;
     struct queue_amo a;
     struct net_range word;
@@ -291,13 +294,22 @@ TERN_DEVICE uint64_t queue_put_signal(const struct net_queue *q, uint64_t remote
     if (bytes == 0) {
         return queue_signal(q, signal, amo, width, value);
     }
+    /* Where the queue's counters are, and its room, with the lists; then the counters, with the lists' first
+     * ranges. That look acquires, and comes last; after it only those ranges are known, and lists that are to
+     * be searched are read anew. */
+    s = q->state;
+    room = wqe_ring_blocks(&q->ring);
     lists = queue_lists_of(q);
+    look = queue_look_at(s);
+    if (TERN_RARE(!queue_lists_begin_with(&lists, remote, local, signal))) {
+        lists = queue_lists_of(q);
+    }
     if (!queue_range_from(lists.there, &lists.first_there, signal, &word)) {
         return net_ticket_refused(NET_REFUSED);
     }
     a = queue_amo_by(q, word.key, signal, amo, width, value, 0, 0);
     for (;;) {
-        if (!queue_cut_in(q, &lists, remote, local, bytes, &piece)) {
+        if (!queue_cut_in(&lists, remote, local, bytes, &piece)) {
             return net_ticket_refused(NET_REFUSED);
         }
         if (piece.bytes == bytes) {
@@ -307,12 +319,13 @@ TERN_DEVICE uint64_t queue_put_signal(const struct net_queue *q, uint64_t remote
         if (net_ticket_status(ticket) != NET_OK) {
             return ticket;
         }
+        look = queue_look_at(s);
         lists = queue_lists_of(q); /* after a wait others may have taken their place */
         bytes -= piece.bytes;
         remote += piece.bytes;
         local += piece.bytes;
     }
-    first = queue_reserve(q, 1 + queue_amo_blocks(&a));
+    first = queue_reserve_from(q, s, room, 1 + queue_amo_blocks(&a), look);
     if (net_ticket_status(first) != NET_OK) {
         return first;
     }

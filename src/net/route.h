@@ -5,9 +5,9 @@
  * common is done here: the symmetric address becomes the peer's, the group synchronises, one thread signals,
  * refusals are recorded.
  *
- * An address is looked for in the window of tern_alloc first, whose bounds travel with the kernel's
- * arguments, and so do its bases at the ranks nearby: after an acquire a load comes from L2, 150 ns away.
- * Then among the other windows, which are sorted by address. */
+ * An address is looked for in the view's first window, that of tern_alloc or an object's, whose bounds travel
+ * with the kernel's arguments, and so do its bases at the ranks nearby: after an acquire a load comes from
+ * L2, 150 ns away. Then among the other windows, which are sorted by address. */
 #ifndef TERN_ROUTE_H
 #define TERN_ROUTE_H
 
@@ -26,7 +26,7 @@ TERN_DEVICE int net_holds(uint64_t window_bytes, uint64_t offset, uint64_t bytes
     return offset < window_bytes && bytes <= window_bytes - offset;
 }
 
-/* Of the windows besides that of tern_alloc, the one that begins last at or before p, if any does. */
+/* Of the windows in the table, the one that begins last at or before p, if any does. */
 TERN_DEVICE const struct tern_net_window *net_window_before(const struct tern_net *net, const void *p)
 {
     uint32_t low = 0, high = net->num_windows; /* those below `low` do, those from `high` on begin behind p */
@@ -64,7 +64,7 @@ TERN_DEVICE char *net_address(const struct tern_net *net, int peer, const void *
     return base ? base + offset : 0;
 }
 
-/* The same, of the window of tern_alloc and a rank whose base is in the view: nothing has to be loaded. 0:
+/* The same, of the view's first window and a rank whose base is in the view: nothing has to be loaded. 0:
  * look further. */
 TERN_DEVICE char *net_near(const struct tern_net *net, int peer, const void *p, uint64_t bytes)
 {
@@ -353,6 +353,45 @@ TERN_DEVICE struct net_target net_find_signal(const struct tern_net *net, struct
     return s;
 }
 
+/* A put and its signal where loads and stores do not lead. */
+TERN_DEVICE int route_post_signal(const struct tern_net *net, struct net_group g, const struct net_target *t,
+                                  const void *src, uint64_t bytes, const struct net_target *s, uint32_t width,
+                                  uint32_t signal, uint64_t value, int is_plain)
+{
+    int status = TERN_OK;
+    if (g.index == 0 && t->route == NET_ROUTE_RING) {
+        status = ring_put_signal_to(net, t, src, bytes, s, width, signal, value, is_plain);
+    } else if (g.index == 0) {
+        status = queue_put_signal_to(net, t, src, bytes, s, width, signal, value, is_plain);
+    }
+    return group_status(g, status);
+}
+
+/* is_away, a constant: loads and stores do not lead there, as whoever calls knows. */
+TERN_DEVICE int route_put_signal_to(const struct tern_net *net, struct net_group g, int is_away, int peer,
+                                    uint32_t queue, void *dst, const void *src, uint64_t bytes, void *word,
+                                    uint32_t width, uint32_t signal, uint64_t value, int is_plain)
+{
+    struct net_target t = net_find(net, g, peer, queue, dst, bytes, 0), s;
+    if (t.status != TERN_OK) {
+        return t.status;
+    }
+    s = net_find_signal(net, g, peer, queue, &t, dst, bytes, word, width, signal);
+    if (s.status != TERN_OK) {
+        return s.status;
+    }
+    group_sync(g);
+    if (is_away || t.route != NET_ROUTE_P2P) {
+        return route_post_signal(net, g, &t, src, bytes, &s, width, signal, value, is_plain);
+    }
+    p2p_copy(g, t.address, (const char *)src, bytes);
+    group_sync(g);
+    if (g.index == 0) {
+        p2p_signal(s.address, value, width, signal == TERN_SIGNAL_SET);
+    }
+    return TERN_OK;
+}
+
 /* All threads of the group; the signal comes after the puts of all of them. Refused, it signals
  * nothing; bytes before those that are refused may have gone.
  * is_plain: as of route_put. */
@@ -360,34 +399,15 @@ TERN_DEVICE int route_put_signal(const struct tern_net *net, struct net_group g,
                                  void *dst, const void *src, uint64_t bytes, void *word, uint32_t width,
                                  uint32_t signal, uint64_t value, int is_plain)
 {
-    struct net_target t = net_find(net, g, peer, queue, dst, bytes, 0), s;
-    if (t.status != TERN_OK) {
-        return t.status;
-    }
-    s = net_find_signal(net, g, peer, queue, &t, dst, bytes, word, width, signal);
-    if (s.status == TERN_OK) {
-        group_sync(g);
-        switch (t.route) {
-        case NET_ROUTE_P2P:
-            p2p_copy(g, t.address, (const char *)src, bytes);
-            group_sync(g);
-            if (g.index == 0) {
-                p2p_signal(s.address, value, width, signal == TERN_SIGNAL_SET);
-            }
-            break;
-        case NET_ROUTE_RING:
-            s.status = group_status(
-                g, g.index == 0 ? ring_put_signal_to(net, &t, src, bytes, &s, width, signal, value, is_plain)
-                                : TERN_OK);
-            break;
-        case NET_ROUTE_QUEUE:
-            s.status = group_status(
-                g, g.index == 0 ? queue_put_signal_to(net, &t, src, bytes, &s, width, signal, value, is_plain)
-                                : TERN_OK);
-            break;
-        }
-    }
-    return s.status;
+    return route_put_signal_to(net, g, 0, peer, queue, dst, src, bytes, word, width, signal, value, is_plain);
+}
+
+/* The same to a peer where loads and stores do not lead. */
+TERN_DEVICE int route_put_signal_away(const struct tern_net *net, struct net_group g, int peer,
+                                      uint32_t queue, void *dst, const void *src, uint64_t bytes, void *word,
+                                      uint32_t width, uint32_t signal, uint64_t value, int is_plain)
+{
+    return route_put_signal_to(net, g, 1, peer, queue, dst, src, bytes, word, width, signal, value, is_plain);
 }
 
 /* Whether a call can return with something under way, by whatever route. */

@@ -73,6 +73,7 @@ struct tern_network {
     int is_telling; /* pgas_abort.c */
     struct tern_net view, first; /* as kernels get it now; as it was when this opened */
     struct pgas_table *tables;   /* the newest first */
+    char *const *own_row;        /* in the newest: the own window's bases */
     uint64_t windows_seen;       /* comm->num_window_changes that it knows */
     struct pgas_place *places;   /* [num_teams] */
 };
@@ -95,12 +96,17 @@ uint64_t terni_pgas_team_stride(const struct tern_comm *comm);
 uint64_t terni_pgas_state_stride(const struct tern_comm *comm);
 /* In device memory: queues that kernels have seen to lose their peer. */
 uint64_t *terni_pgas_lost_word(const struct tern_network *n);
+/* Into v: a window's bases at the first ranks of the domain, whose words are waited for most. */
+void terni_pgas_lay_near(const struct tern_network *n, char *const *bases, struct tern_net *v);
 /* Copies to or from the device, done on return. */
 enum tern_status terni_pgas_move(const struct tern_network *n, void *dst, const void *src, size_t bytes);
 
 /* ---- pgas_view.c ---- */
 
 enum tern_status terni_network_view(struct tern_network *n, struct tern_net *view);
+/* For kernels that name addresses of the own window alone, which is found without the table of windows: it
+ * has the place of tern_alloc's, of which they then know nothing. */
+enum tern_status terni_network_own_view(struct tern_network *n, struct tern_net *view);
 void terni_pgas_tables_close(struct tern_network *n);
 /* Its windows for a carrier, into n->parcels: that of tern_alloc if it does not know it, the own one, then
  * the adopted ones by their numbers: as long on all ranks, with gaps where one was released. */

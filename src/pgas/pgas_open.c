@@ -255,8 +255,7 @@ static enum tern_status write_routes(struct tern_network *n)
     return status;
 }
 
-/* The first of the domain: those whose words are waited for most. */
-static void lay_near(struct tern_network *n, struct tern_net *v)
+void terni_pgas_lay_near(const struct tern_network *n, char *const *bases, struct tern_net *v)
 {
     const struct tern_comm *comm = n->comm;
     int first = 0;
@@ -266,7 +265,7 @@ static void lay_near(struct tern_network *n, struct tern_net *v)
     v->first_near = first;
     for (int r = first; r < comm->num_ranks && r - first < TERN_NET_NUM_NEAR; r++) {
         int leads = n->routes[r] == NET_ROUTE_P2P && !comm->lacks_atomics[r];
-        v->near_bases[r - first] = leads ? comm->heap->bases[r] : NULL;
+        v->near_bases[r - first] = leads ? bases[r] : NULL;
     }
 }
 
@@ -287,7 +286,7 @@ static enum tern_status complete(struct tern_network *n)
     v->abort_word = (uint64_t *)(void *)(n->heap->bases[comm->rank] + PGAS_ABORT);
     v->record = &n->host_device->records[PGAS_KERNELS];
     v->claim = (uint32_t *)(void *)(n->device + claim_at(n));
-    lay_near(n, v);
+    terni_pgas_lay_near(n, comm->heap->bases, v);
     TERN_TRY(terni_pgas_lay_rings(n));
     terni_pgas_nics_lay(n);
     return terni_network_view(n, &n->first);

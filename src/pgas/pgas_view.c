@@ -73,13 +73,17 @@ static void fill_image(const struct tern_network *n, const struct window_place *
     }
 }
 
-static void point_rows(const struct tern_network *n, const struct image *image, char *device)
+/* Returns the row of the own window. */
+static char *const *point_rows(const struct tern_network *n, const struct image *image, char *device)
 {
     struct tern_net_window *windows = (struct tern_net_window *)(void *)image->bytes;
     char *rows = device + rows_at(image->num);
+    char *const *own = NULL;
     for (int i = 0; i < image->num; i++) {
         windows[i].bases = (char *const *)(void *)(rows + (size_t)(i + 1) * row_bytes(n));
+        own = windows[i].own == n->heap->bases[n->comm->rank] ? windows[i].bases : own;
     }
+    return own;
 }
 
 /* All under the lock: a window that is released meanwhile takes its addresses with it. */
@@ -109,6 +113,7 @@ static enum tern_status make_table(struct tern_network *n, const struct image *i
     const struct machine_ops *ops = n->machine->ops;
     size_t bytes = image_bytes(n, image->num);
     enum tern_status status;
+    char *const *own_row;
     struct pgas_table *table = (struct pgas_table *)calloc(1, sizeof *table);
     if (table == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no host memory for a table of %d windows", image->num);
@@ -118,7 +123,7 @@ static enum tern_status make_table(struct tern_network *n, const struct image *i
         free(table);
         return status;
     }
-    point_rows(n, image, (char *)table->memory);
+    own_row = point_rows(n, image, (char *)table->memory);
     status = terni_pgas_move(n, table->memory, image->bytes, bytes);
     if (status != TERN_OK) {
         ops->free(n->machine, table->memory);
@@ -127,6 +132,7 @@ static enum tern_status make_table(struct tern_network *n, const struct image *i
     }
     table->next = n->tables;
     n->tables = table;
+    n->own_row = own_row;
     n->view.heap.bases = (char *const *)(void *)((char *)table->memory + rows_at(image->num));
     n->view.windows = (const struct tern_net_window *)table->memory;
     n->view.num_windows = (uint32_t)image->num;
@@ -144,6 +150,16 @@ enum tern_status terni_network_view(struct tern_network *n, struct tern_net *vie
         TERN_TRY(status);
     }
     *view = n->view;
+    return TERN_OK;
+}
+
+enum tern_status terni_network_own_view(struct tern_network *n, struct tern_net *view)
+{
+    TERN_TRY(terni_network_view(n, view));
+    view->heap.own = n->heap->bases[n->comm->rank];
+    view->heap.bytes = n->heap->bytes;
+    view->heap.bases = n->own_row;
+    terni_pgas_lay_near(n, n->heap->bases, view);
     return TERN_OK;
 }
 

@@ -145,9 +145,24 @@ TERN_DEVICE uint32_t atom_add_cta_u32(uint32_t *p, uint32_t v)
     return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
 }
 
+TERN_DEVICE uint32_t atom_cas_cta_u32(uint32_t *p, uint32_t expected, uint32_t v)
+{
+    simt_point();
+    (void)__atomic_compare_exchange_n(p, &expected, v, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return expected;
+}
+
 /* An acquire: what it brings, a fence made before does not pass on. */
 TERN_DEVICE uint32_t atom_add_acqrel_cta_u32(uint32_t *p, uint32_t v)
 {
+    simt_point();
+    simt_acquired();
+    return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
+}
+
+TERN_DEVICE uint32_t atom_add_acqrel_cta_global_u32(uint32_t *p, uint32_t v)
+{
+    simt_atomic();
     simt_point();
     simt_acquired();
     return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);

@@ -105,10 +105,22 @@ TERN_DEVICE uint32_t f32_bits(float v) { return __float_as_uint(v); }
 
 TERN_DEVICE uint32_t atom_add_cta_u32(uint32_t *p, uint32_t v) { return atomicAdd(p, v); }
 
+TERN_DEVICE uint32_t atom_cas_cta_u32(uint32_t *p, uint32_t expected, uint32_t v)
+{
+    return atomicCAS(p, expected, v);
+}
+
 TERN_DEVICE uint32_t atom_add_acqrel_cta_u32(uint32_t *p, uint32_t v)
 {
     uint32_t old, at = (uint32_t)__cvta_generic_to_shared(p);
     asm volatile("atom.add.acq_rel.cta.shared.u32 %0, [%1], %2;" : "=r"(old) : "r"(at), "r"(v) : "memory");
+    return old;
+}
+
+TERN_DEVICE uint32_t atom_add_acqrel_cta_global_u32(uint32_t *p, uint32_t v)
+{
+    uint32_t old;
+    asm volatile("atom.add.acq_rel.cta.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
     return old;
 }
 

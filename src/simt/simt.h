@@ -17,8 +17,10 @@
  *   uint32_t match_any_u32(v)                         lanes that hold the same value
  *   char    *shared_memory()                          the block's dynamic shared memory, 128-byte aligned
  *   uint32_t atom_add_cta_u32(p, v)                   relaxed, in shared memory
+ *   uint32_t atom_cas_cta_u32(p, old, new)            likewise
  *   void     atom_max_cta_u64(p, v)                   likewise
  *   uint32_t atom_add_acqrel_cta_u32(p, v)            likewise, and orders
+ *   uint32_t atom_add_acqrel_cta_global_u32(p, v)     in this device's memory, but among threads of a block
  *   uint32_t atom_add_acqrel_gpu_u32(p, v)            uint64_t atom_add_acqrel_gpu_u64; on this device's
  *                                                     memory
  *   uint32_t atom_cas_acqrel_gpu_u32(p, old, new)     uint64_t atom_cas_acqrel_gpu_u64
