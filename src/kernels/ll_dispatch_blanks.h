@@ -48,7 +48,7 @@ TERN_DEVICE int ll_prepare_over(struct ll_sender *s, const int bulk)
 {
     int odd = 0;
     ll_prepare_fences(s, bulk);
-    int64_t id = ll_first_tally_id(s);
+    struct ll_tally_ids ids = ll_first_tally_ids(s);
     s->token = ll_load_token(s, s->begin);
     ll_clear_counters(s);
     if (s->begin < s->end) {
@@ -58,7 +58,7 @@ TERN_DEVICE int ll_prepare_over(struct ll_sender *s, const int bulk)
         }
     }
     sync_block();
-    ll_tally(s, id);
+    ll_tally(s, ids);
     return odd;
 }
 

@@ -6,13 +6,12 @@
  * the row into shared memory, the first one writes the header, and one copy for each rank that the token goes
  * to leaves from there; for ranks of other domains, into the out-box (ll_send_far.h). With few tokens a block
  * has one or none, so latency is all: what needs neither the epoch nor the counts, the first row and its ids,
- * is read before either is known. Across domains that goes for the first two tokens, and their rows leave
- * together: a second row by itself would wait for a barrier, to which a warp that puts a chunk comes late,
- * and of chunks of several blocks' rows most have one that is its block's second.
+ * is read before either is known.
  *
  * Shared memory: | counters [E + R] | slots [LL_STAGES][R] | across domains [R + 1], [E + 1] | railed (1 +
  * LL_STAGES) x [D] | across domains [LL_NEAR] queue pairs | stages |.
- * A stage is written again a barrier after its copies' word was sent, hence after they had ended. */
+ * Stage i is written again two barriers after its copies were started; between the two their word was sent,
+ * hence they had ended. */
 #ifndef TERN_LL_SEND_H
 #define TERN_LL_SEND_H
 
@@ -121,20 +120,13 @@ TERN_DEVICE struct ll_token ll_load_token(const struct ll_sender *s, uint32_t t)
     return token;
 }
 
-/* The first warp: what follows from the token's ids. */
-TERN_DEVICE void ll_know_choices(struct ll_sender *s)
-{
-    const struct ll_dispatch_args *p = s->p;
-    s->token.rank = s->token.id >= 0 ? (uint32_t)s->token.id / p->experts_a_rank : 0;
-    s->token.first = ll_firsts_of(p, s->token.id, s->token.rank, (uint32_t)lane());
-}
-
-/* Likewise, and that it has no slots yet. */
+/* The first warp: what is known of the token's choices, and that it has no slots yet. */
 TERN_DEVICE void ll_study_choices(struct ll_sender *s, uint32_t stage)
 {
     const struct ll_dispatch_args *p = s->p;
     int32_t *slots = s->slots + stage * (uint32_t)p->f.num_ranks;
-    ll_know_choices(s);
+    s->token.rank = s->token.id >= 0 ? (uint32_t)s->token.id / p->experts_a_rank : 0;
+    s->token.first = ll_firsts_of(p, s->token.id, s->token.rank, (uint32_t)lane());
     for (int d = lane(); d < p->f.num_ranks; d += 32) {
         slots[d] = -1;
     }
@@ -158,16 +150,6 @@ TERN_DEVICE void ll_study_token(struct ll_sender *s, uint32_t t, uint32_t stage)
         header[LL_HEADER_IDS + 2 * p->topk + k] = (int32_t)s->token.weight;
     }
     sync_warp();
-}
-
-/* Likewise, of a token that was studied before another: what ll_give_slots takes of it. */
-TERN_DEVICE void ll_recall_token(struct ll_sender *s, uint32_t stage)
-{
-    const struct ll_dispatch_args *p = s->p;
-    const int32_t *header = (const int32_t *)(s->stages + stage * p->row_bytes);
-    uint32_t k = (uint32_t)lane();
-    s->token.id = k < p->topk ? header[LL_HEADER_IDS + k] : -1;
-    ll_know_choices(s);
 }
 
 /* The first warp, when what comes before is counted: the token's slots for its copies, this rank's own note
@@ -349,42 +331,25 @@ TERN_DEVICE void ll_prepare_fences(const struct ll_sender *s, const int bulk)
     }
 }
 
-/* Of a block that has tokens, those whose rows are in stages before ll_enter, and leave together. */
-TERN_DEVICE uint32_t ll_first_tokens(const struct ll_sender *s, const int bulk)
-{
-    return LL_WITH_FAR && bulk && s->begin + 1 < s->end ? 2 : 1;
-}
-
-/* All threads, before ll_enter: all that needs no epoch. A block's first rows are in their stages, cast, and
- * what comes before the block's tokens is counted; the loads of both are on their way together. */
+/* All threads, before ll_enter: all that needs no epoch. A block's first row is in its stage, cast, and what
+ * comes before the block's tokens is counted; the loads of both are on their way together. */
 TERN_DEVICE void ll_prepare(struct ll_sender *s, const int bulk)
 {
     ll_prepare_fences(s, bulk);
-    int64_t id = ll_first_tally_id(s);
-    const uint32_t num = ll_first_tokens(s, bulk);
-    struct ll_token first = ll_load_token(s, s->begin);
-    if (num == 2) {
-        s->token = ll_load_token(s, s->begin + 1);
-    }
+    struct ll_tally_ids ids = ll_first_tally_ids(s);
+    s->token = ll_load_token(s, s->begin);
     ll_clear_counters(s);
     if (LL_WITH_FAR) {
         ll_clear_begins(s);
     }
     if (s->begin < s->end) {
-        TERN_ROLLED
-        for (uint32_t i = 0; i < num; i++) {
-            ll_write_row(s, s->begin + i, i);
-        }
-        if (warp() == 0 && num == 2) {
-            ll_study_token(s, s->begin + 1, 1);
-        }
-        s->token = first;
+        ll_write_row(s, s->begin, 0);
         if (warp() == 0) {
             ll_study_token(s, s->begin, 0);
         }
     }
     sync_block();
-    ll_tally(s, id);
+    ll_tally(s, ids);
 }
 
 /* All threads of the block, which has announced: counters have what comes before its tokens. */
@@ -397,43 +362,15 @@ TERN_DEVICE void ll_begin_tokens(const struct ll_sender *s)
     }
 }
 
-/* The first warp: slots of `num` tokens from t on, in stages from `stage` on. */
-TERN_DEVICE void ll_give_all_slots(struct ll_sender *s, uint32_t t, uint32_t stage, uint32_t num)
-{
-    ll_give_slots(s, t, stage);
-    if (LL_WITH_FAR && num == 2) {
-        ll_recall_token(s, stage + 1);
-        ll_give_slots(s, t + 1, stage + 1);
-    }
-}
-
-/* All threads: the rows of `num` tokens leave, from stages from `stage` on. */
-TERN_DEVICE void ll_start_all(const struct ll_sender *s, uint32_t stage, uint32_t num, const int bulk)
-{
-    int turn = 0;
-    if (bulk) {
-        ll_start(s, stage, 1);
-    }
-    if (LL_WITH_FAR && bulk && num == 2) {
-        ll_start(s, stage + 1, 1);
-    }
-    TERN_ROLLED
-    for (uint32_t i = stage; LL_WITH_FAR && i < stage + num; i++) {
-        turn = LL_WITH_RAIL ? ll_start_rails(s, i, turn)
-                            : ll_start_far(s, s->slots + i * (uint32_t)s->p->f.num_ranks,
-                                           s->stages + i * s->p->row_bytes, turn);
-    }
-}
-
 /* All threads of a block with tokens. */
 TERN_DEVICE void ll_send_tokens(struct ll_sender *s, const int bulk)
 {
-    uint32_t stage = 0, before = LL_STAGES - 1, num = ll_first_tokens(s, bulk);
+    uint32_t stage = 0, before = LL_STAGES - 1;
     int started = 0;
     if (LL_WITH_FAR && warp() == nwarps() - 1) { /* a barrier before the first row is put into the out-box */
         ll_scan(ll_far_begins(s), (uint32_t)s->p->f.num_ranks);
     }
-    for (uint32_t t = s->begin; t < s->end; t += num, num = 1) {
+    for (uint32_t t = s->begin; t < s->end; t++) {
         int evicted = ll_is_evicted(&s->p->f, &s->p->lane); /* on its way while the row is read */
         if (TERN_RARE(t > s->begin)) {                      /* not with few tokens, when time counts most */
             ll_write_row(s, t, stage);
@@ -442,29 +379,37 @@ TERN_DEVICE void ll_send_tokens(struct ll_sender *s, const int bulk)
             }
         }
         if (warp() == 0) {
-            ll_give_all_slots(s, t, stage, num);
+            ll_give_slots(s, t, stage);
         }
-        s->token = ll_load_token(s, t + num);
+        s->token = ll_load_token(s, t + 1);
         if (bulk) {
-            LL_DISPATCH_STAGE_FENCE(); /* the stages come before the copies */
+            LL_DISPATCH_STAGE_FENCE(); /* the stage comes before the copies */
         }
         if (!ll_sync_sender(&s->p->lane, evicted)) {
             started = 0; /* not even the word of the row before: its place may be another's by now */
             break;
         }
-        ll_start_all(s, stage, num, bulk);
+        if (bulk) {
+            ll_start(s, stage, 1);
+        }
+        if (LL_WITH_RAIL) {
+            ll_start_rails(s, stage);
+        } else if (LL_WITH_FAR) {
+            ll_start_far(s, s->slots + stage * (uint32_t)s->p->f.num_ranks,
+                         s->stages + stage * s->p->row_bytes);
+        }
         if (bulk) {
             bulk_wait(1);
         }
-        if (started || num == 2) {
-            ll_tell(s, num == 2 ? stage : before);
+        if (started) {
+            ll_tell(s, before);
         }
         started = 1;
         if (!bulk) {
             ll_start(s, stage, 0);
         }
-        before = stage + num - 1;
-        stage = before == LL_STAGES - 1 ? 0 : before + 1;
+        before = stage;
+        stage = stage == LL_STAGES - 1 ? 0 : stage + 1;
     }
     if (bulk) {
         bulk_wait(0); /* of the threads that started copies, which are those that tell */

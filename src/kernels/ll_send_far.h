@@ -38,23 +38,25 @@ TERN_DEVICE void ll_add_to_chunk(const struct ll_sender *s, int d, uint32_t slot
     uint64_t *count = &far->chunks[(uint64_t)(uint32_t)d * far->rank_chunks + slot / LL_CHUNK];
     char *out = ll_rows_out(&p->f, s->epoch) + (uint64_t)(begins[d] + first) * p->row_bytes;
     uint32_t turn = slot / LL_CHUNK + (uint32_t)d;
-    struct queue_near *near = ll_near(s);
+    struct queue_asked asked = {0, 0, 0, 0, {0}, {0}};
     ll_open_chunk(count, s->epoch);
+    ll_ask_near(&p->f, d, turn, ll_near(s), &asked);
     ll_copy_row(out + (slot - first) * p->row_bytes, row, p->row_bytes);
-    ll_bring_near(&p->f, d, turn, near);
+    ll_hear_near(&p->f, &asked, ll_near(s));
     if (ll_count_row(count, rows)) {
         uint64_t place = ll_place_of(&p->lane, (uint32_t)p->f.rank, 0);
         char *to = ll_buffer(&p->lane, p->f.own, s->epoch) + place * p->lane.row_stride;
-        ll_put_rows(&p->f, &p->lane, s->epoch, d, turn, near, to + (uint64_t)first * p->row_bytes, out,
+        ll_put_rows(&p->f, &p->lane, s->epoch, d, turn, ll_near(s), to + (uint64_t)first * p->row_bytes, out,
                     rows * p->row_bytes, place + first);
     }
 }
 
 /* All warps, after the stage is whole: its row into the out-box, once for each far rank that it is for, a
- * warp each, beginning with warp `turn`. slots[d]: at rank d, or -1. Returns whose turn it is then. */
-TERN_DEVICE int ll_start_far(const struct ll_sender *s, const int32_t *slots, const char *row, int turn)
+ * warp each. slots[d]: at rank d, or -1. */
+TERN_DEVICE void ll_start_far(const struct ll_sender *s, const int32_t *slots, const char *row)
 {
     const struct op_frame *f = &s->p->f;
+    int turn = 0;
     for (int d0 = 0; d0 < f->num_ranks; d0 += 32) {
         int d = d0 + lane();
         int32_t slot = d < f->num_ranks && ll_is_far(f, d) ? slots[d] : -1;
@@ -67,7 +69,6 @@ TERN_DEVICE int ll_start_far(const struct ll_sender *s, const int32_t *slots, co
             turn = turn + 1 < nwarps() ? turn + 1 : 0;
         }
     }
-    return turn;
 }
 
 /* The first warp, for the lane's choice of token t: `of_expert`, its number among those of its expert. slots:

@@ -25,12 +25,14 @@ TERN_DEVICE void ll_add_message(const struct ll_sender *s, uint32_t e, uint32_t 
     int there = ll_on_rail(&p->f, (int)e, p->f.rank);
     uint32_t turn = m / LL_CHUNK + (uint32_t)there;
     struct queue_near *near = ll_near(s);
+    struct queue_asked asked = {0, 0, 0, 0, {0}, {0}};
+    ll_ask_near(&p->f, there, turn, near, &asked);
     ll_open_chunk(count, s->epoch);
     ll_copy_row(out + (m - first) * bytes, row, p->row_bytes);
     for (int d = lane(); d < far->num_near; d += 32) {
         tail[d] = slots[d];
     }
-    ll_bring_near(&p->f, there, turn, near);
+    ll_hear_near(&p->f, &asked, near);
     if (ll_count_row(count, rows)) {
         uint32_t own = far->rail.domain; /* at the other rank, by this rank's address of the same place */
         ll_put_rows(&p->f, &p->lane, s->epoch, there, turn, near, ll_message_at(p, s->epoch, own, first), out,
@@ -38,14 +40,15 @@ TERN_DEVICE void ll_add_message(const struct ll_sender *s, uint32_t e, uint32_t 
     }
 }
 
-/* All warps, after the stage is whole: its messages, a warp each, as ll_start_far. */
-TERN_DEVICE int ll_start_rails(const struct ll_sender *s, uint32_t stage, int turn)
+/* All warps, after the stage is whole: its messages, a warp each. */
+TERN_DEVICE void ll_start_rails(const struct ll_sender *s, uint32_t stage)
 {
     const struct ll_far *far = ll_far_of(&s->p->f);
     const int32_t *messages = ll_staged_messages(s, stage);
     const int32_t *slots = s->slots + stage * (uint32_t)s->p->f.num_ranks;
     const char *row = s->stages + stage * s->p->row_bytes;
     uint32_t domains = far->rail.num_domains;
+    int turn = 0;
     for (uint32_t e0 = 0; e0 < domains; e0 += 32) {
         uint32_t e = e0 + (uint32_t)lane();
         int32_t m = e < domains ? messages[e] : -1;
@@ -59,7 +62,6 @@ TERN_DEVICE int ll_start_rails(const struct ll_sender *s, uint32_t stage, int tu
             turn = turn + 1 < nwarps() ? turn + 1 : 0;
         }
     }
-    return turn;
 }
 
 /* The first warp, for the lane's choice of the staged token: numbers of its messages. */

@@ -2,7 +2,10 @@
  *
  * Low-latency dispatch, before sending: which tokens a block has, and what comes before them, which makes
  * their slots. The last block counts all tokens, to announce them, and has none itself, unless it is the only
- * one. A warp counts whole tokens, a choice a lane. */
+ * one. A warp counts whole tokens, a choice a lane.
+ *
+ * Blocks that have a token more than others are the last ones: rows leave for other domains in chunks of
+ * consecutive tokens, and those of blocks with one token each keep the wire busy until the others come. */
 #ifndef TERN_LL_SENDER_H
 #define TERN_LL_SENDER_H
 
@@ -54,11 +57,12 @@ TERN_DEVICE struct ll_sender ll_sender_of(const struct ll_dispatch_args *p, uint
     struct ll_sender s;
     uint32_t senders = nblk() > 1 ? (uint32_t)nblk() - 1 : 1;
     uint32_t b = (uint32_t)bid() < senders ? (uint32_t)bid() : senders;
+    uint32_t share = p->num_tokens / senders, with_share = senders - p->num_tokens % senders;
     s.p = p;
     s.epoch = epoch; /* on its way: nothing before ll_enter needs it */
     s.announces = bid() == nblk() - 1;
-    s.begin = p->num_tokens * b / senders; /* below 2^13 tokens, 2^8 blocks */
-    s.end = p->num_tokens * (b < senders ? b + 1 : senders) / senders;
+    s.begin = share * b + (b > with_share ? b - with_share : 0);
+    s.end = b < senders ? s.begin + share + (b >= with_share) : s.begin;
     s.token.id = -1;
     s.token.weight = 0;
     s.token.rank = 0;
@@ -164,10 +168,19 @@ TERN_DEVICE int64_t ll_tally_id(const struct ll_sender *s, uint32_t t0)
     return j < 32 / p->topk && t0 + j < ll_tallied(s) ? id_at(p->topk_idx, p->idx_bytes, c) : -1;
 }
 
-/* The id of the warp's first round, loaded before it is needed. */
-TERN_DEVICE int64_t ll_first_tally_id(const struct ll_sender *s)
+/* Ids of a warp's next two rounds: a round takes less than a load. */
+struct ll_tally_ids {
+    int64_t now, next;
+};
+
+/* Those of the first ones, loaded before they are needed. */
+TERN_DEVICE struct ll_tally_ids ll_first_tally_ids(const struct ll_sender *s)
 {
-    return ll_tally_id(s, (uint32_t)warp() * (32 / s->p->topk));
+    uint32_t a_warp = 32 / s->p->topk;
+    struct ll_tally_ids ids;
+    ids.now = ll_tally_id(s, (uint32_t)warp() * a_warp);
+    ids.next = ll_tally_id(s, ((uint32_t)warp() + (uint32_t)nwarps()) * a_warp);
+    return ids;
 }
 
 /* All lanes, tokens side by side; this lane has the k-th choice of its token. As is_first in ids.h, for both
@@ -226,15 +239,16 @@ TERN_DEVICE void ll_tally_round(const struct ll_sender *s, uint32_t t0, int64_t 
     }
 }
 
-/* All threads, with ll_first_tally_id. A barrier later, counters have what the tokens so counted have. */
-TERN_DEVICE void ll_tally(const struct ll_sender *s, int64_t raw)
+/* All threads, with ll_first_tally_ids. A barrier later, counters have what the tokens so counted have. */
+TERN_DEVICE void ll_tally(const struct ll_sender *s, struct ll_tally_ids ids)
 {
     uint32_t a_warp = 32 / s->p->topk, step = a_warp * (uint32_t)nwarps();
     TERN_ROLLED
     for (uint32_t t0 = (uint32_t)warp() * a_warp; t0 < ll_tallied(s); t0 += step) {
-        int64_t next = ll_tally_id(s, t0 + step); /* on its way while this round is counted */
-        ll_tally_round(s, t0, raw);
-        raw = next;
+        int64_t next = ll_tally_id(s, t0 + 2 * step); /* on its way while two rounds are counted */
+        ll_tally_round(s, t0, ids.now);
+        ids.now = ids.next;
+        ids.next = next;
     }
 }
 
