@@ -56,22 +56,13 @@ TERN_DEVICE void ll_carried(const struct op_frame *f, const struct ll_lane *l, u
 /* Puts of a turn are spread over queues. */
 TERN_DEVICE uint32_t ll_queue_of(const struct tern_net *net, uint32_t turn) { return turn % net->num_queues; }
 
-/* One warp, before it copies a row: lane 0 asks for what putting rows for rank d takes, in case it is this
- * warp that will (ll_put_rows); and behind the copy, whose stores are on their way, ll_hear_near. */
-TERN_DEVICE void ll_ask_near(const struct op_frame *f, int d, uint32_t turn, struct queue_near *near,
-                             struct queue_asked *asked)
+/* One warp, whose stores are on their way: lane 0 looks up what putting rows for rank d takes, in case it is
+ * this warp that will (ll_put_rows). */
+TERN_DEVICE void ll_bring_near(const struct op_frame *f, int d, uint32_t turn, struct queue_near *near)
 {
     const struct tern_net *net = &ll_far_of(f)->net;
     if (lane() == 0) {
-        route_near_ask(net, d, ll_queue_of(net, turn), f->own, near, asked);
-    }
-}
-
-TERN_DEVICE void ll_hear_near(const struct op_frame *f, const struct queue_asked *asked,
-                              struct queue_near *near)
-{
-    if (lane() == 0) {
-        route_near_hear(f->own, asked, near);
+        route_bring_near(net, d, ll_queue_of(net, turn), f->own, near);
     }
 }
 

@@ -38,15 +38,14 @@ TERN_DEVICE void ll_add_to_chunk(const struct ll_sender *s, int d, uint32_t slot
     uint64_t *count = &far->chunks[(uint64_t)(uint32_t)d * far->rank_chunks + slot / LL_CHUNK];
     char *out = ll_rows_out(&p->f, s->epoch) + (uint64_t)(begins[d] + first) * p->row_bytes;
     uint32_t turn = slot / LL_CHUNK + (uint32_t)d;
-    struct queue_asked asked = {0, 0, 0, 0, {0}, {0}};
+    struct queue_near *near = ll_near(s);
     ll_open_chunk(count, s->epoch);
-    ll_ask_near(&p->f, d, turn, ll_near(s), &asked);
     ll_copy_row(out + (slot - first) * p->row_bytes, row, p->row_bytes);
-    ll_hear_near(&p->f, &asked, ll_near(s));
+    ll_bring_near(&p->f, d, turn, near);
     if (ll_count_row(count, rows)) {
         uint64_t place = ll_place_of(&p->lane, (uint32_t)p->f.rank, 0);
         char *to = ll_buffer(&p->lane, p->f.own, s->epoch) + place * p->lane.row_stride;
-        ll_put_rows(&p->f, &p->lane, s->epoch, d, turn, ll_near(s), to + (uint64_t)first * p->row_bytes, out,
+        ll_put_rows(&p->f, &p->lane, s->epoch, d, turn, near, to + (uint64_t)first * p->row_bytes, out,
                     rows * p->row_bytes, place + first);
     }
 }

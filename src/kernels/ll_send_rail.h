@@ -25,14 +25,12 @@ TERN_DEVICE void ll_add_message(const struct ll_sender *s, uint32_t e, uint32_t 
     int there = ll_on_rail(&p->f, (int)e, p->f.rank);
     uint32_t turn = m / LL_CHUNK + (uint32_t)there;
     struct queue_near *near = ll_near(s);
-    struct queue_asked asked = {0, 0, 0, 0, {0}, {0}};
-    ll_ask_near(&p->f, there, turn, near, &asked);
     ll_open_chunk(count, s->epoch);
     ll_copy_row(out + (m - first) * bytes, row, p->row_bytes);
     for (int d = lane(); d < far->num_near; d += 32) {
         tail[d] = slots[d];
     }
-    ll_hear_near(&p->f, &asked, near);
+    ll_bring_near(&p->f, there, turn, near);
     if (ll_count_row(count, rows)) {
         uint32_t own = far->rail.domain; /* at the other rank, by this rank's address of the same place */
         ll_put_rows(&p->f, &p->lane, s->epoch, there, turn, near, ll_message_at(p, s->epoch, own, first), out,

@@ -64,21 +64,6 @@ struct queue_lists {
     uint32_t message_bytes; /* of the queue */
 };
 
-/* Where those are, alone. */
-struct queue_lists_words {
-    const struct net_ranges *there, *here;
-    uint32_t message_bytes;
-};
-
-TERN_DEVICE struct queue_lists_words queue_lists_words_of(const struct net_queue *q)
-{
-    struct queue_lists_words w;
-    w.there = queue_list(&q->remote);
-    w.here = queue_list(&q->local);
-    w.message_bytes = q->message_bytes;
-    return w;
-}
-
 TERN_DEVICE struct queue_lists queue_lists_of(const struct net_queue *q)
 {
     struct queue_lists l;

@@ -30,50 +30,6 @@ TERN_DEVICE void queue_bring_near(const struct net_queue *q, uint64_t there, uin
     n->queue = has ? q : NULL;
 }
 
-/* The same in two steps, for a thread that has something to do while memory answers. What is asked for is on
- * its way, but for what is in the queue itself: that is at hand already, as the rest could not be asked for
- * without it. */
-struct queue_asked {
-    uint64_t there, there_bytes, here, here_bytes; /* the first ranges: most often they are all */
-    struct wqe_key rkey, lkey;
-};
-
-/* One thread: `fixed` and the lists are the queue's, just asked for. */
-TERN_DEVICE void queue_near_ask(const struct net_queue *q, const struct queue_fixed *fixed,
-                                const struct queue_lists_words *lists, struct queue_near *n,
-                                struct queue_asked *a)
-{
-    const struct net_range *there = net_ranges_first(lists->there), *here = net_ranges_first(lists->here);
-    a->there = there->addr;
-    a->there_bytes = there->bytes;
-    a->rkey = there->key;
-    a->here = here->addr;
-    a->here_bytes = here->bytes;
-    a->lkey = here->key;
-    n->fixed = *fixed;
-    n->message_bytes = lists->message_bytes;
-    n->queue = q; /* until it is heard that the ranges do not do */
-}
-
-/* One thread, with what queue_near_ask has left: as queue_bring_near. */
-TERN_DEVICE void queue_near_hear(const struct queue_asked *a, uint64_t there, uint64_t here,
-                                 struct queue_near *n)
-{
-    const struct queue_look look = queue_look_at(n->fixed.state);
-    if (TERN_RARE(there - a->there >= a->there_bytes || here - a->here >= a->here_bytes)) {
-        queue_bring_near(n->queue, there, here, n);
-        return;
-    }
-    n->there.addr = a->there;
-    n->there.bytes = a->there_bytes;
-    n->there.key = a->rkey;
-    n->here.addr = a->here;
-    n->here.bytes = a->here_bytes;
-    n->here.key = a->lkey;
-    n->reserved = look.reserved;
-    n->consumed = look.consumed;
-}
-
 /* Whether `bytes` at addr are in the range. */
 TERN_DEVICE int queue_range_holds(const struct net_range *r, uint64_t addr, uint64_t bytes)
 {

@@ -30,33 +30,6 @@ TERN_DEVICE void route_bring_near(const struct tern_net *net, int peer, uint32_t
     }
 }
 
-/* The same in two steps (queue_near_ask): a thread can do something else between them, as copying what it
- * will put. */
-TERN_DEVICE void route_near_ask(const struct tern_net *net, int peer, uint32_t queue, const void *p,
-                                struct queue_near *n, struct queue_asked *a)
-{
-    n->queue = 0;
-    if (net->queues != 0) {
-        /* All before any is looked at: there is a queue in the table for a peer without one, too. */
-        const uint32_t route = net_route_to(net, peer);
-        const char *there = net_address(net, peer, p, 1);
-        const struct net_queue *q = queue_to(net, peer, queue);
-        const struct queue_fixed fixed = queue_fixed_of(q);
-        const struct queue_lists_words lists = queue_lists_words_of(q);
-        if (route == NET_ROUTE_QUEUE && there != 0) {
-            queue_near_ask(q, &fixed, &lists, n, a);
-            n->way = (uint64_t)(uintptr_t)there - (uint64_t)(uintptr_t)p;
-        }
-    }
-}
-
-TERN_DEVICE void route_near_hear(const void *p, const struct queue_asked *a, struct queue_near *n)
-{
-    if (n->queue != 0) {
-        queue_near_hear(a, (uint64_t)(uintptr_t)p + n->way, (uint64_t)(uintptr_t)p, n);
-    }
-}
-
 /* One thread, as route_put_signal of one, or of no bytes as route_signal; on a word of 8 bytes. 0: what is at
  * hand is not enough, or the queue has failed: those will do it, or say so, as a queue that has failed takes
  * nothing any more. */
