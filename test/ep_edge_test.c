@@ -4,6 +4,7 @@
  * routes and in graphs, a graph beside direct runs of one route, sizes that overflow, weights that one rank
  * forgot. Three ranks in one process; every rank sends each token to every rank, so what must arrive is known
  * by heart. */
+#include "patience.h"
 #include "support.h"
 
 #include <string.h>
@@ -66,7 +67,7 @@ static int fill_rank(struct edge *e, int r)
     return put(e, r, e->bad_ids[r], ids, sizeof(ids));
 }
 
-static int edge_open(struct edge *e, uint64_t seed)
+static int edge_open(struct edge *e, uint64_t seed, uint32_t timeout_ms)
 {
     struct tern_comm_config comm = TERN_COMM_CONFIG_INIT;
     struct tern_ep_config ep = TERN_EP_CONFIG_INIT;
@@ -76,7 +77,7 @@ static int edge_open(struct edge *e, uint64_t seed)
     ep.max_topk = TOPK;
     ep.max_tokens = TOKENS;
     ep.max_row_bytes = ROW;
-    ep.timeout_ms = DEADLINE_MS;
+    ep.timeout_ms = timeout_ms;
     OK(tern_comm_open_all(RANKS, &comm, e->comms));
     OK(tern_ep_open_all(RANKS, e->comms, &ep, e->eps));
     for (int r = 0; r < RANKS; r++) {
@@ -168,11 +169,18 @@ static int again(struct edge *e)
     return 0;
 }
 
-/* -1 in *failed: the route did not even get so far. The last rank enters within two milliseconds of the
- * deadline. Whoever reports success has all its rows. */
+static void deadline(struct edge *e, uint32_t timeout_ms)
+{
+    for (int r = 0; r < RANKS; r++) {
+        patience_set(e->eps[r], timeout_ms);
+    }
+}
+
+/* The last rank enters within two milliseconds of the deadline. Whoever reports success has all its rows. */
 static int one_late_round(struct edge *e, int round, int *failed)
 {
-    int outcomes[RANKS], busy = 0;
+    int outcomes[RANKS];
+    deadline(e, PATIENCE_MS);
     for (int r = 0; r < RANKS; r++) {
         OK(tern_fill(e->comms[r], e->out[r], 0xee, ROWS * ROW, e->streams[r]));
         OK(tern_stream_synchronize(e->comms[r], e->streams[r]));
@@ -182,12 +190,9 @@ static int one_late_round(struct edge *e, int round, int *failed)
         PASS(route_on(e, r, e->ids[r], &e->routes[r]));
     }
     for (int r = 0; r < RANKS; r++) {
-        busy |= tern_ep_synchronize(e->eps[r]) != TERN_OK;
+        OK(tern_ep_synchronize(e->eps[r]));
     }
-    if (busy) { /* the machine was too busy for the route already */
-        *failed = -1;
-        return again(e);
-    }
+    deadline(e, DEADLINE_MS);
     for (int r = 0; r < RANKS; r++) {
         pause_us(r == RANKS - 1 ? DEADLINE_MS * 1000 - 2000 + round % 21 * 200 : 0);
         PASS(dispatch_on(e, r));
@@ -215,18 +220,13 @@ static int one_late_round(struct edge *e, int round, int *failed)
 static int near_deadline(struct test *t)
 {
     struct edge e;
-    int rounds = test_scaled(t, 63), timeouts = 0, busy = 0, result;
+    int rounds = test_scaled(t, 63), timeouts = 0, result;
     test_quiet();
-    result = edge_open(&e, 0);
+    result = edge_open(&e, 0, DEADLINE_MS);
     for (int i = 0; i < rounds && !result; i++) {
         int failed = 0;
         result = one_late_round(&e, i, &failed);
         timeouts += failed > 0;
-        busy += failed < 0;
-    }
-    if (!result && 2 * busy > rounds) {
-        test_note(__FILE__, __LINE__, "%d of %d routes were late by themselves", busy, rounds);
-        result = TEST_FAILED;
     }
     test_detail(t, "%d of %d rounds timed out", timeouts, rounds);
     edge_close(&e);
@@ -347,12 +347,12 @@ static int forgotten_weights(struct edge *e)
 static int records(struct test *t)
 {
     struct edge e;
-    int result = edge_open(&e, 77);
+    int result = edge_open(&e, 77, PATIENCE_MS);
     (void)t;
     test_quiet();
     result = result ? result : bad_ids_in_two(&e);
     edge_close(&e);
-    result = result ? result : edge_open(&e, 78);
+    result = result ? result : edge_open(&e, 78, PATIENCE_MS);
     result = result ? result : bad_ids_in_graph(&e);
     edge_close(&e);
     return result;
@@ -361,7 +361,7 @@ static int records(struct test *t)
 static int sizes_and_weights(struct test *t)
 {
     struct edge e;
-    int result = edge_open(&e, 79);
+    int result = edge_open(&e, 79, PATIENCE_MS);
     (void)t;
     test_quiet();
     for (int r = 0; r < RANKS && !result; r++) {

@@ -7,6 +7,7 @@
  * packets. */
 #include "erring.h"
 #include "ll_stage.h"
+#include "patience.h"
 
 #include "net/nic_provider.h"
 
@@ -177,12 +178,22 @@ static void cut_scene(struct scene *s, const struct test *t, uint64_t seed)
     s->config.timeout_ms = deadline_ms(t);
 }
 
-static int prepare(struct scene *s)
+static int routes_of(struct scene *s)
 {
     scene_refill(s, 0);
     PASS(world_upload(&s->world));
     PASS(batch_open(&s->batches[0], s->eps, 0));
     return world_ep_synchronize(&s->world, s->eps);
+}
+
+/* What comes before the operation. */
+static int prepare(struct scene *s)
+{
+    uint32_t timeout_ms = scene_patience(s, PATIENCE_MS);
+    int result = routes_of(s);
+
+    scene_patience(s, timeout_ms);
+    return result;
 }
 
 static int issue(struct trial *t, int rank)
@@ -259,6 +270,7 @@ static int slow(struct scene *s, int operation, int (*how)(struct trial *t))
     PASS(prepare(s));
     PASS(how(&t));
     batch_close(&s->batches[0]);
+    scene_patience(s, PATIENCE_MS);
     OK(tern_ep_reset_all(RANKS, s->eps));
     return scene_round(s, 0);
 }
@@ -288,8 +300,8 @@ static int slow_once(const struct test *t, int operation, int (*how)(struct tria
     return result;
 }
 
-/* On a machine with other things to do a rank may not come to speak, or a sound operation not end, within so
- * short times: that may happen once, but not again and again. */
+/* On a machine with other things to do a rank may not come to speak within so short times: that may happen
+ * once, but not again and again. */
 static int slow_in(struct test *t, int operation, int (*how)(struct trial *t))
 {
     int result = 1, tries = how == drag_on ? 4 : 1;
@@ -319,8 +331,7 @@ static struct trial ll_trial_of(struct ll_stage *x, int operation)
     return t;
 }
 
-/* What comes before the operation. */
-static int prepare_ll(struct ll_stage *x, int operation)
+static int dispatched_ll(struct ll_stage *x, int operation)
 {
     ll_stage_redraw(x);
     PASS(world_upload(&x->scene.world));
@@ -328,6 +339,15 @@ static int prepare_ll(struct ll_stage *x, int operation)
         PASS(ll_dispatch_issue(&x->batches[1], TERN_LL_BOTH, 0));
     }
     return world_ep_synchronize(&x->scene.world, x->scene.eps);
+}
+
+static int prepare_ll(struct ll_stage *x, int operation)
+{
+    uint32_t timeout_ms = scene_patience(&x->scene, PATIENCE_MS);
+    int result = dispatched_ll(x, operation);
+
+    scene_patience(&x->scene, timeout_ms);
+    return result;
 }
 
 static int go_on_ll(struct ll_stage *x)

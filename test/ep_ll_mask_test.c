@@ -442,7 +442,7 @@ static int reset(struct test *t) { return everywhere(t, reset_body, 60000); }
 
 /* ---- Time ---- */
 
-enum { LATE_MS = 150, BEFORE = 1000 };
+enum { LATE_MS = 600, BEFORE = 1000 };
 
 /* What rank 0 has waited, with BEFORE there from the start. */
 static int check_waits(struct ll_stage *x, uint64_t *device, uint64_t least, uint64_t most, const char *what)

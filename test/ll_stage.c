@@ -2,6 +2,7 @@
  *
  * A scene for tests of low latency: see ll_stage.h. */
 #include "ll_stage.h"
+#include "patience.h"
 
 #include <string.h>
 
@@ -129,7 +130,7 @@ int ll_stage_judge(struct ll_stage *x, const char *step)
     return world_verify(&x->scene.world, step);
 }
 
-int ll_stage_recover(struct ll_stage *x)
+static int recover(struct ll_stage *x)
 {
     OK(tern_ep_reset_all(STAGE_RANKS, x->scene.eps));
     batch_close(&x->scene.batches[0]);
@@ -137,6 +138,15 @@ int ll_stage_recover(struct ll_stage *x)
     PASS(world_upload(&x->scene.world));
     PASS(ll_stage_shuffle(x));
     return ll_stage_judge(x, "after a reset");
+}
+
+int ll_stage_recover(struct ll_stage *x)
+{
+    uint32_t timeout_ms = scene_patience(&x->scene, PATIENCE_MS);
+    int result = recover(x);
+
+    scene_patience(&x->scene, timeout_ms);
+    return result;
 }
 
 /* One phase of one operation of one lane. */

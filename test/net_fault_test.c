@@ -110,7 +110,7 @@ static int late_barrier(struct test *t)
 {
     struct tern_net_config config = TERN_NET_CONFIG_INIT;
     (void)t;
-    config.timeout_ms = net_rig_way()->engine == NULL ? 300 : 2000;
+    config.timeout_ms = 2000;
     return in_scene(&config, late_barrier_body);
 }
 

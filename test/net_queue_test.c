@@ -504,7 +504,7 @@ static int reopens(struct test *t)
         test_detail(t, "no NIC here can be held");
         return TEST_SKIPPED;
     }
-    config.timeout_ms = 300;
+    config.timeout_ms = 2000;
     return in_scene(&config, reopen_body);
 }
 

@@ -3,6 +3,8 @@
  * The stage of scene.h: fixed small sizes, seeded content, no staging unless it is needed. */
 #include "scene.h"
 
+#include "patience.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,7 +107,19 @@ void scene_refill(struct scene *s, int i)
     combine_fill(&s->combines[i], &s->rng);
 }
 
-int scene_round(struct scene *s, int i)
+uint32_t scene_patience(struct scene *s, uint32_t timeout_ms)
+{
+    uint32_t before = 0;
+
+    for (int r = 0; r < s->world.num_ranks; r++) {
+        if (s->eps[r]) { /* a process has its own rank's alone */
+            before = patience_set(s->eps[r], timeout_ms);
+        }
+    }
+    return before;
+}
+
+static int one_round(struct scene *s, int i)
 {
     scene_refill(s, i);
     PASS(world_upload(&s->world));
@@ -113,6 +127,15 @@ int scene_round(struct scene *s, int i)
     PASS(batch_check_counts(&s->batches[i]));
     PASS(dispatch_check(&s->dispatches[i], s->eps, 0));
     return combine_check(&s->combines[i], s->eps, 0);
+}
+
+int scene_round(struct scene *s, int i)
+{
+    uint32_t timeout_ms = scene_patience(s, PATIENCE_MS);
+    int result = one_round(s, i);
+
+    scene_patience(s, timeout_ms);
+    return result;
 }
 
 int scene_then(struct scene *s, int (*body)(struct scene *))

@@ -46,7 +46,9 @@ int scene_open(struct scene *s);
 int scene_refused(struct scene *s, enum tern_status status, const char *text);
 /* New inputs, poisoned outputs, of batch i. */
 void scene_refill(struct scene *s, int i);
-/* One of each, from ids to sums, judged; batch i's routes must be closed and are left open. */
+/* patience_set on all ranks. */
+uint32_t scene_patience(struct scene *s, uint32_t timeout_ms);
+/* One of each, from ids to sums, judged, with patience; batch i's routes must be closed and are left open. */
 int scene_round(struct scene *s, int i);
 /* Opens, a first round of batch 0, and `body`; the scene ends. */
 int scene_then(struct scene *s, int (*body)(struct scene *));

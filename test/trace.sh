@@ -16,7 +16,7 @@ export TERN_MACHINE=cpu
 cat > "$scratch/judge.py" <<'END'
 import collections, json, sys
 
-LATE, RANKS, DELAY_US = 2, 4, 300000
+LATE, RANKS, DELAY_US = 2, 4, 1000000
 events = json.load(open(sys.argv[1]))["traceEvents"]
 slices = [e for e in events if e["ph"] == "X"]
 operations = ["route", "dispatch", "combine", "low-latency dispatch", "low-latency combine"]

@@ -21,7 +21,7 @@
 
 enum { RANKS = 4, LATE = 2, EXPERTS = 8, TOPK = 2, TOKENS = 24, HIDDEN = 128, ROW_BYTES = 2 * HIDDEN };
 enum { FEW = 8 }; /* tokens of low latency whose rows go in words */
-enum { DELAY_MS = 300, OPERATIONS = 5, MAX_PATH = 512 };
+enum { DELAY_MS = 1000, OPERATIONS = 5, MAX_PATH = 512 };
 
 static char tool[MAX_PATH];
 static uint32_t ll_tokens = TOKENS; /* of low latency */
