@@ -621,10 +621,13 @@ if have mkfifo; then
     else
         not_ok "refused: --json to a pipe that nobody reads"
     fi
-    timeout 60 cat "$scratch/pipe" > "$scratch/read.json" &
+    exec 3<> "$scratch/pipe" # it has a reader from now on, whenever the next one has come so far
+    timeout 60 cat "$scratch/pipe" > "$scratch/read.json" 3>&- &
     reader=$!
-    sleep 0.3
-    if run 0 timeout -s KILL 20 "$bench" signal --ranks 2 --iters 1 --json "$scratch/pipe" && wait $reader &&
+    run 0 timeout -s KILL 20 "$bench" signal --ranks 2 --iters 1 --json "$scratch/pipe"
+    status=$?
+    exec 3>&-
+    if [ $status -eq 0 ] && wait $reader &&
         tail -n 1 "$scratch/read.json" | grep -q '^}$'; then
         ok "a pipe with a reader has the whole JSON"
     else

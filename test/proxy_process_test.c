@@ -237,6 +237,12 @@ static int left_body(int rank, struct procs_page *page, void *user)
     return result;
 }
 
+/* Of descriptors, threads and shared memory. */
+static int is_left(int fds, int threads, int windows)
+{
+    return num_fds() == fds && test_files("/proc/self/task") == threads && num_windows() == windows;
+}
+
 /* Ranks close one after the other, in an order that changes; nothing is left. */
 static int nothing_left_body(int rank, struct procs_page *page, void *user)
 {
@@ -261,13 +267,16 @@ static int nothing_left_body(int rank, struct procs_page *page, void *user)
         result = result || run_case(&rig, rank, (uint64_t)round + 1);
         nap_ms((rank + round) % NUM_RANKS * 60);
         proxy_rig_close(&rig);
-        nap_ms(200);
         if (round == 0) { /* what stays for good is there now */
+            nap_ms(1000);
             fds = num_fds();
             threads = test_files("/proc/self/task");
             windows = num_windows();
         }
-        CHECK(num_fds() == fds && test_files("/proc/self/task") == threads && num_windows() == windows,
+        for (double end = test_seconds() + 20; !is_left(fds, threads, windows) && test_seconds() < end;) {
+            nap_ms(10); /* a thread has ended a little before it is gone */
+        }
+        CHECK(is_left(fds, threads, windows),
               "rank %d, round %d: %d descriptors, %d threads, %d windows; %d, %d, %d after the first", rank,
               round, num_fds(), test_files("/proc/self/task"), num_windows(), fds, threads, windows);
     }
