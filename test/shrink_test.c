@@ -90,8 +90,20 @@ static int leavers(struct test *t)
     return run_threads(&scene, actors, RANKS, leavers_actor);
 }
 
-/* The system gives a closed rank's port to the next that asks for any: to the others, for their calls. */
+/* The system gives a closed rank's port to the next that asks for any: to the others, for their calls; to one
+ * at a time, as it does with any port. Two that are bound and do not listen yet may have the same one, where
+ * they name it. */
 static _Atomic int port_given, times_given;
+static pthread_mutex_t giving = PTHREAD_MUTEX_INITIALIZER;
+
+static int takes_it(int fd, const struct sockaddr_in *v4)
+{
+    int taken;
+    pthread_mutex_lock(&giving);
+    taken = syscall(SYS_bind, fd, v4, sizeof *v4) == 0 && listen(fd, 1) == 0;
+    pthread_mutex_unlock(&giving);
+    return taken;
+}
 
 int bind(int fd, const struct sockaddr *a, socklen_t bytes)
 {
@@ -101,7 +113,7 @@ int bind(int fd, const struct sockaddr *a, socklen_t bytes)
         memcpy(&v4, a, sizeof v4);
         if (v4.sin_port == 0) {
             v4.sin_port = htons((uint16_t)port);
-            if (syscall(SYS_bind, fd, &v4, bytes) == 0) {
+            if (takes_it(fd, &v4)) {
                 atomic_fetch_add(&times_given, 1);
                 return 0;
             }
