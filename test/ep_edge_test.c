@@ -67,7 +67,7 @@ static int fill_rank(struct edge *e, int r)
     return put(e, r, e->bad_ids[r], ids, sizeof(ids));
 }
 
-static int edge_open(struct edge *e, uint64_t seed, uint32_t timeout_ms)
+static int edge_open(struct edge *e, uint64_t seed)
 {
     struct tern_comm_config comm = TERN_COMM_CONFIG_INIT;
     struct tern_ep_config ep = TERN_EP_CONFIG_INIT;
@@ -77,7 +77,7 @@ static int edge_open(struct edge *e, uint64_t seed, uint32_t timeout_ms)
     ep.max_topk = TOPK;
     ep.max_tokens = TOKENS;
     ep.max_row_bytes = ROW;
-    ep.timeout_ms = timeout_ms;
+    ep.timeout_ms = PATIENCE_MS;
     OK(tern_comm_open_all(RANKS, &comm, e->comms));
     OK(tern_ep_open_all(RANKS, e->comms, &ep, e->eps));
     for (int r = 0; r < RANKS; r++) {
@@ -222,7 +222,7 @@ static int near_deadline(struct test *t)
     struct edge e;
     int rounds = test_scaled(t, 63), timeouts = 0, result;
     test_quiet();
-    result = edge_open(&e, 0, DEADLINE_MS);
+    result = edge_open(&e, 0);
     for (int i = 0; i < rounds && !result; i++) {
         int failed = 0;
         result = one_late_round(&e, i, &failed);
@@ -347,12 +347,12 @@ static int forgotten_weights(struct edge *e)
 static int records(struct test *t)
 {
     struct edge e;
-    int result = edge_open(&e, 77, PATIENCE_MS);
+    int result = edge_open(&e, 77);
     (void)t;
     test_quiet();
     result = result ? result : bad_ids_in_two(&e);
     edge_close(&e);
-    result = result ? result : edge_open(&e, 78, PATIENCE_MS);
+    result = result ? result : edge_open(&e, 78);
     result = result ? result : bad_ids_in_graph(&e);
     edge_close(&e);
     return result;
@@ -361,7 +361,7 @@ static int records(struct test *t)
 static int sizes_and_weights(struct test *t)
 {
     struct edge e;
-    int result = edge_open(&e, 79, PATIENCE_MS);
+    int result = edge_open(&e, 79);
     (void)t;
     test_quiet();
     for (int r = 0; r < RANKS && !result; r++) {

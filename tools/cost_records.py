@@ -174,10 +174,11 @@ for _name, _ops in (("2026-11-23-2xH200/ep_far_bf16", "dispatch combine"),
                     ("2026-11-27-4xH200/before_tokens_ep_far", "combine")):
     for _op in _ops.split():
         NOT_CLAIMED[_name, _op] = _SLOWER
-for _name in ("7-4xH200/before_ep_far_q8", "7-4xH200/before_ep_far_q16", "7-4xH200-2/ep_far_q8",
-              "7-4xH200-2/ep_far_q16", "8-4xH200/ep_far_q8", "8-4xH200/ep_far_q16"):
+for _name in ("2026-11-27-4xH200/before_ep_far_q8", "2026-11-27-4xH200/before_ep_far_q16",
+              "2026-11-27-4xH200-2/ep_far_q8", "2026-11-27-4xH200-2/ep_far_q16",
+              "2026-11-28-4xH200/ep_far_q8", "2026-11-28-4xH200/ep_far_q16"):
     for _op in ("dispatch", "combine"):
-        NOT_CLAIMED["2026-11-2" + _name, _op] = "streams wait for each other in few queues"
+        NOT_CLAIMED[_name, _op] = "streams wait for each other in few queues"
 for _folder in ("2026-11-27-4xH200/", "2026-11-27-4xH200-2/", "2026-11-28-4xH200/"):
     for _op in ("dispatch", "combine"):
         for _name in ("r4_ll_at_dispatch", "r4_ll_at_combine"):
