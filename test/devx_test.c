@@ -87,6 +87,7 @@ static int structures_nest(struct test *t)
         {"CREATE_QP", "QPC", DEVX_QPC_AT, DEVX_QP_WORDS},
         {"QPC", "PATH", DEVX_PATH_AT, 0x740 / 32},
         {"OUT", "CAPS", DEVX_CAPS_AT, DEVX_CAPS_WORDS},
+        {"OUT", "MORE", DEVX_CAPS_AT, DEVX_CAPS_WORDS},
         {"OUT", "ATOMIC", DEVX_CAPS_AT, DEVX_CAPS_WORDS},
         {"IN", "QPC", DEVX_QPC_AT, DEVX_QP_WORDS},
         {"IN", "CQC", DEVX_CQC_AT, DEVX_CREATE_CQ_WORDS},
@@ -153,6 +154,7 @@ static int golden_heads(struct test *t)
 {
     static const struct word device[] = {{0x00, 0x01000000}, {0x04, 0x00000001}};
     static const struct word atomic[] = {{0x00, 0x01000000}, {0x04, 0x00000007}};
+    static const struct word more[] = {{0x00, 0x01000000}, {0x04, 0x00000041}};
     static const struct word query[] = {{0x00, 0x050b0000}, {0x08, 0x00000001}};
     uint32_t in[DEVX_HEAD_WORDS];
     (void)t;
@@ -160,6 +162,8 @@ static int golden_heads(struct test *t)
     GOLDEN("QUERY_HCA_CAP of the device", in, device);
     terni_devx_query_caps(in, DEVX_QUERY_ATOMIC);
     GOLDEN("QUERY_HCA_CAP of atomics", in, atomic);
+    terni_devx_query_caps(in, DEVX_QUERY_MORE);
+    GOLDEN("QUERY_HCA_CAP of what is further", in, more);
     terni_devx_query_qp(in, 1);
     GOLDEN("QUERY_QP", in, query);
     return TEST_PASSED;
@@ -186,7 +190,7 @@ static int golden_create_cq(struct test *t)
 
 static int golden_create_qp(struct test *t)
 {
-    static const struct word golden[] = {
+    struct word golden[] = {
         {0x000, 0x05000000}, {0x018, 0x00001800},                      /* RC, migrated */
         {0x01c, 0x00000777},                                           /* protection domain */
         {0x020, 0x00005000},                                           /* 2^10 blocks */
@@ -197,11 +201,15 @@ static int golden_create_qp(struct test *t)
         {0x0e8, 0x10000000}, {0x0fc, 0x00000012},                      /* record in a umem: this one */
         {0x104, 0x00020000}, {0x108, 0x00000011}, {0x10c, 0x80000000}, /* ring: at, in umem */
     };
-    struct devx_qp qp = {{0x11, 0x20000}, {0x12, 0x140}, 10, 0x777, 0xc5, 0x345, 0x29};
+    struct devx_qp qp = {{0x11, 0x20000}, {0x12, 0x140}, 10, 0x777, 0xc5, 0x345, 0x29, 0};
     uint32_t in[DEVX_QP_WORDS];
     (void)t;
     terni_devx_create_qp(in, &qp);
     GOLDEN("CREATE_QP", in, golden);
+    qp.has_no_record = 1;
+    golden[5].value |= 0x40000000; /* no record of what is sent */
+    terni_devx_create_qp(in, &qp);
+    GOLDEN("CREATE_QP without a record", in, golden);
     return TEST_PASSED;
 }
 

@@ -41,6 +41,8 @@ struct mock_device {
     struct mock_gid gids[MOCK_MAX_GIDS];
     unsigned char mac[6];
     uint32_t cqe_version, atomic_operations, atomic_sizes, atomic_endian, has_rc, has_atomic, has_overrun;
+    uint32_t has_more,
+        no_records; /* further capabilities can be asked for; of these, queue pairs without records */
     uint32_t log_max_message;
     int max_reads_in, max_reads_out, max_blocks;
     /* The mock's own. */
@@ -82,11 +84,14 @@ struct mock_umem {
     int num_used;
 };
 
-/* Two registers each. */
+/* Two registers each, and a place to ring for a queue pair that has no record: a software NIC sees memory and
+ * not each store to it, so that only one can be rung there. */
+enum { MOCK_RECORDLESS_AT = 0x600 };
 struct mock_page {
     char *memory;
     struct mock_object *context;
     int taken; /* bit i: register i */
+    const struct mlx5dv_devx_obj *recordless;
 };
 
 struct mock_uar {
@@ -107,6 +112,7 @@ struct mlx5dv_devx_obj {
     struct mlx5dv_devx_obj *cq;
     struct mock_uar *uar;
     uint32_t pdn, user_index, state, remote_qpn, udp_sport, ack_timeout;
+    int has_no_record; /* it is rung at MOCK_RECORDLESS_AT of its page */
     struct mock_device *remote;
 };
 

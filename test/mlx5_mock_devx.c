@@ -45,8 +45,11 @@ int mock_general_cmd(struct ibv_context *context, const void *in, size_t in_byte
     REFUSE_UNLESS(in_bytes == 16 && out_bytes == 16 + 4096 && box_read(in, 0, 16) == 0x100);
     which = (unsigned)box_read(in, 0x30, 16);
     memset(out, 0, out_bytes);
-    REFUSE_UNLESS(which == 1 || which == 7);
-    if (which == 1) {
+    REFUSE_UNLESS(which == 1 || which == 7 || (which == 0x41 && d->has_more));
+    if (which == 0x41) {
+        box_write(out, 0x80 + 0x2e0 + 1, 1, d->no_records);
+    } else if (which == 1) {
+        box_write(out, 0x80 + 0x20, 1, d->has_more);
         box_write(out, 0x80 + 0x1c0 + 3, 5, d->log_max_message);
         box_write(out, 0x80 + 0x1e0 + 28, 4, d->cqe_version);
         box_write(out, 0x80 + 0x200 + 30, 1, d->has_atomic);
@@ -154,6 +157,12 @@ static int create_qp(struct mlx5dv_devx_obj *q, struct mock_device *d, const voi
     REFUSE_UNLESS(q->ring != NULL && q->record != NULL);
     q->cq = (struct mlx5dv_devx_obj *)cq; /* o is first */
     q->uar = (struct mock_uar *)((char *)uar - offsetof(struct mock_uar, o));
+    q->has_no_record = box_read(in, IN_QPC + 0x80, 2) == 1;
+    REFUSE_UNLESS(q->has_no_record || box_read(in, IN_QPC + 0x80, 2) == 0);
+    if (q->has_no_record) {
+        REFUSE_UNLESS(d->no_records && q->uar->page->recordless == NULL);
+        q->uar->page->recordless = q;
+    }
     q->pdn = pd->id;
     q->user_index = (uint32_t)box_read(in, IN_QPC + 0x88, 24);
     q->state = RST;
@@ -203,6 +212,10 @@ int mock_obj_destroy(struct mlx5dv_devx_obj *q)
     if (q->o.refs == 0) {
         give(ring, q);
         give(record, q);
+    }
+    if (q->o.refs == 0 && q->has_no_record) { /* whoever has the page next finds it as it was */
+        memset(q->uar->page->memory + MOCK_RECORDLESS_AT, 0, 8);
+        q->uar->page->recordless = NULL;
     }
     error = mock_drop(&q->o, q->o.kind == MOCK_QP ? "queue pair" : "completion queue");
     if (fails) {
@@ -314,6 +327,11 @@ int mock_obj_modify(struct mlx5dv_devx_obj *q, const void *in, size_t in_bytes, 
                              : to_rts(q, in, out, out_bytes);
 }
 
+static const char *mock_doorbell(const struct mlx5dv_devx_obj *q)
+{
+    return q->has_no_record ? q->uar->page->memory + MOCK_RECORDLESS_AT : (const char *)q->uar->base.reg_addr;
+}
+
 int mock_obj_query(struct mlx5dv_devx_obj *q, const void *in, size_t in_bytes, void *out, size_t out_bytes)
 {
     if (mock_fails("obj_query")) {
@@ -323,7 +341,9 @@ int mock_obj_query(struct mlx5dv_devx_obj *q, const void *in, size_t in_bytes, v
     REFUSE_UNLESS(box_read(in, 0x48, 24) == q->o.id);
     memset(out, 0, out_bytes);
     box_write(out, IN_QPC + 0x00, 4, q->state);
-    box_write(out, IN_QPC + 0x5b0, 16, box_read(q->record, 32 + 16, 16)); /* what the record says */
+    /* What the record says, or the register. */
+    box_write(out, IN_QPC + 0x5b0, 16,
+              q->has_no_record ? box_read(mock_doorbell(q), 8, 16) : box_read(q->record, 32 + 16, 16));
     return 0;
 }
 
@@ -349,7 +369,8 @@ int mock_softnic_qp(const struct mlx5dv_devx_obj *q, struct softnic_qp *s)
     s->remote_pd = peer->pdn;
     s->num_cqes = q->cq->collapsed ? 0 : 1u << q->cq->log_size;
     s->record = (const uint32_t *)q->record;
-    s->doorbell = (const uint64_t *)q->uar->base.reg_addr;
+    s->has_no_record = q->has_no_record != 0;
+    s->doorbell = (const uint64_t *)(const void *)mock_doorbell(q);
     s->cqes = (uint32_t *)q->cq->ring;
     s->keys = &o->device->keys;
     s->remote_keys = &q->remote->keys;

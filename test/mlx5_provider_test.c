@@ -104,6 +104,16 @@ static int patience(struct test *t) { return on_rig(t, 4, 0, patience_body); }
 
 /* ---- RoCE: which GID, which UDP ports ---- */
 
+/* Kernels of rank 0 ring for queue q to rank 1 where the NIC looks. */
+static int rings_at(struct mlx5_rig *rig, uint32_t q, const struct mlx5dv_devx_obj *qp)
+{
+    const struct net_queue *queue = terni_mlx5_queue(rig->providers[0], 1, q);
+    char *at = queue->flags & NET_QUEUE_NO_RECORD ? (char *)qp->uar->base.base_addr + MOCK_RECORDLESS_AT
+                                                  : (char *)qp->uar->base.reg_addr;
+    return (queue->flags & NET_QUEUE_NO_RECORD) == (qp->has_no_record ? NET_QUEUE_NO_RECORD : 0) &&
+           queue->doorbell == (uint64_t *)(void *)at;
+}
+
 static int roce_body(struct mlx5_rig *rig)
 {
     enum { QUEUES = 8 };
@@ -119,9 +129,8 @@ static int roce_body(struct mlx5_rig *rig)
         ports[q] = mock_find_qp(&rig->mock.devices[0], near)->udp_sport;
         CHECK(ports[q] == mock_find_qp(&rig->mock.devices[1], far)->udp_sport, "queue %u has two ports", q);
         /* Two registers share a page, which is mapped once; kernels ring for each queue by its own. */
-        CHECK(terni_mlx5_queue(rig->providers[0], 1, q)->doorbell ==
-                  mock_find_qp(&rig->mock.devices[0], near)->uar->base.reg_addr,
-              "queue %u has another register", q);
+        CHECK(rings_at(rig, q, mock_find_qp(&rig->mock.devices[0], near)), "queue %u has another register",
+              q);
         for (uint32_t p = 0; p < q; p++) {
             CHECK(ports[p] != ports[q], "queues %u and %u share UDP port %u", p, q, ports[q]);
         }
@@ -357,6 +366,55 @@ static int all_forms(struct test *t)
     return TEST_PASSED;
 }
 
+/* ---- Doorbell records ---- */
+
+static const struct without {
+    uint32_t has_more, no_records;
+    int wants, num_queues;
+    enum mlx5_doorbell doorbell;
+    int num_without; /* of rank 0's queues to rank 1, the first ones; what comes out */
+} withouts[] = {
+    {1, 1, 0, 1, MLX5_DOORBELL_AUTO, 1}, {1, 0, 0, 1, MLX5_DOORBELL_AUTO, 0},
+    {0, 1, 0, 1, MLX5_DOORBELL_AUTO, 0}, {1, 1, 1, 1, MLX5_DOORBELL_AUTO, 0},
+    {1, 1, 0, 1, MLX5_DOORBELL_HOST, 0}, {1, 1, 0, 4, MLX5_DOORBELL_AUTO, 2}, /* the mock refuses the third */
+};
+
+static int without_body(struct mlx5_rig *rig)
+{
+    static size_t next;
+    const struct without *w = &withouts[next++];
+    char text[512];
+    rig->mock.devices[0].has_more = w->has_more;
+    rig->mock.devices[0].no_records = w->no_records;
+    for (int r = 0; r < rig->num_ranks; r++) {
+        rig->configs[r].records = w->wants;
+        rig->configs[r].num_queues = (uint32_t)w->num_queues;
+        rig->configs[r].doorbell = w->doorbell;
+    }
+    OK(rig_providers(rig));
+    PASS(check_ready(rig, 2 * w->num_queues));
+    terni_mlx5_print(rig->providers[0], text, sizeof text);
+    CHECK((strstr(text, "without doorbell records") != NULL) == (w->num_without > 0), "%s", text);
+    for (int q = 0; q < w->num_queues; q++) {
+        const struct net_queue *queue = terni_mlx5_queue(rig->providers[0], 1, (uint32_t)q);
+        CHECK(((queue->flags & NET_QUEUE_NO_RECORD) != 0) == (q < w->num_without), "queue %d: flags 0x%x", q,
+              queue->flags);
+    }
+    return TEST_PASSED;
+}
+
+static int without_records(struct test *t)
+{
+    for (size_t i = 0; i < sizeof withouts / sizeof withouts[0]; i++) {
+        int result = on_rig(t, 2, 0, without_body);
+        if (result != TEST_PASSED) {
+            test_note(__FILE__, __LINE__, "case %zu", i);
+            return result;
+        }
+    }
+    return TEST_PASSED;
+}
+
 /* ---- Memory ---- */
 
 static uint32_t access_of(struct mlx5_rig *rig, int device, uint32_t key)
@@ -580,11 +638,17 @@ static int inspect_body(struct mlx5_rig *rig)
 {
     struct devx_qp_state state;
     const struct net_queue *q;
+    rig->configs[0].records = 1;
     OK(rig_providers(rig));
     q = terni_mlx5_queue(rig->providers[0], 1, 0);
     q->record[DOORBELL_RECORD_SEND] = doorbell_record(0x1234);
     OK(terni_mlx5_inspect(rig->providers[0], 1, 0, &state));
     CHECK(state.state == DEVX_RTS && state.sw_counter == 0x1234, "state %u, record %x", state.state,
+          state.sw_counter);
+    q = terni_mlx5_queue(rig->providers[1], 0, 0);
+    *q->doorbell = doorbell_value(q->qpn, 0x4321);
+    OK(terni_mlx5_inspect(rig->providers[1], 0, 0, &state));
+    CHECK((q->flags & NET_QUEUE_NO_RECORD) && state.sw_counter == 0x4321, "flags 0x%x, register %x", q->flags,
           state.sw_counter);
     EXPECT(terni_mlx5_inspect(rig->providers[0], 0, 0, &state), TERN_INVALID_ARGUMENT);
     return TEST_PASSED;
@@ -674,6 +738,7 @@ int main(int argc, char **argv)
     test_run(&t, "no NIC is no fault", no_nic);
     test_run(&t, "the libraries of this host", real);
     test_run(&t, "where rings are, and who rings", all_forms);
+    test_run(&t, "doorbell records, where a NIC can do without", without_records);
     test_run(&t, "memory, relaxed and strict", regions);
     test_run(&t, "two hundred ranges, and half of them", many);
     test_run(&t, "several NICs at both ends", spread);

@@ -316,6 +316,7 @@ static void shape_nics(uint64_t seed)
     /* All NICs as one kernel, where the mock has none. */
     s->runner = way->nics == TERN_TRANSPORT_SOFTNIC && rng_one_in(&rng, 2) ? SOFTNIC_KERNEL : SOFTNIC_AUTO;
     s->nic_blocks = 1 + rng_below(&rng, 3);
+    s->records = rng_one_in(&rng, 3);
 }
 
 int net_rig_open(struct net_rig *rig, const struct tern_net_config *config, uint64_t cpu_seed)

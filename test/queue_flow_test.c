@@ -152,6 +152,7 @@ static int messages(struct test *t, int how, int count)
         shape.message_bytes = rng_below(&rng, 2) ? rng_between(&rng, 100, 999) : 0;
         shape.hold_one_in = rng_below(&rng, 3);
         shape.relay = how == RELAYED;
+        shape.no_record = how != RELAYED && seed % 2 != 0;
         shape.first = rng_below(&rng, 2) ? 65534 : 0xfffffffcull;
         shape.nic_warps = (int)rng_between(&rng, 1, 3);
         result = queue_rig_open(&r, seed, &shape);

@@ -188,8 +188,8 @@ static int check_refuses(const struct net_queue *good)
     q.ring.segment_mask = 65536 * WQE_BLOCK_SEGMENTS - 1;
     REFUSES(terni_queue_check(&q), TERN_INVALID_ARGUMENT, "a send ring of 65536 blocks");
     q = *good;
-    q.flags |= 8;
-    REFUSES(terni_queue_check(&q), TERN_INVALID_ARGUMENT, "flags 0x9");
+    q.flags |= 16;
+    REFUSES(terni_queue_check(&q), TERN_INVALID_ARGUMENT, "flags 0x11");
     q = *good;
     q.num_cqes = 2;
     REFUSES(terni_queue_check(&q), TERN_INVALID_ARGUMENT, "2 completion queue entries");
@@ -210,6 +210,11 @@ static int check_refuses(const struct net_queue *good)
     q = *good;
     q.doorbell = NULL;
     REFUSES(terni_queue_check(&q), TERN_INVALID_ARGUMENT, "no way to tell");
+    q = *good;
+    q.record = NULL;
+    REFUSES(terni_queue_check(&q), TERN_INVALID_ARGUMENT, "no way to tell");
+    q.flags |= NET_QUEUE_NO_RECORD;
+    OK(terni_queue_check(&q));
     q = *good;
     q.flags |= NET_QUEUE_RELAY;
     REFUSES(terni_queue_check(&q), TERN_INVALID_ARGUMENT, "no way to tell");

@@ -88,8 +88,8 @@ static int fill_queue(struct queue_rig *r, uint32_t i)
     q->ring = wqe_ring_of(r->rings + i * r->ring_bytes, shape->blocks);
     q->qpn = 0x400 + i;
     q->flags = (shape->num_cqes ? NET_QUEUE_CQ_RING : 0u) | (shape->relay ? NET_QUEUE_RELAY : 0u) |
-               (shape->late ? NET_QUEUE_DUMP : 0u);
-    q->record = shape->relay ? NULL : s->records[i].words;
+               (shape->late ? NET_QUEUE_DUMP : 0u) | (shape->no_record ? NET_QUEUE_NO_RECORD : 0u);
+    q->record = shape->relay || shape->no_record ? NULL : s->records[i].words;
     q->doorbell = shape->relay ? NULL : &s->doorbells[i];
     q->relay = shape->relay ? &s->relays[i] : NULL;
     q->cqes = (uint32_t *)(void *)(r->cqes + i * r->cq_bytes);
@@ -121,6 +121,7 @@ static void fill_qp(struct queue_rig *r, uint32_t i)
     p->num_cqes = r->shape.num_cqes;
     s->records[i].words[DOORBELL_RECORD_SEND] = doorbell_record((uint32_t)r->shape.first);
     p->record = s->records[i].words;
+    p->has_no_record = r->shape.no_record != 0;
     p->doorbell = &s->doorbells[i];
     p->cqes = s->queues[i].cqes;
     p->keys = &s->keys;

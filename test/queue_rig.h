@@ -29,6 +29,7 @@ struct queue_shape {
     uint32_t hold_one_in;
     int late;                   /* results are late, and NET_QUEUE_DUMP is set */
     int relay;                  /* NET_QUEUE_RELAY */
+    int no_record;              /* NET_QUEUE_NO_RECORD, not with `relay` */
     int free_running;           /* kernels run while the host does not wait; seeds do not replay then */
     uint64_t first;             /* index */
     uint64_t timeout_ns;        /* 0: RIG_PATIENCE_NS */

@@ -56,6 +56,10 @@ static const struct row table[TERN_ENV_COUNT] = {
         {"TERN_NIC_SERVICE_LEVEL", "0",
          "RDMA NICs: service level of packets, 0 to 15; of RoCE v2 the priority, 0 "
          "to 7"},
+    [TERN_ENV_NIC_RECORDS] =
+        {"TERN_NIC_RECORDS", "0",
+         "RDMA NICs, and those in software: 1: queue pairs have doorbell records always; "
+         "0: none where the NIC can do without"},
     [TERN_ENV_SOFTNIC] = {"TERN_SOFTNIC", "",
                           "NICs in software: packets[:SEED] over a network that errs; adaptive[:SEED], which "
                           "reorders writes of a queue, too; empty: loads and stores"},

@@ -77,8 +77,9 @@ enum terni_variable {
     TERN_ENV_NIC_GID_INDEX, /* of RDMA NICs: what their packets say; "": chosen */
     TERN_ENV_NIC_TRAFFIC_CLASS,
     TERN_ENV_NIC_SERVICE_LEVEL,
-    TERN_ENV_SOFTNIC, /* how NICs in software reach each other: as net/softnic_nic_ops.c reads it */
-    TERN_ENV_ID,      /* set by tern-run: 256 hex digits, or host:port/cookie */
+    TERN_ENV_NIC_RECORDS, /* 0 | 1 */
+    TERN_ENV_SOFTNIC,     /* how NICs in software reach each other: as net/softnic_nic_ops.c reads it */
+    TERN_ENV_ID,          /* set by tern-run: 256 hex digits, or host:port/cookie */
     TERN_ENV_RANK,
     TERN_ENV_NUM_RANKS,
     TERN_ENV_ID_FD, /* set by tern-run for rank 0: the listening socket of TERN_ID */

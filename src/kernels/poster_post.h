@@ -63,27 +63,15 @@ TERN_DEVICE void poster_lay_out(const struct rail_args *p, struct queue_near *ne
     sync_warp();
 }
 
-/* Where few queues are for credits, releases of their streams do not wait for each other: a release only
- * counts, and if something goes back then, its letter becomes the credit. */
-enum { POSTER_FEW_QUEUES = 8 };
-TERN_DEVICE int poster_defers(const struct rail_args *p, uint32_t what)
-{
-    return what == POSTER_RELEASE && p->credit_queues < POSTER_FEW_QUEUES;
-}
-
-/* Letters of one way go one after the other. Ways are: of a stream, over loads and stores, which set words,
- * or where letters are only counted; behind all streams, of a place; behind those, of a queue pair that has
- * no place, or a peer that a proxy leads to. A place is whose queue pair is in it. A put does not take it
- * from another: what a block puts by is known from the beginning. A credit does, as lines that forward give
- * none until they have put all. */
+/* Letters of one way go one after the other. Ways are: of a stream, over loads and stores, which set words;
+ * behind all streams, of a place; behind those, of a queue pair that has no place, or a peer that a proxy
+ * leads to. A place is whose queue pair is in it. A put does not take it from another: what a block puts by
+ * is known from the beginning. A credit does, as lines that forward give none until they have put all. */
 TERN_DEVICE uint32_t poster_way(const struct poster_desk *d, uint32_t stream, uint32_t what)
 {
     const struct rail_args *p = d->rail;
     const struct poster_target t = poster_target_of(p, stream, what);
     const struct queue_near *near = d->near + t.place;
-    if (poster_defers(p, what)) {
-        return stream;
-    }
     if (!route_is_near(&p->world.net, near, t.peer, t.queue)) {
         uint32_t route = net_route_to(&p->world.net, t.peer);
         if (route == NET_ROUTE_P2P) {
@@ -157,30 +145,20 @@ TERN_APART int poster_hand_over_near(const struct poster_desk *d, struct poster_
     return poster_post(d, letter, near);
 }
 
-/* One lane: any other. A release that has become a credit is to be handed over yet. */
-TERN_APART int poster_hand_over(const struct poster_desk *d, struct poster_letter *letter)
+/* One lane: any other. */
+TERN_APART int poster_hand_over(const struct poster_desk *d, const struct poster_letter *letter)
 {
     const struct rail r = poster_rail(d);
-    struct rail_piece *piece = &letter->piece;
+    const struct rail_piece *piece = &letter->piece;
     int ok;
     if (letter->what == POSTER_RELEASE) {
         const struct rail_letter l = poster_read(r.p, piece);
-        /* Words that are set are said by who counts (rail_home.h). */
-        int later = poster_defers(r.p, letter->what) && !rail_is_near(r.p, rail_far_end(r.p, piece->stream));
-        ok = rail_release(&r, &l, 1, later ? piece : 0);
+        ok = rail_release(&r, &l, 1, 0);
     } else {
         ok = letter->what == POSTER_PUT ? rail_put(&r, group_of(GROUP_THREAD), piece)
                                         : rail_credit(&r, piece->stream, piece->bytes, piece->end);
     }
     return ok ? POSTER_DONE : POSTER_FAILED;
-}
-
-/* A release that was counted, and gives something back: it stays, as that. */
-TERN_DEVICE int poster_becomes_credit(struct poster_letter *letter)
-{
-    int becomes = letter->what == POSTER_RELEASE && letter->piece.bytes != 0;
-    letter->what = becomes ? POSTER_CREDIT : letter->what;
-    return becomes;
 }
 
 #endif

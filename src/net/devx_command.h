@@ -23,7 +23,11 @@ enum devx_opcode {
 };
 
 /* Of QUERY_HCA_CAP: what is in force now. */
-enum devx_caps { DEVX_QUERY_DEVICE = 0 << 1 | 1, DEVX_QUERY_ATOMIC = 3 << 1 | 1 };
+enum devx_caps {
+    DEVX_QUERY_DEVICE = 0 << 1 | 1,
+    DEVX_QUERY_ATOMIC = 3 << 1 | 1,
+    DEVX_QUERY_MORE = 0x20 << 1 | 1
+};
 
 /* Bits of ATOMIC_OPERATIONS. */
 enum {
@@ -40,6 +44,7 @@ enum {
     DEVX_SERVICE_RC = 0,
     DEVX_MIGRATED = 3,
     DEVX_RQ_NONE = 3,
+    DEVX_NO_SEND_RECORD = 1, /* software rings, and the NIC takes the index from that */
     DEVX_ATOMIC_MODE_64 = 3, /* up to 64 bits */
     DEVX_LOG_MESSAGE_MAX = 30,
     DEVX_MIN_RNR_NAK = 12,     /* 0.64 ms */
@@ -69,6 +74,7 @@ struct devx_qp {
     struct devx_memory record;
     uint32_t log_blocks;
     uint32_t pd, cqn, uar_page, user_index;
+    int has_no_record; /* of what is sent */
 };
 
 /* How packets get to the peer. */

@@ -58,6 +58,7 @@
     X(QPC_LOG_MESSAGE_MAX, 0x043, 5)                                                                         \
     X(QPC_LOG_SQ_SIZE, 0x051, 4)                                                                             \
     X(QPC_UAR_PAGE, 0x068, 24)                                                                               \
+    X(QPC_SEND_RECORD_MODE, 0x080, 2)                                                                        \
     X(QPC_USER_INDEX, 0x088, 24)                                                                             \
     X(QPC_REMOTE_QPN, 0x0a8, 24)                                                                             \
     X(QPC_LOG_ACK_REQ_FREQ, 0x380, 4)                                                                        \
@@ -100,13 +101,17 @@
     X(PATH_RMAC_FIRST, 0x130, 16)                                                                            \
     X(PATH_RMAC_SECOND, 0x140, 32)
 
-/* Capabilities, of the device and of its atomics. */
+/* Capabilities, of the device, further ones, and of its atomics. */
 #define DEVX_CAPS_FIELDS(X)                                                                                  \
+    X(CAPS_HAS_MORE, 0x020, 1) /* MORE can be asked for */                                                   \
     X(CAPS_LOG_MAX_MESSAGE, 0x1c3, 5)                                                                        \
     X(CAPS_CQE_VERSION, 0x1fc, 4)                                                                            \
     X(CAPS_ATOMIC, 0x21e, 1)                                                                                 \
     X(CAPS_CQ_OVERRUN_IGNORED, 0x220, 1)                                                                     \
     X(CAPS_RC, 0x23f, 1)
+
+#define DEVX_MORE_FIELDS(X)                                                                                  \
+    X(MORE_NO_SEND_RECORD, 0x2e1, 1) /* queue pairs without a record of what is sent */
 
 #define DEVX_ATOMIC_FIELDS(X)                                                                                \
     X(ATOMIC_HOST_ENDIAN_8, 0x040, 2) /* 1: results of 8 bytes in the order of the host */                   \
@@ -123,6 +128,7 @@
     X(QPC, 0x740)                                                                                            \
     X(PATH, 0x160)                                                                                           \
     X(CAPS, 0x8000)                                                                                          \
+    X(MORE, 0x8000)                                                                                          \
     X(ATOMIC, 0x8000)
 
 enum devx_field {

@@ -48,7 +48,7 @@ static void complain(struct complaint *c, int is_lacking, const char *what)
     }
 }
 
-static enum tern_status check_device(struct mlx5_nic *nic, struct complaint *c)
+static enum tern_status check_device(struct mlx5_nic *nic, struct complaint *c, int *has_more)
 {
     uint32_t out[DEVX_CAPS_WORDS];
     TERN_TRY(query(nic, DEVX_QUERY_DEVICE, out));
@@ -57,7 +57,19 @@ static enum tern_status check_device(struct mlx5_nic *nic, struct complaint *c)
     complain(c, !cap(out, DEVX_CAPS_CQ_OVERRUN_IGNORED), "completion queues that may overrun");
     complain(c, !cap(out, DEVX_CAPS_ATOMIC), "atomics");
     nic->log_max_message = cap(out, DEVX_CAPS_LOG_MAX_MESSAGE);
+    *has_more = cap(out, DEVX_CAPS_HAS_MORE) != 0;
     return TERN_OK;
+}
+
+/* What saves time, and nobody has to have: a NIC that does not say is one that cannot. */
+static void look_for_more(struct mlx5_nic *nic)
+{
+    uint32_t out[DEVX_CAPS_WORDS];
+    if (query(nic, DEVX_QUERY_MORE, out) != TERN_OK) {
+        TERN_LOG(TERN_LOG_INFO, "queue pairs have doorbell records: %s", tern_last_error());
+        return;
+    }
+    nic->no_records = cap(out, DEVX_MORE_NO_SEND_RECORD) != 0;
 }
 
 static enum tern_status check_atomics(struct mlx5_nic *nic, struct complaint *c)
@@ -101,11 +113,15 @@ static enum tern_status check_limits(struct mlx5_nic *nic, struct complaint *c)
 enum tern_status terni_mlx5_caps_check(struct mlx5_nic *nic)
 {
     struct complaint lacking = {"", 0};
-    TERN_TRY(check_device(nic, &lacking));
+    int has_more;
+    TERN_TRY(check_device(nic, &lacking, &has_more));
     TERN_TRY(check_atomics(nic, &lacking));
     TERN_TRY(check_limits(nic, &lacking));
     if (lacking.used > 0) {
         return TERN_FAIL(TERN_UNSUPPORTED, "%s cannot be used, it lacks: %s", nic->name, lacking.text);
+    }
+    if (has_more) {
+        look_for_more(nic);
     }
     return TERN_OK;
 }

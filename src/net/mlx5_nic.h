@@ -33,6 +33,14 @@ struct mlx5_register {
     uint64_t *kernel; /* as kernels address it; NULL: they cannot */
 };
 
+/* Queue pairs without records are rung at another place of the register's page: `mapped` is the register, as
+ * somebody addresses it. */
+enum { MLX5_RECORDLESS_AT = 0x600 };
+static inline uint64_t *terni_mlx5_recordless(const struct mlx5_register *r, uint64_t *mapped)
+{
+    return mapped + ((char *)r->uar->base_addr + MLX5_RECORDLESS_AT - (char *)r->uar->reg_addr) / 8;
+}
+
 struct mlx5_port {
     int number, is_roce;
     uint32_t mtu; /* code of libibverbs */
@@ -54,6 +62,7 @@ struct mlx5_nic {
     uint32_t pdn, eqn;
     uint32_t log_max_message, log_max_blocks;
     uint32_t log_reads_in, log_reads_out; /* what it serves, and what it may have outstanding */
+    int no_records; /* it can make queue pairs, or more of them, without a record (NET_QUEUE_NO_RECORD) */
     struct mlx5_port port;
     struct mlx5dv_devx_uar *cq_uar; /* named by completion queues, never rung */
     struct mlx5_register registers[MLX5_MAX_REGISTERS];
@@ -67,6 +76,7 @@ struct mlx5_qp {
     int nic; /* index; valid with qp */
     struct mlx5dv_devx_obj *cq, *qp;
     struct mlx5_register *doorbell;
+    int has_no_record;
     uint64_t ring, cqes;      /* in the NIC's rings */
     uint64_t record;          /* in its records */
     uint64_t results;         /* in its results */

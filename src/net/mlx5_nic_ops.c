@@ -112,6 +112,7 @@ enum tern_status terni_nic_open_mlx5(const struct nic_config *config, struct nic
     c.root = s->root != NULL ? s->root : c.root;
     c.nics = terni_env(TERN_ENV_NICS);
     TERN_TRY(read_packets(&c));
+    TERN_TRY(terni_nic_wants_records(&c.records));
     c.local_index = config->local_index;
     c.num_local = config->num_local;
     c.wanted = config->wanted;

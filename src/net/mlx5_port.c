@@ -86,8 +86,12 @@ enum tern_status terni_mlx5_port_open(struct mlx5_nic *nic, int port, int gid_in
     memset(&a, 0, sizeof a);
     nic->port.number = port;
     error = nic->v->query_port(nic->context, (uint8_t)port, &a);
-    if (error != 0) {
+    if (error == EINVAL) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s has no port %d: %s", nic->name, port, strerror(error));
+    }
+    if (error != 0) {
+        return TERN_FAIL(TERN_DEVICE_ERROR, "%s does not tell of its port %d: %s", nic->name, port,
+                         strerror(error));
     }
     if (a.state != IBV_PORT_ACTIVE) {
         return TERN_FAIL(TERN_UNSUPPORTED, "port %d of %s is not active (state %d)", port, nic->name,

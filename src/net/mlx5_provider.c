@@ -215,15 +215,27 @@ static void add(struct printed *t, int n)
     t->left -= used;
 }
 
+/* Whether that is so of the NIC's first queue pair; a NIC may not have room for all to be so. */
+static int has_no_record(const struct mlx5_provider *p, int nic)
+{
+    for (int r = 0; r < p->config.num_ranks; r++) {
+        if (p->peers[r].is_wanted && (uint32_t)nic < p->config.num_queues) {
+            return p->peers[r].qps[nic].has_no_record;
+        }
+    }
+    return 0;
+}
+
 int terni_mlx5_print(const struct mlx5_provider *p, char *text, size_t text_bytes)
 {
     struct printed t = {text, text_bytes, 0};
     for (int i = 0; i < p->num_nics; i++) {
         const struct mlx5_nic *nic = &p->nics[i];
-        add(&t, snprintf(t.text, t.left, "%s, port %d (%s), %s; rings in memory of the %s, the %s rings\n",
+        add(&t, snprintf(t.text, t.left, "%s, port %d (%s), %s; rings in memory of the %s, the %s rings%s\n",
                          nic->name, nic->port.number, nic->port.is_roce ? "RoCE v2" : "InfiniBand",
                          terni_nic_distance_text(nic->distance), nic->rings.host == NULL ? "device" : "host",
-                         nic->host_rings ? "host" : "kernel"));
+                         nic->host_rings ? "host" : "kernel",
+                         has_no_record(p, i) ? ", without doorbell records" : ""));
     }
     add(&t, snprintf(t.text, t.left, "%d peers, %u queues of %u blocks for each\n", p->num_wanted,
                      p->config.num_queues, p->config.num_blocks));

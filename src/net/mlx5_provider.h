@@ -52,6 +52,7 @@ struct mlx5_config {
     int force_dump;
     enum mlx5_memory memory;
     enum mlx5_doorbell doorbell;
+    int records;           /* queue pairs have doorbell records though the NIC can do without */
     const uint64_t *abort; /* as struct net_queue */
     uint64_t timeout_ns;
     uint64_t *lost;    /* likewise */

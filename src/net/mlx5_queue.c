@@ -115,6 +115,8 @@ static enum tern_status create_cq(struct mlx5_provider *p, struct mlx5_nic *nic,
     return create(nic, in, DEVX_CREATE_CQ_WORDS, &qp->cqn, &qp->cq);
 }
 
+/* Without a record, if the NIC has still room for such a queue pair: a record would take a fence of the
+ * system before each doorbell. A host that rings has none to save. */
 static enum tern_status create_qp(struct mlx5_provider *p, struct mlx5_nic *nic, struct mlx5_qp *qp,
                                   uint32_t user_index)
 {
@@ -130,8 +132,17 @@ static enum tern_status create_qp(struct mlx5_provider *p, struct mlx5_nic *nic,
     a.cqn = qp->cqn;
     a.uar_page = qp->doorbell->uar->page_id;
     a.user_index = user_index;
+    a.has_no_record = nic->no_records && !nic->host_rings && !p->config.records;
     terni_devx_create_qp(in, &a);
-    return create(nic, in, DEVX_QP_WORDS, &qp->qpn, &qp->qp);
+    enum tern_status status = create(nic, in, DEVX_QP_WORDS, &qp->qpn, &qp->qp);
+    if (status != TERN_OK && a.has_no_record) {
+        TERN_LOG(TERN_LOG_INFO, "further queue pairs have doorbell records: %s", tern_last_error());
+        nic->no_records = a.has_no_record = 0;
+        terni_devx_create_qp(in, &a);
+        status = create(nic, in, DEVX_QP_WORDS, &qp->qpn, &qp->qp);
+    }
+    qp->has_no_record = a.has_no_record;
+    return status;
 }
 
 enum tern_status terni_mlx5_qp_open(struct mlx5_provider *p, int peer, uint32_t index)

@@ -37,6 +37,10 @@ static void put_doorbell(const struct mlx5_provider *p, const struct mlx5_nic *n
     }
     q->record = (uint32_t *)(nic->records.memory + qp->record);
     q->doorbell = qp->doorbell->kernel;
+    if (qp->has_no_record) {
+        q->flags |= NET_QUEUE_NO_RECORD;
+        q->doorbell = terni_mlx5_recordless(qp->doorbell, q->doorbell);
+    }
 }
 
 static struct net_queue *queue_of(const struct mlx5_provider *p, int peer, uint32_t index)

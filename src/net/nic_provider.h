@@ -78,6 +78,7 @@ struct nic_settings {
     enum softnic_runner runner;
     uint32_t nic_blocks; /* of a software NIC that is a kernel */
     int cq_ring, dump, host_rings;
+    int records; /* as TERN_NIC_RECORDS */
     struct softnic_rates rates;
     /* Of NICs in software, in place of what TERN_SOFTNIC says. By packets a peer that is silent for three
      * quarters of the network's deadline, or less, is lost, so that waits end by that: retry_count is not
@@ -87,7 +88,9 @@ struct nic_settings {
     uint64_t seed;
 };
 extern struct nic_settings terni_nic_settings;
-/* Whether TERN_SOFTNIC is what it can be. */
+/* Whether queue pairs have doorbell records though the NIC could do without. */
+enum tern_status terni_nic_wants_records(int *wants);
+/* Whether TERN_SOFTNIC and TERN_NIC_RECORDS are what they can be. */
 enum tern_status terni_nic_check_environment(void);
 /* What NICs in software want of a window; the same on all ranks. */
 enum tern_status terni_nic_wire_bytes(int num_ranks, uint32_t num_nics, uint64_t *bytes);

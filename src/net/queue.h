@@ -47,6 +47,8 @@ enum {
     /* Data that the NIC writes into this GPU may become visible after its completion: READs and fetching
      * atomics are followed by a DUMP that waits for them and pushes their data before it. */
     NET_QUEUE_DUMP = 1 << 2,
+    /* The NIC takes the index from the register, and there is no record to store before it. */
+    NET_QUEUE_NO_RECORD = 1 << 3,
 };
 
 /* Addresses that one key names. A request that crosses from one range into another becomes two messages. */
@@ -92,8 +94,8 @@ struct net_queue {
     struct wqe_ring ring; /* NET_QUEUE_MIN_BLOCKS to WQE_MAX_RING_BLOCKS, a power of two */
     uint32_t qpn;
     uint32_t flags;     /* NET_QUEUE_* */
-    uint32_t *record;   /* two words, DOORBELL_RECORD_*; not used with NET_QUEUE_RELAY */
-    uint64_t *doorbell; /* the register, 8 bytes at once; likewise */
+    uint32_t *record;   /* two words, DOORBELL_RECORD_*; not used with NET_QUEUE_RELAY or _NO_RECORD */
+    uint64_t *doorbell; /* the register, 8 bytes at once; not used with NET_QUEUE_RELAY */
     uint64_t *relay;    /* NET_QUEUE_RELAY: memory that the host polls, 0 or the first index to begin with */
     /* Entries of CQE_WORDS words, all 0xff to begin with. The completion queue ignores overrun and no
      * consumer index is ever written to it; that it never runs over follows from num_cqes. */

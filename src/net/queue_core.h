@@ -21,11 +21,11 @@
  *
  * Memory order. An entry's stores come before the reading NIC's loads by: submit's store of `ready`
  * (release), the next turn's load of it (acquire), from turn to turn up to one that rings, fence, record,
- * fence, doorbell. A turn's record and doorbell come before the next ones by the same store and load. A
- * slot's reading by the NIC comes before the next store to it by: the completion's last word, poll's acquire
- * of it, a poll's max on `consumed` (release), reserve's load of `consumed` (acquire). Scope is the system's
- * where a NIC is at the other end, the device's where a thread is: order is made of steps, each of which need
- * only reach the two that take it. */
+ * fence, doorbell; where there is no record, fence, doorbell. A turn's record and doorbell come before the
+ * next ones by the same store and load. A slot's reading by the NIC comes before the next store to it by: the
+ * completion's last word, poll's acquire of it, a poll's max on `consumed` (release), reserve's load of
+ * `consumed` (acquire). Scope is the system's where a NIC is at the other end, the device's where a thread
+ * is: order is made of steps, each of which need only reach the two that take it. */
 #ifndef TERN_QUEUE_CORE_H
 #define TERN_QUEUE_CORE_H
 
@@ -137,10 +137,12 @@ TERN_DEVICE void queue_tell(const struct queue_fixed *q, uint64_t next)
         st_fenced_sys_u64(q->relay, next); /* pairs with the acquire in terni_relay_step */
         return;
     }
-    st_fenced_sys_u32(q->record + DOORBELL_RECORD_SEND, doorbell_record((uint32_t)next));
-    /* The record first, so that a NIC that is told to look finds it; pairs with its reading of the
-     * register. */
-    fence_acqrel_sys();
+    if (!(q->flags & NET_QUEUE_NO_RECORD)) {
+        st_fenced_sys_u32(q->record + DOORBELL_RECORD_SEND, doorbell_record((uint32_t)next));
+        /* The record first, so that a NIC that is told to look finds it; pairs with its reading of the
+         * register. */
+        fence_acqrel_sys();
+    }
     st_fenced_sys_u64(q->doorbell, doorbell_value(q->qpn, (uint32_t)next));
 }
 

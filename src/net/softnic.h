@@ -68,7 +68,8 @@ struct softnic_qp {
     struct wqe_ring ring;
     uint32_t qpn;
     uint32_t pd, remote_pd;
-    uint32_t num_cqes; /* 0: collapsed, all completions overwrite one entry */
+    uint32_t num_cqes;                /* 0: collapsed, all completions overwrite one entry */
+    uint32_t has_no_record, reserved; /* of what is sent (NET_QUEUE_NO_RECORD) */
     const uint32_t *record;
     const uint64_t *doorbell;
     uint32_t *cqes;

@@ -2,9 +2,9 @@
  *
  * The front end of a software NIC: what has been posted to a queue pair, and its next entry.
  *
- * The record is what counts. The register says that there is work, and up to where at least: a record that
- * has not got there yet is stale and looked at again. Drivers that store the last entry's own index in the
- * register are understood, because the record is never behind that.
+ * The record is what counts, if there is one. The register says that there is work, and up to where at least:
+ * a record that has not got there yet is stale and looked at again. Drivers that store the last entry's own
+ * index in the register are understood, because the record is never behind that.
  *
  * With qp->watch every block is remembered as it was when it was fetched, and looked at again when its
  * completion is written: until then it is not software's to overwrite. */
@@ -13,18 +13,27 @@
 
 #include "net/softnic.h"
 
-/* Blocks that are posted and not fetched. */
+/* Blocks that are posted and not fetched. Without a record of what is sent the register is what counts; to
+ * begin with it is nobody's. */
 TERN_DEVICE uint32_t softnic_look(struct softnic_qp *qp)
 {
-    /* Both at once: each is a way to memory and back. */
-    uint64_t bell = ld_relaxed_sys_u64(qp->doorbell);
-    /* Pairs with queue_tell's store of the record: the entries before it can be read. The register alone is
-     * not relied on for that. */
-    uint32_t record = ld_acquire_sys_u32(qp->record + DOORBELL_RECORD_SEND), ahead;
+    uint64_t bell;
+    uint32_t told, ahead;
+    if (qp->has_no_record) {
+        /* Pairs with queue_tell's store of it: the entries before can be read. */
+        bell = ld_acquire_sys_u64(qp->doorbell);
+        told = doorbell_qpn(bell) == qp->qpn ? doorbell_idx(bell) : (uint32_t)qp->posted;
+    } else {
+        /* Both at once: each is a way to memory and back. */
+        bell = ld_relaxed_sys_u64(qp->doorbell);
+        /* Pairs with queue_tell's store of the record: the entries before it can be read. The register alone
+         * is not relied on for that. */
+        told = doorbell_record_idx(ld_acquire_sys_u32(qp->record + DOORBELL_RECORD_SEND));
+    }
     if (bell != qp->bell || doorbell_idx(bell) != (qp->posted & 0xffffu)) {
         qp->num_wrong_bells += bell != qp->bell && doorbell_qpn(bell) != qp->qpn;
         qp->bell = bell;
-        ahead = (doorbell_record_idx(record) - (uint32_t)qp->posted) & 0xffffu;
+        ahead = (told - (uint32_t)qp->posted) & 0xffffu;
         if (ahead <= softnic_blocks(qp)) { /* else it went backwards */
             qp->posted += ahead;
         }

@@ -81,6 +81,7 @@ static void fill_qp(const struct softnic_provider *p, int peer, uint32_t index, 
     qp->pd = qp->remote_pd = SOFTNIC_PD;
     qp->num_cqes = c->cq_ring ? c->num_blocks : 0;
     qp->record = (const uint32_t *)(void *)terni_softnic_record(p, place);
+    qp->has_no_record = !terni_softnic_has_records(p);
     qp->doorbell = (const uint64_t *)(void *)terni_softnic_doorbell(p, place);
     qp->cqes = share.cqes;
     qp->keys = terni_softnic_keys(p, -1);

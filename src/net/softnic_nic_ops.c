@@ -123,10 +123,20 @@ static enum tern_status wire_of(struct softnic_wire *wire, uint64_t *seed)
                            terni_env_name(TERN_ENV_SOFTNIC), text);
 }
 
+enum tern_status terni_nic_wants_records(int *wants)
+{
+    uint64_t value;
+    TERN_TRY(terni_env_uint(TERN_ENV_NIC_RECORDS, 1, &value));
+    *wants = terni_nic_settings.records || value != 0;
+    return TERN_OK;
+}
+
 enum tern_status terni_nic_check_environment(void)
 {
     struct softnic_wire wire;
     uint64_t seed;
+    int records;
+    TERN_TRY(terni_nic_wants_records(&records));
     return wire_of(&wire, &seed);
 }
 
@@ -157,6 +167,7 @@ enum tern_status terni_nic_open_softnic(const struct nic_config *config, struct 
     struct softnic_config c;
     terni_softnic_config_init(&c, config->machine, config->rank, config->num_ranks);
     TERN_TRY(wire_of(&c.wire, &c.seed));
+    TERN_TRY(terni_nic_wants_records(&c.records));
     c.seed += (uint64_t)config->rank;
     c.wanted = config->wanted;
     c.num_nics = config->num_nics != 0 ? config->num_nics : 1;

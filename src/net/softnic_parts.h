@@ -125,6 +125,11 @@ struct softnic_share {
 /* softnic_memory.c */
 enum tern_status terni_softnic_memory_open(struct softnic_provider *p);
 void terni_softnic_memory_close(struct softnic_provider *p);
+/* Whether the NIC reads records of what is sent. */
+static inline int terni_softnic_has_records(const struct softnic_provider *p)
+{
+    return p->config.records || p->config.relay;
+}
 /* As kernels and the NIC address it. */
 char *terni_softnic_record(const struct softnic_provider *p, uint32_t place);
 char *terni_softnic_doorbell(const struct softnic_provider *p, uint32_t place);

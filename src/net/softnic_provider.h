@@ -78,6 +78,7 @@ struct softnic_config {
     /* NET_QUEUE_DUMP; and then results are late until a DUMP, so that one that is missing shows. */
     int dump;
     int relay;             /* a thread of the host rings for kernels */
+    int records;           /* the NIC needs doorbell records, as the relay does; else a register is enough */
     const uint64_t *abort; /* as struct net_queue */
     uint64_t timeout_ns;
     uint64_t *lost;    /* likewise */

@@ -172,6 +172,7 @@ static void put_doorbell(const struct softnic_provider *p, uint32_t place, struc
         q->flags |= NET_QUEUE_RELAY;
         q->relay = (uint64_t *)(void *)(p->host_device + p->at.relays + (uint64_t)place * SOFTNIC_LINE);
     } else {
+        q->flags |= terni_softnic_has_records(p) ? 0 : NET_QUEUE_NO_RECORD;
         q->record = (uint32_t *)(void *)terni_softnic_record(p, place);
         q->doorbell = (uint64_t *)(void *)terni_softnic_doorbell(p, place);
     }
