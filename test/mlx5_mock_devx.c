@@ -45,7 +45,10 @@ int mock_general_cmd(struct ibv_context *context, const void *in, size_t in_byte
     REFUSE_UNLESS(in_bytes == 16 && out_bytes == 16 + 4096 && box_read(in, 0, 16) == 0x100);
     which = (unsigned)box_read(in, 0x30, 16);
     memset(out, 0, out_bytes);
-    REFUSE_UNLESS(which == 1 || which == 7 || (which == 0x41 && d->has_more));
+    if (which == 0x41 && !d->has_more) {
+        mock_complain("%s has no further capabilities to be asked for", d->name);
+    }
+    REFUSE_UNLESS(which == 1 || which == 7 || which == 0x41);
     if (which == 0x41) {
         box_write(out, 0x80 + 0x2e0 + 1, 1, d->no_records);
     } else if (which == 1) {
@@ -160,7 +163,10 @@ static int create_qp(struct mlx5dv_devx_obj *q, struct mock_device *d, const voi
     q->has_no_record = box_read(in, IN_QPC + 0x80, 2) == 1;
     REFUSE_UNLESS(q->has_no_record || box_read(in, IN_QPC + 0x80, 2) == 0);
     if (q->has_no_record) {
-        REFUSE_UNLESS(d->no_records && q->uar->page->recordless == NULL);
+        if (!d->no_records) {
+            mock_complain("%s makes no queue pairs without records", d->name);
+        }
+        REFUSE_UNLESS(q->uar->page->recordless == NULL);
         q->uar->page->recordless = q;
     }
     q->pdn = pd->id;

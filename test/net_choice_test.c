@@ -63,6 +63,13 @@ static int packets_body(struct tern_comm **comms, int is_roce)
         REFUSES(open_and_close(comms, TERN_TRANSPORT_MLX5, &calls), TERN_INVALID_ARGUMENT, wrong[i].sentence);
         REFUSES(open_and_close(comms, TERN_TRANSPORT_AUTO, &calls), TERN_INVALID_ARGUMENT, wrong[i].sentence);
     }
+    say("", "", "0");
+    setenv("TERN_NIC_RECORDS", "2", 1);
+    REFUSES(open_and_close(comms, TERN_TRANSPORT_MLX5, &calls), TERN_INVALID_ARGUMENT, "TERN_NIC_RECORDS=2");
+    REFUSES(open_and_close(comms, TERN_TRANSPORT_SOFTNIC, &calls), TERN_INVALID_ARGUMENT,
+            "TERN_NIC_RECORDS=2");
+    REFUSES(open_and_close(comms, TERN_TRANSPORT_AUTO, &calls), TERN_INVALID_ARGUMENT, "TERN_NIC_RECORDS=2");
+    unsetenv("TERN_NIC_RECORDS");
     say("", "", "9");
     mock_nic_expect(-1, 0, 9);
     if (is_roce) {
@@ -95,6 +102,14 @@ static int told_body(struct tern_comm **comms, int is_roce)
     tern_log_set(count_lines, is_roce ? roce : nic);
     OK(open_and_close(comms, TERN_TRANSPORT_MLX5, &calls));
     CHECK(num_lines == 1, "%d lines%s", num_lines, is_roce ? roce : nic);
+    for (int wants = 0; wants < 2; wants++) {
+        char without[] = " queue pairs without doorbell records";
+        num_lines = 0;
+        setenv("TERN_NIC_RECORDS", wants ? "1" : "0", 1);
+        tern_log_set(count_lines, without);
+        OK(open_and_close(comms, TERN_TRANSPORT_MLX5, &calls));
+        CHECK((num_lines > 0) == !wants, "TERN_NIC_RECORDS=%d: %d lines%s", wants, num_lines, without);
+    }
     return 0;
 }
 
@@ -119,6 +134,7 @@ static int on_link(struct test *t, int is_roce)
     unsetenv("TERN_NIC_GID_INDEX");
     unsetenv("TERN_NIC_TRAFFIC_CLASS");
     unsetenv("TERN_NIC_SERVICE_LEVEL");
+    unsetenv("TERN_NIC_RECORDS");
     unsetenv("TERN_PROXY");
     unsetenv("TERN_DOMAIN_SIZE");
     CHECK(mock_nic_close(complaint) || result != 0, "%s", complaint);

@@ -240,6 +240,46 @@ static int ring_by_hand(struct queue_rig *r)
     return queue_rig_check_idle(r);
 }
 
+/* Without a record the register is all: what it says of another queue pair is nothing, and a second doorbell
+ * that is as far as the first changes nothing. */
+static int ring_without(struct queue_rig *r)
+{
+    uint32_t qpn = r->s->queues[0].qpn, first = (uint32_t)r->shape.first;
+    uint64_t *doorbell = &r->s->doorbells[0];
+    struct queue_shared *s = r->s;
+    s->queues[0].doorbell = &s->peer_doorbell; /* nobody's: entries are posted, and the test rings */
+    PASS(queue_rig_nic(r));
+    PASS(post_one(r, 0));
+    __atomic_store_n(doorbell, doorbell_value(qpn + 1, first + 1), __ATOMIC_RELEASE);
+    PASS(flush_with(r, 3000000, NET_TIMED_OUT));
+    __atomic_store_n(doorbell, doorbell_value(qpn, first + 1), __ATOMIC_RELEASE);
+    PASS(flush_with(r, RIG_PATIENCE_NS, NET_OK));
+    PASS(post_one(r, 0));
+    PASS(post_one(r, 0));
+    __atomic_store_n(doorbell, doorbell_value(qpn, first + 3), __ATOMIC_RELEASE);
+    PASS(flush_with(r, RIG_PATIENCE_NS, NET_OK));
+    __atomic_store_n(doorbell, doorbell_value(qpn, first + 3), __ATOMIC_RELEASE);
+    PASS(queue_rig_nic_end(r));
+    CHECK(s->qps[0].num_wrong_bells == 1 && s->qps[0].num_overruns == 0 && s->qps[0].fetched == first + 3ull,
+          "%llu wrong doorbells, %llu overruns, %llu entries", (unsigned long long)s->qps[0].num_wrong_bells,
+          (unsigned long long)s->qps[0].num_overruns, (unsigned long long)(s->qps[0].fetched - first));
+    return TEST_PASSED;
+}
+
+static int no_record(struct test *t)
+{
+    struct queue_shape shape = {0};
+    struct queue_rig r;
+    int result;
+    (void)t;
+    shape.no_record = 1;
+    shape.first = 65535;
+    result = queue_rig_open(&r, 4, &shape);
+    result = result ? result : ring_without(&r);
+    queue_rig_close(&r);
+    return result;
+}
+
 static int other_doorbells(struct test *t)
 {
     struct queue_shape shape = {0};
@@ -319,6 +359,7 @@ int main(int argc, char **argv)
     test_run(&t, "a NIC that stops and goes on", nic_restarts);
     test_run(&t, "what the host rings", relay_steps);
     test_run(&t, "doorbells that are early, merged, of drivers", other_doorbells);
+    test_run(&t, "a register without a record, of this queue pair and of another", no_record);
     test_run(&t, "memory that comes later", growth);
     return test_end(&t);
 }

@@ -215,6 +215,9 @@ static int check_refuses(const struct net_queue *good)
     REFUSES(terni_queue_check(&q), TERN_INVALID_ARGUMENT, "no way to tell");
     q.flags |= NET_QUEUE_NO_RECORD;
     OK(terni_queue_check(&q));
+    q.flags |= NET_QUEUE_RELAY;
+    q.relay = good->doorbell;
+    REFUSES(terni_queue_check(&q), TERN_INVALID_ARGUMENT, "no way to tell");
     q = *good;
     q.flags |= NET_QUEUE_RELAY;
     REFUSES(terni_queue_check(&q), TERN_INVALID_ARGUMENT, "no way to tell");

@@ -66,7 +66,7 @@ struct rail_piece {
 
 /* What a warp leaves for its block's poster (rail_poster.h), and what that takes of shared memory. The
  * release of a chunk is about its piece's stream, a message of the chunk (first), and how many messages the
- * stream has in the operation (num). */
+ * stream has in the operation (num); one that gives something back becomes a credit in the poster's hands. */
 enum { POSTER_PUT, POSTER_RELEASE, POSTER_CREDIT, POSTER_END };
 enum { POSTER_BOXES = 4, POSTER_MAX_PRODUCERS = 32 / POSTER_BOXES };
 struct poster_letter {

@@ -96,7 +96,8 @@ TERN_DEVICE struct wqe_key wqe_key_of(uint32_t key)
  * A queue pair has a record of two words, of which SEND is the low 16 bits of the next free block's index,
  * and shares a register with others, into which eight bytes are stored at once. The index in the register is
  * that of the next free block too in our stores; a driver that stores the head of its last entry there, with
- * opcode and length, is understood as well. The record is what counts. */
+ * opcode and length, is understood as well, as the record is what counts. A queue pair without one is rung at
+ * another place (MLX5_RECORDLESS_AT), and there the index has to be that of the next free block. */
 enum { DOORBELL_RECORD_RECEIVE, DOORBELL_RECORD_SEND };
 
 TERN_DEVICE uint32_t doorbell_record(uint32_t next_idx) { return to_be32(next_idx & 0xffffu); }

@@ -33,12 +33,13 @@ struct mlx5_register {
     uint64_t *kernel; /* as kernels address it; NULL: they cannot */
 };
 
-/* Queue pairs without records are rung at another place of the register's page: `mapped` is the register, as
- * somebody addresses it. */
+/* Where kernels ring for queue pairs without records: at another place of the register's UAR, which is a page
+ * of the NIC, of which a page of the host may have several. */
 enum { MLX5_RECORDLESS_AT = 0x600 };
-static inline uint64_t *terni_mlx5_recordless(const struct mlx5_register *r, uint64_t *mapped)
+static inline uint64_t *terni_mlx5_recordless(const struct mlx5_register *r)
 {
-    return mapped + ((char *)r->uar->base_addr + MLX5_RECORDLESS_AT - (char *)r->uar->reg_addr) / 8;
+    uintptr_t reg = (uintptr_t)r->uar->reg_addr, uar = reg & ~(uintptr_t)(MLX5_PAGE - 1);
+    return r->kernel + ((intptr_t)(uar + MLX5_RECORDLESS_AT) - (intptr_t)reg) / 8;
 }
 
 struct mlx5_port {

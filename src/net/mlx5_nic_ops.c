@@ -95,7 +95,7 @@ static enum tern_status read_packets(struct mlx5_config *c)
 /* A line in the log for each NIC, and for the queues. */
 static void tell(const struct mlx5_provider *p, int rank)
 {
-    char text[MLX5_MAX_NICS * 128], *rest = NULL;
+    char text[(MLX5_MAX_NICS + 1) * 192], *rest = NULL;
     (void)terni_mlx5_print(p, text, sizeof text);
     for (char *line = strtok_r(text, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
         TERN_LOG(TERN_LOG_INFO, "rank %d uses %s", rank, line);

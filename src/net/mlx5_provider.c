@@ -215,15 +215,20 @@ static void add(struct printed *t, int n)
     t->left -= used;
 }
 
-/* Whether that is so of the NIC's first queue pair; a NIC may not have room for all to be so. */
-static int has_no_record(const struct mlx5_provider *p, int nic)
+/* How many of a NIC's queue pairs have no doorbell record, which it may not have room for. */
+static void add_recordless(struct printed *t, const struct mlx5_provider *p, int nic)
 {
+    unsigned num = 0, all = 0;
     for (int r = 0; r < p->config.num_ranks; r++) {
-        if (p->peers[r].is_wanted && (uint32_t)nic < p->config.num_queues) {
-            return p->peers[r].qps[nic].has_no_record;
+        for (uint32_t q = (uint32_t)nic; p->peers[r].is_wanted && q < p->config.num_queues;
+             q += (uint32_t)p->num_nics) {
+            num += p->peers[r].qps[q].has_no_record != 0;
+            all++;
         }
     }
-    return 0;
+    if (num != 0) {
+        add(t, snprintf(t->text, t->left, ", %u of %u queue pairs without doorbell records", num, all));
+    }
 }
 
 int terni_mlx5_print(const struct mlx5_provider *p, char *text, size_t text_bytes)
@@ -231,11 +236,12 @@ int terni_mlx5_print(const struct mlx5_provider *p, char *text, size_t text_byte
     struct printed t = {text, text_bytes, 0};
     for (int i = 0; i < p->num_nics; i++) {
         const struct mlx5_nic *nic = &p->nics[i];
-        add(&t, snprintf(t.text, t.left, "%s, port %d (%s), %s; rings in memory of the %s, the %s rings%s\n",
+        add(&t, snprintf(t.text, t.left, "%s, port %d (%s), %s; rings in memory of the %s, the %s rings",
                          nic->name, nic->port.number, nic->port.is_roce ? "RoCE v2" : "InfiniBand",
                          terni_nic_distance_text(nic->distance), nic->rings.host == NULL ? "device" : "host",
-                         nic->host_rings ? "host" : "kernel",
-                         has_no_record(p, i) ? ", without doorbell records" : ""));
+                         nic->host_rings ? "host" : "kernel"));
+        add_recordless(&t, p, i);
+        add(&t, snprintf(t.text, t.left, "\n"));
     }
     add(&t, snprintf(t.text, t.left, "%d peers, %u queues of %u blocks for each\n", p->num_wanted,
                      p->config.num_queues, p->config.num_blocks));

@@ -39,7 +39,7 @@ static void put_doorbell(const struct mlx5_provider *p, const struct mlx5_nic *n
     q->doorbell = qp->doorbell->kernel;
     if (qp->has_no_record) {
         q->flags |= NET_QUEUE_NO_RECORD;
-        q->doorbell = terni_mlx5_recordless(qp->doorbell, q->doorbell);
+        q->doorbell = terni_mlx5_recordless(qp->doorbell);
     }
 }
 

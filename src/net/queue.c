@@ -56,8 +56,9 @@ enum tern_status terni_queue_check(const struct net_queue *q)
 {
     const uint32_t known = NET_QUEUE_CQ_RING | NET_QUEUE_RELAY | NET_QUEUE_DUMP | NET_QUEUE_NO_RECORD;
     int has_record = (q->flags & NET_QUEUE_NO_RECORD) || is_aligned(q->record, 8);
-    int rings =
-        (q->flags & NET_QUEUE_RELAY) ? is_aligned(q->relay, 8) : has_record && is_aligned(q->doorbell, 8);
+    int rings = (q->flags & NET_QUEUE_RELAY) /* which writes records */
+                    ? is_aligned(q->relay, 8) && !(q->flags & NET_QUEUE_NO_RECORD)
+                    : has_record && is_aligned(q->doorbell, 8);
 
     if (q->flags & ~known) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "flags 0x%x of a queue have bits other than 0x%x", q->flags,

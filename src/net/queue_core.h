@@ -143,7 +143,8 @@ TERN_DEVICE void queue_tell(const struct queue_fixed *q, uint64_t next)
          * register. */
         fence_acqrel_sys();
     }
-    st_fenced_sys_u64(q->doorbell, doorbell_value(q->qpn, (uint32_t)next));
+    /* Queue pairs share registers, and lanes ring for theirs at the same time. */
+    st_register_sys_u64(q->doorbell, doorbell_value(q->qpn, (uint32_t)next));
 }
 
 /* ---- Slots ---- */

@@ -463,6 +463,7 @@ FIBER_ST_FENCED(64)
 FIBER_ST_FENCED(32)
 FIBER_ATOM_FENCED(atom_add, __atomic_fetch_add)
 FIBER_ATOM_FENCED(atom_swap, __atomic_exchange_n)
+TERN_DEVICE void st_register_sys_u64(uint64_t *p, uint64_t v) { st_fenced_sys_u64(p, v); }
 #undef FIBER_ST_FENCED
 #undef FIBER_ATOM_FENCED
 

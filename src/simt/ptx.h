@@ -351,6 +351,14 @@ TERN_DEVICE void st_relaxed_sys_u32(uint32_t *p, uint32_t v)
 /* A fence and a relaxed store are a release; one fence serves many stores. */
 TERN_DEVICE void st_fenced_sys_u64(uint64_t *p, uint64_t v) { st_relaxed_sys_u64(p, v); }
 TERN_DEVICE void st_fenced_sys_u32(uint32_t *p, uint32_t v) { st_relaxed_sys_u32(p, v); }
+#if __CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 2)
+TERN_DEVICE void st_register_sys_u64(uint64_t *p, uint64_t v)
+{
+    asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" : : "l"(p), "l"(v) : "memory");
+}
+#else
+TERN_DEVICE void st_register_sys_u64(uint64_t *p, uint64_t v) { st_relaxed_sys_u64(p, v); }
+#endif
 TERN_DEVICE uint64_t atom_add_fenced_sys_u64(uint64_t *p, uint64_t v)
 {
     return atom_add_relaxed_sys_u64(p, v);

@@ -43,6 +43,8 @@
  *   void     fence_sc_sys()           also orders earlier stores before later loads
  *   void     st_fenced_sys_u64(p, v)                  after fence_acqrel_sys() in this thread: a release;
  *   uint64_t atom_add_fenced_sys_u64(p, v)            likewise  uint64_t atom_swap_fenced_sys_u64
+ *   void     st_register_sys_u64(p, v)                likewise, to a device's register: of lanes that store
+ *                                     to one at a time each store gets there (from CUDA 12.2 on)
  *   void     st_tagged_sys(p, data, tag)              16 bytes, aligned, in one access, and nothing more
  *   uint64_t ld_tag_sys(p, &data)                     the tag that is there, and the data that came with it
  *   int      ld_tagged_sys(p, tag, &data)             1: it is this tag
