@@ -106,7 +106,7 @@ enum tern_status ep_settle(struct options *o, const struct party *party)
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--domain-size %u: %d ranks are no whole number of domains",
                          o->net.domain_size, party->num_ranks);
     }
-    if (o->combine && o->layout != TERN_LAYOUT_RANK) {
+    if (o->combine > COMBINE_PULL && o->layout != TERN_LAYOUT_RANK) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--combine %s needs --layout rank",
                          options_word(COMMAND_EP, "--combine", o->combine));
     }

@@ -134,13 +134,19 @@ static enum tern_status open_eps(struct bench *b)
     if (s->options->tensor) {
         config.staging_bytes = shape_heap_bytes(s) + SLACK_BYTES;
     }
-    if (s->options->combine) {
+    if (s->options->combine == COMBINE_AUTO) {
+        /* Without its usual staging an object does not push. */
+        int may_push = s->options->layout == TERN_LAYOUT_RANK && config.domain_ranks == 0;
+        config.staging_bytes = may_push ? 0 : config.staging_bytes;
+    } else if (s->options->combine != COMBINE_PULL) {
         uint64_t rows = (uint64_t)b->party->num_ranks * config.max_tokens;
-        config.copy_engine = s->options->combine == COMBINE_ENGINE;
-        config.combine_push = s->options->combine == COMBINE_PUSH;
         config.staging_bytes =
             (s->options->tensor ? config.staging_bytes : 0) + rows * config.max_row_bytes + SLACK_BYTES;
     }
+    config.copy_engine = s->options->combine == COMBINE_ENGINE;
+    config.combine_push = s->options->combine == COMBINE_AUTO   ? TERN_PUSH_AUTO
+                          : s->options->combine == COMBINE_PUSH ? TERN_PUSH_ALWAYS
+                                                                : TERN_PUSH_NEVER;
     TERN_TRY(party_open_eps(b->party, &config, eps));
     for (i = 0; i < b->party->num_local; i++) {
         b->seats[i].ep = eps[i];

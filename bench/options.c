@@ -144,9 +144,9 @@ static const struct row rows[] = {
     {"--meta", CHOICE, LL, AT(meta), 0, 0, 1, "0|1", "dispatch also gives ranges and sources"},
     {"--transfer", CHOICE, EP | LL, AT(transfer), 0, 0, 0, "auto|bulk|plain",
      "bulk copies, or loads and stores"},
-    {"--combine", CHOICE, EP, AT(combine), 0, 0, 0, "pull|engine|push",
+    {"--combine", CHOICE, EP, AT(combine), 0, 0, 0, "auto|pull|engine|push",
      "who brings combine's rows: pull: the tokens' rank; engine: the copy engine; push: the rank that has "
-     "them"},
+     "them; auto: pull or push, as the library does"},
     {"--drain", CHOICE, EP, AT(drain), 0, 0, 0, "0|1",
      "dispatch brings rows to outputs that are tensors while others arrive; else they are copied behind the "
      "last"},

@@ -42,7 +42,7 @@ enum transport {
     CARRIED_BY_PROXY_LIBFABRIC
 };
 
-enum bench_combine { COMBINE_PULL, COMBINE_ENGINE, COMBINE_PUSH };
+enum bench_combine { COMBINE_AUTO, COMBINE_PULL, COMBINE_ENGINE, COMBINE_PUSH };
 
 struct options {
     enum command command;

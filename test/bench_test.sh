@@ -659,7 +659,7 @@ answers "what carries operations: loads and stores; queue pairs" barrier --help
 answers "tern-bench pingpong" help
 answers "default 400, cpu 1" nic --help
 answers "--data" help
-answers "push: the rank that has them; default pull" ep --help
+answers "pull or push, as the library does; default auto" ep --help
 answers "three kinds of scales; default fp8" ll --help
 answers "a (token, rank) once; default 100" ll --help
 for command in "" ep ll nic wire demo put get atomic signal pingpong barrier; do
@@ -709,6 +709,7 @@ invalid TERN_TRACE_EVENTS many
 invalid TERN_PROXY carrier-pigeon
 invalid TERN_PROXY fabric:
 invalid TERN_SOFTNIC packets:x
+invalid TERN_NIC_RECORDS 2
 if run 1 env TERN_NICS=mlx5_99 "$build/bin/tern-info" && grep -qF '"mlx5_99"' "$scratch/err"; then
     ok "tern-info refuses a NIC that is not here"
 else

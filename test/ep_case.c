@@ -197,7 +197,7 @@ static void draw_push(struct ep_case *c)
     c->pushes = !c->copy_engine && c->shape.layout == TERN_LAYOUT_RANK &&
                 c->config.transfer != TERN_TRANSFER_PLAIN && c->num_ranks <= PUSHING_RANKS &&
                 rng_one_in(&r, 2);
-    c->config.combine_push = (uint32_t)c->pushes;
+    c->config.combine_push = c->pushes ? TERN_PUSH_ALWAYS : TERN_PUSH_NEVER;
     if (c->pushes && (c->windows_only || (c->config.staging_bytes && c->config.staging_bytes < need))) {
         c->config.staging_bytes = need;
     }
@@ -244,7 +244,7 @@ void ep_case_cut(struct ep_case *c, int domain_ranks, uint32_t transport)
     c->copy_engine = 0;
     c->config.copy_engine = 0;
     c->pushes = 0;
-    c->config.combine_push = 0;
+    c->config.combine_push = TERN_PUSH_NEVER;
     c->drains = 0;
     c->config.dispatch_drain = 0;
     c->config.domain_ranks = (uint32_t)domain_ranks;

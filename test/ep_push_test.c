@@ -17,7 +17,7 @@ static uint64_t latest_of_all(const struct scene *s)
     uint64_t latest = 0;
     int r;
 
-    for (r = 0; scene_on_cpu() && r < RANKS; r++) {
+    for (r = 0; scene_on_cpu() && r < s->world.num_ranks; r++) {
         uint64_t mine = push_latest(s->eps[r]);
         latest = mine > latest ? mine : latest;
     }
@@ -45,7 +45,7 @@ static void push_scene(struct scene *s, const struct test *t, uint64_t seed)
     scene_init(s, RANKS, seed);
     s->config.timeout_ms = t->scale < 100 ? SLOW_DEADLINE_MS : DEADLINE_MS;
     s->config.staging_bytes = 0;
-    s->config.combine_push = 1;
+    s->config.combine_push = TERN_PUSH_ALWAYS;
     scene_add(s, &shape, (uint64_t)RANKS * MAX_TOKENS);
 }
 
@@ -99,6 +99,7 @@ static int by_engine(struct test *t)
 }
 
 static int pushes(struct scene *s) { return combine_way(s, 0, 1); }
+static int pulls(struct scene *s) { return combine_way(s, 0, 0); }
 
 /* One rank's rows are in no window; those of another have gaps, too. */
 static int out_of_reach(struct test *t)
@@ -147,7 +148,7 @@ static int graphs(struct test *t)
     test_quiet();
     PASS(scene_static(&s, RANKS, TERN_LAYOUT_RANK, 64, 0));
     s.config.staging_bytes = 0;
-    s.config.combine_push = 1;
+    s.config.combine_push = TERN_PUSH_ALWAYS;
     result = scene_replay(&s, 1, test_scaled(t, ROUNDS));
     if (!result && scene_on_cpu() && latest_of_all(&s) == 0) {
         test_detail(t, "nothing was pushed");
@@ -193,6 +194,52 @@ static int refusals(struct test *t)
     result = scene_refused(&s, TERN_UNSUPPORTED, "this rank may use 1 processor");
     unsetenv("TERN_CPU_SMS");
     return result;
+}
+
+/* What is left to Tern: by ranks, tokens, processors, staging and what a rank can do. */
+static const struct choice {
+    uint32_t wish, max_tokens, num_sms, transfer;
+    uint64_t staging_bytes;
+    int ranks, pushes;
+} choices[] = {
+    {TERN_PUSH_AUTO, 4096, 24, TERN_TRANSFER_AUTO, 0, RANKS, 1},
+    {TERN_PUSH_NEVER, 4096, 24, TERN_TRANSFER_AUTO, 0, RANKS, 0},
+    {TERN_PUSH_AUTO, 4095, 24, TERN_TRANSFER_AUTO, 0, RANKS, 0},
+    {TERN_PUSH_AUTO, 4096, 23, TERN_TRANSFER_AUTO, 0, RANKS, 0},
+    {TERN_PUSH_AUTO, 4096, 24, TERN_TRANSFER_PLAIN, 0, RANKS, 0}, /* no rank can */
+    {TERN_PUSH_AUTO, 4096, 24, TERN_TRANSFER_AUTO, TERN_STAGING_NONE, RANKS, 0},
+    {TERN_PUSH_AUTO, 4096, 24, TERN_TRANSFER_AUTO, (uint64_t)RANKS * 4096 * SCENE_ROW_BYTES, RANKS, 0},
+    {TERN_PUSH_AUTO, 8191, 24, TERN_TRANSFER_AUTO, 0, 3, 0},
+    {TERN_PUSH_AUTO, 8192, 24, TERN_TRANSFER_AUTO, 0, 3, 1},
+};
+
+static int chosen(struct test *t)
+{
+    size_t i;
+
+    for (i = 0; i < sizeof choices / sizeof choices[0]; i++) {
+        const struct choice *c = &choices[i];
+        struct batch_shape shape = scene_shape(c->ranks, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
+        struct scene s;
+        int result;
+
+        test_quiet();
+        scene_init(&s, c->ranks, 80 + i);
+        s.config.timeout_ms = PATIENCE_MS;
+        s.config.combine_push = c->wish;
+        s.config.max_tokens = c->max_tokens;
+        s.config.num_sms = c->num_sms;
+        s.config.transfer = c->transfer;
+        s.config.staging_bytes = c->staging_bytes;
+        scene_add(&s, &shape, (uint64_t)c->ranks * MAX_TOKENS);
+        result = scene_then(&s, c->pushes ? pushes : pulls);
+        if (result) {
+            test_note(__FILE__, __LINE__, "choice %zu", i);
+            return result;
+        }
+    }
+    test_detail(t, "%zu choices", sizeof choices / sizeof choices[0]);
+    return 0;
 }
 
 static int recover(struct scene *s)
@@ -273,6 +320,7 @@ int main(int argc, char **argv)
     test_run(&t, "any number of processors, other ones on other ranks", processors);
     test_run(&t, "a captured combine pushes what the latest ids say", graphs);
     test_run(&t, "what cannot be pushed is refused by value", refusals);
+    test_run(&t, "who pushes, if that is left to the library", chosen);
     test_run(&t, "a rank that never comes, one that disagrees, rows that do not come", faults);
     return test_end(&t);
 }

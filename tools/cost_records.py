@@ -254,6 +254,14 @@ def _floor_network(row, traffic):
     return network
 
 
+def _pushes(row, notes):
+    """Whether combine's rows were pushed; left to the library, as terni_tuning_pushes says (src/ep/tuning.c)."""
+    options = notes.get("options", "")
+    suits = row["tokens"] >= (4096 if row["ranks"] > 3 else 8192) and row["ranks"] > 1 and row["sms"] >= 24
+    one = int(row.get("domains") or 1) == 1 and row["layout"] == "rank"
+    return "combine push" in options or ("combine auto" in options and one and suits)
+
+
 def ep_record(row, notes, name):
     """Predicted p50, or the reason why not."""
     domains = int(row.get("domains") or 1)
@@ -268,7 +276,7 @@ def ep_record(row, notes, name):
         return "a chain is the sum of its parts"
     if row["op"] == "combine" and "combine engine" in notes.get("options", ""):
         return "combine by copy engine"
-    if row["op"] == "combine" and "combine push" in notes.get("options", ""):
+    if row["op"] == "combine" and _pushes(row, notes):
         return "combine that pushes"
     if row["op"] == "dispatch" and "drain 1" in notes.get("options", ""):
         return "dispatch that drains"

@@ -409,6 +409,13 @@ enum tern_transfer {
     TERN_TRANSFER_PLAIN = 2 /* loads and stores (any device) */
 };
 
+/* Whether combines push their rows (tern_ep_config.combine_push). */
+enum tern_push {
+    TERN_PUSH_AUTO = 0,   /* where that is the faster way for a whole max_tokens */
+    TERN_PUSH_ALWAYS = 1, /* an object that cannot is refused */
+    TERN_PUSH_NEVER = 2   /* the tokens' ranks pull them */
+};
+
 /* Of zero staging: refuse outputs and inputs that are not in a window. */
 #define TERN_STAGING_NONE UINT64_MAX
 
@@ -466,11 +473,13 @@ struct tern_ep_config {
                                 which the sender's rail peer there spreads, and with weights at dispatch one
                                 row a (token, domain) home, which the rail peer adds (tern_ll.h). Not with
                                 ll_mask. Default 0: every rank sends to every rank. In one domain no effect */
-    uint32_t combine_push;   /* 1: combines in rank layout push their rows, see tern_combine; the same on all
-                                ranks. In one domain of 32 ranks at most, by bulk copies, with two processors
-                                or more, 177 KiB of shared memory a block, and staging_bytes of num_ranks *
-                                max_tokens * max_row_bytes at least, as the default has. Default 0: rows are
-                                pulled. Without routes no effect */
+    uint32_t combine_push;   /* enum tern_push: whether combines in rank layout push their rows, see
+                                tern_combine; the same on all ranks. It takes one domain of 32 ranks at most,
+                                bulk copies, two processors or more, 177 KiB of shared memory a block, and
+                                staging_bytes of num_ranks * max_tokens * max_row_bytes at least.
+                                Default: they do where all ranks can, staging_bytes is left to its default,
+                                num_sms is 24 or more and max_tokens 4096 or more, with two or three ranks
+                                8192. Without routes no effect */
     uint32_t dispatch_drain; /* 1: dispatches in rank layout bring rows that are in no window from staging
                                 to where they belong while others arrive, by half of their processors, and
                                 behind the last by most of them, see tern_dispatch; the same on all ranks. In
@@ -773,7 +782,7 @@ struct tern_combine_args {
  * in a graph (TERN_UNSUPPORTED). If the machine fails while the operation is being issued, that is the
  * object's fault from then on: see tern_ep_reset.
  *
- * With the object's combine_push, in rank layout and without copy_engine, every rank pushes its rows into
+ * Where the object pushes (combine_push), in rank layout and without copy_engine, ranks bring their rows into
  * staging of the tokens' ranks, and adds what comes there; the bits are the same. `in` need be in no window,
  * and is not copied for that: with many tokens that is faster for tensors in ordinary memory. Few tokens take
  * longer, and so do processors that are few; with num_sms 1 it takes two. Graphs and static shapes are as

@@ -30,8 +30,8 @@ class EP(Closing):
     misses the deadline of one is masked, and the others go on. staging_bytes: with a
     number, combine refuses inputs from outside window memory that are more; else those that do not
     fit are copied to window memory, out of heap_bytes, for the call. ll_rail: low latency crosses the
-    network once a (token, domain). combine_push: combines in rank layout push their rows, which need be
-    in no window and are copied nowhere for that. dispatch_drain: dispatches in rank layout bring rows to
+    network once a (token, domain). combine_push: whether combines in rank layout push their rows, which
+    need be in no window then and are copied nowhere; None: where that is the faster way. dispatch_drain: dispatches in rank layout bring rows to
     tensors outside window memory while others arrive. The others are fields of
     struct tern_ep_config, which says what they mean.
     """
@@ -59,7 +59,7 @@ class EP(Closing):
         transport: Optional[int] = None,
         net_queues: Optional[int] = None,
         net_ring_bytes: Optional[int] = None,
-        combine_push: bool = False,
+        combine_push: Optional[bool] = None,
         dispatch_drain: bool = False,
     ) -> None:
         self.comm = comm
@@ -89,7 +89,7 @@ class EP(Closing):
             transport=transport,
             net_queues=net_queues,
             net_ring_bytes=net_ring_bytes,
-            combine_push=int(combine_push),
+            combine_push=0 if combine_push is None else 1 if combine_push else 2,
             dispatch_drain=int(dispatch_drain),
         )
         self.num_experts = num_experts

@@ -73,6 +73,7 @@ struct tern_ep {
     struct tern_event *engine_event; /* joins it with the caller's stream */
     uint64_t num_engine_runs;
     uint32_t no_words;     /* of low latency: rows do not go in words, on any rank */
+    uint32_t no_push;      /* no rank pushes, though the layout has room for it: one of them cannot */
     int no_default_stream; /* another rank of this process has the same device, so the same default stream */
     struct stamp_ring *stamps;           /* in device memory, of kernels that stamp; or NULL (ep_trace.h) */
     uint64_t trace_events;               /* it has room for */

@@ -26,12 +26,13 @@
 /* What every rank must agree on, as it travels. */
 struct ep_card {
     uint32_t num_experts, max_topk, max_tokens, max_row_bytes, max_routes, num_sms, timeout_ms, transfer;
-    uint32_t copy_engine, combine_push, dispatch_drain, ll_tokens, ll_hidden, ll_lanes, ll_mask, ll_rail;
+    uint32_t copy_engine, combine_push, is_pushed, dispatch_drain, ll_tokens, ll_hidden, ll_lanes, ll_mask,
+        ll_rail;
     uint32_t domain_ranks, net_queues, transport;
     uint64_t net_ring_bytes, limits_out, staging_bytes;
     uint64_t message_bytes;
-    uint32_t no_words; /* not compared: rows go in words if they can on all ranks */
-    int32_t status;    /* of the rank's own part */
+    uint32_t no_words, no_push; /* not compared: rows go in words, or are pushed, if they can on all ranks */
+    int32_t status;             /* of the rank's own part */
     char reason[244];
 };
 
@@ -48,7 +49,8 @@ static struct ep_card card_of(const struct ep_shape *s)
     c.timeout_ms = s->timeout_ms;
     c.transfer = s->transfer;
     c.copy_engine = s->copy_engine;
-    c.combine_push = s->combine_push;
+    c.combine_push = s->push_wish;
+    c.is_pushed = s->combine_push;
     c.dispatch_drain = s->dispatch_drain;
     c.ll_tokens = s->ll_tokens;
     c.ll_hidden = s->ll_hidden;
@@ -86,6 +88,7 @@ static enum tern_status compare_cards(const struct ep_card *mine, const struct e
     TERN_TRY(compare_field(rank, "transfer", mine->transfer, theirs->transfer));
     TERN_TRY(compare_field(rank, "copy_engine", mine->copy_engine, theirs->copy_engine));
     TERN_TRY(compare_field(rank, "combine_push", mine->combine_push, theirs->combine_push));
+    TERN_TRY(compare_field(rank, "whether combines are to push", mine->is_pushed, theirs->is_pushed));
     TERN_TRY(compare_field(rank, "dispatch_drain", mine->dispatch_drain, theirs->dispatch_drain));
     TERN_TRY(compare_field(rank, "ll_tokens", mine->ll_tokens, theirs->ll_tokens));
     TERN_TRY(compare_field(rank, "ll_hidden", mine->ll_hidden, theirs->ll_hidden));
@@ -322,6 +325,7 @@ static enum tern_status open_post(struct tern_comm *comm, const struct tern_ep_c
     if (card.status == TERN_OK) {
         card = card_of(&(*out)->shape);
         card.no_words = lacks_words(*out);
+        card.no_push = (uint32_t)terni_push_lacks(*out);
     } else {
         snprintf(card.reason, sizeof(card.reason), "%s", tern_last_error());
     }
@@ -358,6 +362,11 @@ static enum tern_status compare_with_all(struct tern_comm *comm, struct tern_ep 
     }
     for (int r = 0; status == TERN_OK && r < comm->num_ranks; r++) {
         ep->no_words |= cards[r].no_words;
+        ep->no_push |= cards[r].no_push;
+    }
+    if (status == TERN_OK && ep->shape.push_wish == TERN_PUSH_AUTO && ep->shape.combine_push) {
+        TERN_LOG(TERN_LOG_INFO, "combines in rank layout %s",
+                 ep->no_push ? "pull: a rank cannot push" : "push");
     }
     free(cards);
     return status;

@@ -4,20 +4,28 @@
  * source. */
 #include "ep/ep_push.h"
 
-enum tern_status terni_push_check(const struct tern_ep *ep)
+static enum tern_status check(const struct tern_ep *ep)
 {
     struct push_geometry x;
-    if (!ep->shape.combine_push) {
-        return TERN_OK;
-    }
     TERN_TRY(terni_ep_check_roles(ep, "combine_push", PUSH_FEWEST_BLOCKS));
     return terni_tuning_push(&ep->machine->info, COMBINE_BATCH_BYTES,
                              terni_place_table(&ep->shape, COMBINE_COLUMNS), PUSH_FEWEST_BLOCKS, &x);
 }
 
+enum tern_status terni_push_check(const struct tern_ep *ep)
+{
+    return ep->shape.combine_push && ep->shape.push_wish == TERN_PUSH_ALWAYS ? check(ep) : TERN_OK;
+}
+
+int terni_push_lacks(const struct tern_ep *ep)
+{
+    return ep->shape.combine_push && ep->shape.push_wish == TERN_PUSH_AUTO && check(ep) != TERN_OK;
+}
+
 int terni_push_is(const struct tern_route *route, const struct tern_combine_args *a)
 {
-    return route->ep->shape.combine_push && route->layout == TERN_LAYOUT_RANK && !a->copy_engine;
+    return route->ep->shape.combine_push && !route->ep->no_push && route->layout == TERN_LAYOUT_RANK &&
+           !a->copy_engine;
 }
 
 enum tern_status terni_push_prepare(const struct tern_route *route, const struct tern_combine_args *a,

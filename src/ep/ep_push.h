@@ -9,6 +9,8 @@
 
 /* After the shape's transfer has been chosen: whether this rank can, if its object is to push. */
 enum tern_status terni_push_check(const struct tern_ep *ep);
+/* Whether it would be refused, where the object pushes by Tern's choice: then no rank does. */
+int terni_push_lacks(const struct tern_ep *ep);
 /* Whether this combine's rows are pushed: alike on all ranks. */
 int terni_push_is(const struct tern_route *route, const struct tern_combine_args *a);
 /* Blocks, warps, shared memory, and what the kernel is to know of it all; the rest of k->c is filled. */

@@ -105,11 +105,19 @@ uint32_t terni_push_words(const struct ep_shape *s)
     return s->combine_push ? (s->max_tokens + PUSH_ROWS - 1) / PUSH_ROWS : 0;
 }
 
+/* Where staging is less than what an operation with tensors in no window could want, one might be refused for
+ * what pushed rows take of it. */
+static int push_suits(const struct tern_ep_config *config, const struct ep_shape *s)
+{
+    return s->max_routes > 0 && config->staging_bytes == 0 && s->num_domains == 1 &&
+           s->num_ranks <= PUSH_MAX_RANKS && terni_tuning_pushes(s);
+}
+
 /* Rows of combine that are pushed need areas in staging, and a lane for each rank looks for them. */
 static enum tern_status check_push(const struct ep_shape *s)
 {
     uint64_t need = terni_push_staging(s, s->max_row_bytes);
-    if (!s->combine_push) {
+    if (s->push_wish != TERN_PUSH_ALWAYS || s->max_routes == 0) { /* low latency has none */
         return TERN_OK;
     }
     if (s->num_domains > 1 || s->num_ranks > PUSH_MAX_RANKS) {
@@ -193,7 +201,7 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     TERN_TRY(terni_check_range("num_sms", config->num_sms, 0, 1024));
     TERN_TRY(terni_check_range("transfer", config->transfer, 0, TERN_TRANSFER_PLAIN));
     TERN_TRY(terni_check_range("copy_engine", config->copy_engine, 0, 1));
-    TERN_TRY(terni_check_range("combine_push", config->combine_push, 0, 1));
+    TERN_TRY(terni_check_range("combine_push", config->combine_push, TERN_PUSH_AUTO, TERN_PUSH_NEVER));
     TERN_TRY(terni_check_range("dispatch_drain", config->dispatch_drain, 0, 1));
     TERN_TRY(terni_check_range("reserved", config->reserved, 0, 0));
     s.num_ranks = (uint32_t)num_ranks;
@@ -204,7 +212,7 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     s.timeout_ms = config->timeout_ms;
     s.transfer = config->transfer;
     s.copy_engine = config->copy_engine;
-    s.combine_push = s.max_routes > 0 ? config->combine_push : 0; /* low latency has none */
+    s.push_wish = config->combine_push;
     s.dispatch_drain = s.max_routes > 0 ? config->dispatch_drain : 0;
     s.max_rows = (uint64_t)s.num_ranks * s.max_tokens;
     if (s.max_rows * s.max_topk > MAX_ROWS) {
@@ -224,6 +232,9 @@ enum tern_status terni_shape_init(const struct tern_ep_config *config, int num_r
     TERN_TRY(terni_shape_init_ll(config, &s));
     TERN_TRY(init_domains(config, domain_ranks, &s));
     TERN_TRY(check_push(&s));
+    s.combine_push = s.push_wish == TERN_PUSH_ALWAYS
+                         ? s.max_routes > 0
+                         : s.push_wish == TERN_PUSH_AUTO && push_suits(config, &s);
     TERN_TRY(check_drain(&s));
     *shape = s;
     return TERN_OK;

@@ -13,9 +13,11 @@ enum { EP_NET_TEAMS = 1 }; /* device teams of the object's network */
 struct ep_shape {
     uint32_t num_ranks, num_experts, experts_a_rank;
     uint32_t max_topk, max_tokens, max_row_bytes, max_routes;
-    uint32_t num_sms, timeout_ms, transfer, copy_engine, combine_push, dispatch_drain;
-    uint64_t staging_bytes;                  /* rounded; 0: none */
-    uint64_t max_rows;                       /* rank layout */
+    uint32_t num_sms, timeout_ms, transfer, copy_engine, dispatch_drain;
+    uint32_t push_wish;     /* enum tern_push */
+    uint32_t combine_push;  /* combines in rank layout are to push: as was wished, or as it suits */
+    uint64_t staging_bytes; /* rounded; 0: none */
+    uint64_t max_rows;      /* rank layout */
     uint32_t ll_tokens, ll_hidden, ll_lanes; /* low latency; all 0: none */
     uint32_t ll_mask;
     uint32_t ll_rail; /* one network copy a (token, domain); 0 in one domain */
