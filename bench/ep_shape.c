@@ -136,7 +136,7 @@ static enum tern_status open_eps(struct bench *b)
     }
     if (s->options->combine == COMBINE_AUTO) {
         /* Without its usual staging an object does not push. */
-        int may_push = s->options->layout == TERN_LAYOUT_RANK && config.domain_ranks == 0;
+        int may_push = s->options->layout == TERN_LAYOUT_RANK && (int)s->domain_ranks == b->party->num_ranks;
         config.staging_bytes = may_push ? 0 : config.staging_bytes;
     } else if (s->options->combine != COMBINE_PULL) {
         uint64_t rows = (uint64_t)b->party->num_ranks * config.max_tokens;

@@ -202,7 +202,9 @@ static const struct choice {
     uint64_t staging_bytes;
     int ranks, pushes;
 } choices[] = {
+    {TERN_PUSH_AUTO, 4096, 24, TERN_TRANSFER_AUTO, 0, RANKS, 0}, /* opened again by one_lacks */
     {TERN_PUSH_AUTO, 4096, 24, TERN_TRANSFER_AUTO, 0, RANKS, 1},
+    {TERN_PUSH_AUTO, 4096, 0, TERN_TRANSFER_AUTO, 0, RANKS, 1}, /* num_sms as everybody leaves it */
     {TERN_PUSH_NEVER, 4096, 24, TERN_TRANSFER_AUTO, 0, RANKS, 0},
     {TERN_PUSH_AUTO, 4095, 24, TERN_TRANSFER_AUTO, 0, RANKS, 0},
     {TERN_PUSH_AUTO, 4096, 23, TERN_TRANSFER_AUTO, 0, RANKS, 0},
@@ -213,7 +215,26 @@ static const struct choice {
     {TERN_PUSH_AUTO, 8192, 24, TERN_TRANSFER_AUTO, 0, 3, 1},
 };
 
-static int chosen(struct test *t)
+/* Opened again while rank 2 may use a tenth of its processors: all pull. */
+static int one_lacks(struct scene *s)
+{
+    struct tern_comm *comms[RANKS];
+    int r;
+
+    batch_close(&s->batches[0]);
+    for (r = 0; r < RANKS; r++) {
+        comms[r] = s->world.members[r].comm;
+        tern_ep_close(s->eps[r]);
+        s->eps[r] = NULL;
+    }
+    push_crowd(comms[2], 10);
+    OK(tern_ep_open_all(RANKS, comms, &s->config, s->eps));
+    push_crowd(comms[2], 1);
+    PASS(scene_round(s, 0));
+    return pulls(s);
+}
+
+static int choose_all(struct test *t)
 {
     size_t i;
 
@@ -232,7 +253,7 @@ static int chosen(struct test *t)
         s.config.transfer = c->transfer;
         s.config.staging_bytes = c->staging_bytes;
         scene_add(&s, &shape, (uint64_t)c->ranks * MAX_TOKENS);
-        result = scene_then(&s, c->pushes ? pushes : pulls);
+        result = scene_then(&s, i == 0 ? one_lacks : c->pushes ? pushes : pulls);
         if (result) {
             test_note(__FILE__, __LINE__, "choice %zu", i);
             return result;
@@ -240,6 +261,16 @@ static int chosen(struct test *t)
     }
     test_detail(t, "%zu choices", sizeof choices / sizeof choices[0]);
     return 0;
+}
+
+static int chosen(struct test *t)
+{
+    int result;
+
+    setenv("TERN_CPU_SMS", "200", 1); /* 40 for each rank */
+    result = choose_all(t);
+    unsetenv("TERN_CPU_SMS");
+    return result;
 }
 
 static int recover(struct scene *s)

@@ -11,6 +11,8 @@
 
 /* On the cpu machine: the latest operation in which a peer's rows came to this object's staging; 0: none. */
 uint64_t push_latest(const struct tern_ep *ep);
+/* From now on so many times as many ranks share the device, as far as this rank knows; 1: as before. */
+void push_crowd(struct tern_comm *comm, int times);
 /* 1: this object pulls, as if it had been opened so; 0: it pushes. */
 void push_forbid(struct tern_ep *ep, int forbid);
 /* 1: its rows are told of by other words than peers look at; 0: by the right ones. */

@@ -782,7 +782,7 @@ struct tern_combine_args {
  * in a graph (TERN_UNSUPPORTED). If the machine fails while the operation is being issued, that is the
  * object's fault from then on: see tern_ep_reset.
  *
- * Where the object pushes (combine_push), in rank layout and without copy_engine, ranks bring their rows into
+ * Where the object pushes (combine_push), in rank layout and without copy_engine, a rank brings its rows into
  * staging of the tokens' ranks, and adds what comes there; the bits are the same. `in` need be in no window,
  * and is not copied for that: with many tokens that is faster for tensors in ordinary memory. Few tokens take
  * longer, and so do processors that are few; with num_sms 1 it takes two. Graphs and static shapes are as

@@ -211,6 +211,8 @@ def measure(given: Any) -> Tuple[int, List[Dict[str, Any]]]:
             hidden=given.hidden if most else 0,
             ll_tokens=ll_most,
             ll_hidden=given.hidden if ll_most else 0,
+            # One object for all: left to the library it would push few tokens, too, if most are many.
+            combine_push=None if len(given.tokens) == 1 else False,
         )
         rows = [row for n in given.tokens for row in _routed(comm, ep, clock, given, n)]
         rows += [row for n in given.ll_tokens for row in _low(comm, ep, clock, given, n)]

@@ -89,7 +89,7 @@ class EP(Closing):
             transport=transport,
             net_queues=net_queues,
             net_ring_bytes=net_ring_bytes,
-            combine_push=0 if combine_push is None else 1 if combine_push else 2,
+            combine_push=tensors.choice("combine_push", combine_push, (None, True, False)),
             dispatch_drain=int(dispatch_drain),
         )
         self.num_experts = num_experts

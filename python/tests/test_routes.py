@@ -143,7 +143,13 @@ class Routes(RankTest):
         )
 
     def test_rows_that_are_pushed(self):
-        ep = self.open(combine_push=True)
+        for wish in (True, False, None):
+            self.combined(wish)
+        with self.assertRaisesRegex(tern.InvalidArgument, "combine_push is 2"):
+            self.open(combine_push=2)
+
+    def combined(self, wish):
+        ep = self.open(combine_push=wish)
         route = ep.route(self.ids)
         rows = route.dispatch(self.x, self.weights)
         sums = route.combine(rows.x * (1 + self.rank / 8), rows.topk_weights)

@@ -88,7 +88,6 @@ static enum tern_status compare_cards(const struct ep_card *mine, const struct e
     TERN_TRY(compare_field(rank, "transfer", mine->transfer, theirs->transfer));
     TERN_TRY(compare_field(rank, "copy_engine", mine->copy_engine, theirs->copy_engine));
     TERN_TRY(compare_field(rank, "combine_push", mine->combine_push, theirs->combine_push));
-    TERN_TRY(compare_field(rank, "whether combines are to push", mine->is_pushed, theirs->is_pushed));
     TERN_TRY(compare_field(rank, "dispatch_drain", mine->dispatch_drain, theirs->dispatch_drain));
     TERN_TRY(compare_field(rank, "ll_tokens", mine->ll_tokens, theirs->ll_tokens));
     TERN_TRY(compare_field(rank, "ll_hidden", mine->ll_hidden, theirs->ll_hidden));
@@ -101,6 +100,9 @@ static enum tern_status compare_cards(const struct ep_card *mine, const struct e
     TERN_TRY(compare_field(rank, "net_ring_bytes", mine->net_ring_bytes, theirs->net_ring_bytes));
     TERN_TRY(compare_field(rank, "whether net_ring_bytes is given", mine->limits_out, theirs->limits_out));
     TERN_TRY(compare_field(rank, "staging_bytes", mine->staging_bytes, theirs->staging_bytes));
+    /* With all else alike. */
+    TERN_TRY(compare_field(rank, "whether staging_bytes is left to its default", mine->is_pushed,
+                           theirs->is_pushed));
     return compare_field(rank, "the size of a message", mine->message_bytes, theirs->message_bytes);
 }
 

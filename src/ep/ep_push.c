@@ -19,7 +19,9 @@ enum tern_status terni_push_check(const struct tern_ep *ep)
 
 int terni_push_lacks(const struct tern_ep *ep)
 {
-    return ep->shape.combine_push && ep->shape.push_wish == TERN_PUSH_AUTO && check(ep) != TERN_OK;
+    int blocks = terni_tuning_blocks(0, ep->shape.num_sms, tern_comm_num_sms(ep->comm));
+    return ep->shape.combine_push && ep->shape.push_wish == TERN_PUSH_AUTO &&
+           (!terni_tuning_pushes_by(blocks) || check(ep) != TERN_OK);
 }
 
 int terni_push_is(const struct tern_route *route, const struct tern_combine_args *a)

@@ -9,7 +9,8 @@
 
 /* After the shape's transfer has been chosen: whether this rank can, if its object is to push. */
 enum tern_status terni_push_check(const struct tern_ep *ep);
-/* Whether it would be refused, where the object pushes by Tern's choice: then no rank does. */
+/* Where the object pushes by Tern's choice: whether it would be refused, or would be slower with as few
+ * processors as this rank may use. Then no rank pushes. */
 int terni_push_lacks(const struct tern_ep *ep);
 /* Whether this combine's rows are pushed: alike on all ranks. */
 int terni_push_is(const struct tern_route *route, const struct tern_combine_args *a);
