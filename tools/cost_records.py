@@ -187,7 +187,9 @@ for _folder in ("2026-11-27-4xH200/", "2026-11-27-4xH200-2/", "2026-11-28-4xH200
     NOT_CLAIMED[_folder + "r4_ep_sms8", "combine"] = "faster since sm_add, which is of the kernels before"
     NOT_CLAIMED[_folder + "r4_ep_tensor_drain", "combine"] = "128 tokens, copied first"
 
-NOT_CLAIMED["2026-11-28-4xH200/r4_ll_far", "dispatch"] = "low latency dispatch fills the wire sooner since"
+for _name in ("4xH200/r4_ll_far", "2xH200/ll_far_1x1", "2xH200/ll_far_1x1_records"):
+    NOT_CLAIMED["2026-11-28-" + _name, "dispatch"] = "low latency dispatch fills the wire sooner since"
+NOT_CLAIMED["2026-11-28-2xH200/ep_h2048_pull", "combine"] = "combine of short rows, which adders limit"
 
 # Four H100, and two of them; figures of few tokens, and of fewer processors, are of other kernels.
 for _op in ("dispatch", "combine"):
