@@ -41,8 +41,8 @@ struct mock_device {
     struct mock_gid gids[MOCK_MAX_GIDS];
     unsigned char mac[6];
     uint32_t cqe_version, atomic_operations, atomic_sizes, atomic_endian, has_rc, has_atomic, has_overrun;
-    uint32_t has_more,
-        no_records; /* further capabilities can be asked for; of these, queue pairs without records */
+    uint32_t has_more;   /* further capabilities can be asked for */
+    uint32_t no_records; /* of these: queue pairs without records */
     uint32_t log_max_message;
     int max_reads_in, max_reads_out, max_blocks;
     /* The mock's own. */

@@ -31,9 +31,9 @@ class EP(Closing):
     number, combine refuses inputs from outside window memory that are more; else those that do not
     fit are copied to window memory, out of heap_bytes, for the call. ll_rail: low latency crosses the
     network once a (token, domain). combine_push: whether combines in rank layout push their rows, which
-    need be in no window then and are copied nowhere; None: where that is the faster way. dispatch_drain: dispatches in rank layout bring rows to
-    tensors outside window memory while others arrive. The others are fields of
-    struct tern_ep_config, which says what they mean.
+    need be in no window then and are copied nowhere; None: where that is the faster way.
+    dispatch_drain: dispatches in rank layout bring rows to tensors outside window memory while others
+    arrive. The others are fields of struct tern_ep_config, which says what they mean.
     """
 
     def __init__(
