@@ -196,23 +196,26 @@ static int refusals(struct test *t)
     return result;
 }
 
-/* What is left to Tern: by ranks, tokens, processors, staging and what a rank can do. */
+/* What is left to Tern: by ranks, tokens, rows, processors, staging and what a rank can do. */
+enum { WIDE = 12288, NARROW = SCENE_ROW_BYTES };
 static const struct choice {
-    uint32_t wish, max_tokens, num_sms, transfer;
+    uint32_t wish, max_tokens, max_row_bytes, num_sms, transfer;
     uint64_t staging_bytes;
     int ranks, pushes;
 } choices[] = {
-    {TERN_PUSH_AUTO, 4096, 24, TERN_TRANSFER_AUTO, 0, RANKS, 0}, /* opened again by one_lacks */
-    {TERN_PUSH_AUTO, 4096, 24, TERN_TRANSFER_AUTO, 0, RANKS, 1},
-    {TERN_PUSH_AUTO, 4096, 0, TERN_TRANSFER_AUTO, 0, RANKS, 1}, /* num_sms as everybody leaves it */
-    {TERN_PUSH_NEVER, 4096, 24, TERN_TRANSFER_AUTO, 0, RANKS, 0},
-    {TERN_PUSH_AUTO, 4095, 24, TERN_TRANSFER_AUTO, 0, RANKS, 0},
-    {TERN_PUSH_AUTO, 4096, 23, TERN_TRANSFER_AUTO, 0, RANKS, 0},
-    {TERN_PUSH_AUTO, 4096, 24, TERN_TRANSFER_PLAIN, 0, RANKS, 0}, /* no rank can */
-    {TERN_PUSH_AUTO, 4096, 24, TERN_TRANSFER_AUTO, TERN_STAGING_NONE, RANKS, 0},
-    {TERN_PUSH_AUTO, 4096, 24, TERN_TRANSFER_AUTO, (uint64_t)RANKS * 4096 * SCENE_ROW_BYTES, RANKS, 0},
-    {TERN_PUSH_AUTO, 8191, 24, TERN_TRANSFER_AUTO, 0, 3, 0},
-    {TERN_PUSH_AUTO, 8192, 24, TERN_TRANSFER_AUTO, 0, 3, 1},
+    {TERN_PUSH_AUTO, 4096, WIDE, 24, TERN_TRANSFER_AUTO, 0, RANKS, 0}, /* opened again by one_lacks */
+    {TERN_PUSH_AUTO, 4096, WIDE, 24, TERN_TRANSFER_AUTO, 0, RANKS, 1},
+    {TERN_PUSH_AUTO, 4096, WIDE, 0, TERN_TRANSFER_AUTO, 0, RANKS, 1}, /* num_sms as everybody leaves it */
+    {TERN_PUSH_NEVER, 4096, WIDE, 24, TERN_TRANSFER_AUTO, 0, RANKS, 0},
+    {TERN_PUSH_AUTO, 4095, WIDE, 24, TERN_TRANSFER_AUTO, 0, RANKS, 0},
+    {TERN_PUSH_AUTO, 4096, WIDE - 1, 24, TERN_TRANSFER_AUTO, 0, RANKS, 0},
+    {TERN_PUSH_AUTO, 4096, WIDE, 23, TERN_TRANSFER_AUTO, 0, RANKS, 0},
+    {TERN_PUSH_AUTO, 4096, WIDE, 24, TERN_TRANSFER_PLAIN, 0, RANKS, 0}, /* no rank can */
+    {TERN_PUSH_AUTO, 4096, WIDE, 24, TERN_TRANSFER_AUTO, TERN_STAGING_NONE, RANKS, 0},
+    {TERN_PUSH_AUTO, 4096, WIDE, 24, TERN_TRANSFER_AUTO, (uint64_t)RANKS * 4096 * WIDE, RANKS, 0},
+    {TERN_PUSH_AUTO, 4096, WIDE, 24, TERN_TRANSFER_AUTO, 0, 3, 1},
+    {TERN_PUSH_AUTO, 8191, NARROW, 24, TERN_TRANSFER_AUTO, 0, 2, 0},
+    {TERN_PUSH_AUTO, 8192, NARROW, 24, TERN_TRANSFER_AUTO, 0, 2, 1},
 };
 
 /* Opened again while rank 2 may use a tenth of its processors: all pull. */
@@ -249,6 +252,7 @@ static int choose_all(struct test *t)
         s.config.timeout_ms = PATIENCE_MS;
         s.config.combine_push = c->wish;
         s.config.max_tokens = c->max_tokens;
+        s.config.max_row_bytes = c->max_row_bytes;
         s.config.num_sms = c->num_sms;
         s.config.transfer = c->transfer;
         s.config.staging_bytes = c->staging_bytes;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Sizes are pure functions: they grow with every argument, hold in 64 bits, refuse what cannot be, and their
- * worst case is enough for the worst routing that the reference can be given. Needs no machine. */
+ * worst case is enough for the worst routing that the reference can be given. So are geometries and who
+ * pushes. Needs no machine. Over 500 lines, as each of many functions has a sweep of its own. */
 #include "ep/tuning.h"
 #include "ref/ref.h"
 #include "support.h"
@@ -491,6 +492,38 @@ static int unlisted(struct test *t)
     return 0;
 }
 
+/* Which objects have their combines push when that is left to the library, as ep_push_test has it of objects. */
+static int pushes(struct test *t)
+{
+    static const struct {
+        uint32_t max_tokens, max_row_bytes, num_sms;
+        int ranks, domain_ranks, pushes;
+    } all[] = {
+        {4096, 12288, 24, 32, 0, 1}, {4096, 12288, 24, 33, 0, 0},  {4096, 12288, 24, 32, 16, 0},
+        {4096, 12288, 24, 32, 1, 0}, {16384, 4096, 32, 8, 0, 0},   {16384, 12288, 132, 8, 0, 1},
+        {16384, 12288, 16, 8, 0, 0}, {16384, 12288, 132, 1, 0, 0},
+    };
+    size_t i;
+
+    for (i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct tern_ep_config config = TERN_EP_CONFIG_INIT;
+        struct ep_shape shape;
+
+        config.num_experts = (uint32_t)all[i].ranks;
+        config.max_topk = 1;
+        config.max_tokens = all[i].max_tokens;
+        config.max_row_bytes = all[i].max_row_bytes;
+        config.num_sms = all[i].num_sms;
+        OK(terni_shape_init(&config, all[i].ranks, all[i].domain_ranks, &shape));
+        CHECK((int)shape.combine_push == all[i].pushes, "shape %zu pushes: %u", i, shape.combine_push);
+        config.combine_push = TERN_PUSH_NEVER;
+        OK(terni_shape_init(&config, all[i].ranks, all[i].domain_ranks, &shape));
+        CHECK(!shape.combine_push, "shape %zu pushes, and was told not to", i);
+    }
+    test_detail(t, "%zu shapes", i);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -498,6 +531,7 @@ int main(int argc, char **argv)
     test_begin(&t, argc, argv);
     test_quiet();
     test_run(&t, "sizes grow with every argument", monotone);
+    test_run(&t, "what shapes push if that is left to the library", pushes);
     test_run(&t, "sizes of huge configurations do not wrap", huge);
     test_run(&t, "sizes above 32 bits", beyond_32_bits);
     test_run(&t, "sizes across domains", domains);

@@ -259,7 +259,8 @@ def _floor_network(row, traffic):
 def _pushes(row, notes):
     """Whether combine's rows were pushed; left to the library, as terni_tuning_pushes says (src/ep/tuning.c)."""
     options = notes.get("options", "")
-    suits = row["tokens"] >= (4096 if row["ranks"] > 3 else 8192) and row["ranks"] > 1 and row["sms"] >= 24
+    many = row["tokens"] >= 4096 and row["hidden"] >= 6144 if row["ranks"] > 2 else row["tokens"] >= 8192
+    suits = many and row["ranks"] > 1 and row["sms"] >= 24
     one = int(row.get("domains") or 1) == 1 and row["layout"] == "rank"
     return "combine push" in options or ("combine auto" in options and one and suits)
 

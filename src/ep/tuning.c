@@ -234,17 +234,26 @@ enum tern_status terni_tuning_combine(const struct machine_info *info, int bulk,
 }
 
 /* H200, 24 SMs, BF16, p50 of rows in windows, pulled and pushed: two GPUs, 4096 tokens 194 and 202 us,
- * 8192 372 and 363, 16384 719 and 686; four, 4096 507 and 490; eight 864 and 854. Of tensors in no window two
- * GPUs, 4096 227 and 206; four 597 and 501; eight 1021 and 864. 128 tokens, four GPUs, in windows 35 and 47.
- * Narrower rows gain more: two GPUs, 8192 tokens of 4096 channels 272 and 251, of 2048 218 and 185. With 16
- * SMs, two H100, 4096 in tensors 242 and 289. */
-enum { PUSH_FROM_TOKENS = 4096, PUSH_FROM_TOKENS_OF_FEW = 8192, PUSH_FEW_RANKS = 3, PUSH_FROM_SMS = 24 };
+ * 8192 372 and 363, 16384 719 and 686; of 4096 channels 8192 tokens 270 and 250, of 2048 219 and 185. Three
+ * GPUs, 2048 tokens 197 and 199, 4096 366 and 356; four, 2048 267 and 267, 4096 507 and 490; eight 864 and
+ * 854. With several peers what is added is more than what is pushed, and narrower rows lose: four GPUs, 4096
+ * tokens of 4096 channels 301 and 324, of 2048 195 and 237. Of tensors in no window two GPUs, 4096 227 and
+ * 206; four 597 and 501; eight 1021 and 864. 128 tokens, four GPUs, in windows 35 and 47. With 16 SMs, two
+ * H100, 4096 in tensors 242 and 289. */
+enum {
+    PUSH_FROM_TOKENS = 4096,
+    PUSH_FROM_TOKENS_OF_TWO = 8192,
+    PUSH_FROM_ROW = 12288, /* bytes, with more than one peer: halfway between what was measured */
+    PUSH_FROM_SMS = 24
+};
 int terni_tuning_pushes_by(int num_blocks) { return num_blocks >= (int)PUSH_FROM_SMS; }
 
 int terni_tuning_pushes(const struct ep_shape *s)
 {
-    const uint32_t from = s->num_ranks <= PUSH_FEW_RANKS ? PUSH_FROM_TOKENS_OF_FEW : PUSH_FROM_TOKENS;
-    return s->num_ranks > 1 && s->max_tokens >= from && terni_tuning_pushes_by((int)s->num_sms);
+    const uint32_t tokens = s->num_ranks > 2 ? PUSH_FROM_TOKENS : PUSH_FROM_TOKENS_OF_TWO;
+    const uint32_t row = s->num_ranks > 2 ? PUSH_FROM_ROW : 1;
+    return s->num_ranks > 1 && s->max_tokens >= tokens && s->max_row_bytes >= row &&
+           terni_tuning_pushes_by((int)s->num_sms);
 }
 
 /* Two H100, 4096 tokens, 24 SMs, p50 with 8 blocks that push 222 us, 9: 203, 10: 213, 12: 246; 48 SMs, 10:

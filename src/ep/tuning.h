@@ -39,8 +39,8 @@ struct push_geometry {
     uint32_t push_blocks, num_pushers;
     uint32_t num_stages, stage_bytes, warp_bytes, boxes_offset; /* kernels/ep_args.h */
 };
-/* Whether pushing is the faster way for so many tokens, ranks and processors: those of the configuration, and
- * that it also is with as many as there are. */
+/* Whether pushing is the faster way for so many tokens, ranks and processors, and such rows: those of the
+ * configuration, and that it also is with as many processors as there are. */
 int terni_tuning_pushes(const struct ep_shape *shape);
 int terni_tuning_pushes_by(int num_blocks);
 enum tern_status terni_tuning_push(const struct machine_info *info, uint32_t stage_bytes,
