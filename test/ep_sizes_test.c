@@ -492,7 +492,7 @@ static int unlisted(struct test *t)
     return 0;
 }
 
-/* Which objects have their combines push when that is left to the library, as ep_push_test has it of objects. */
+/* Which shapes push if that is left to the library; ep_push_test opens objects. */
 static int pushes(struct test *t)
 {
     static const struct {
