@@ -7,7 +7,6 @@
 
 TERN_KERNEL(copy_rows, struct copy_args, p)
 {
-    for (uint32_t c = 0; c < p->num_columns; c++) {
-        copy_column_plain(p, &p->columns[c]);
-    }
+    copy_columns_plain(p, 1);
+    copy_columns_plain(p, 0);
 }

@@ -10,37 +10,10 @@
 #include "kernels/kernels.h"
 
 struct copier {
-    const struct copy_args *p;
+    struct copy_walk walk;
     char *stages;
     uint64_t *bars;
-    uint32_t column, range; /* the run after this one */
-    struct copy_run run;
-    int64_t next; /* piece of this warp, from the beginning of the run on */
 };
-
-/* The next piece of the warp; bytes 0: there is none. */
-TERN_DEVICE struct copy_one copier_take(struct copier *s)
-{
-    const struct copy_args *p = s->p;
-    struct copy_one one = {0, 0, 0};
-    while (s->next >= s->run.all) {
-        s->next -= s->run.all;
-        while (s->column < p->num_columns && (!copy_is_whole(&p->columns[s->column]) ||
-                                              s->range == num_ranges(p, &p->columns[s->column]))) {
-            s->column++;
-            s->range = 0;
-        }
-        if (s->column == p->num_columns) {
-            s->run.all = 0;
-            return one;
-        }
-        const struct copy_column *c = &p->columns[s->column];
-        s->run = run_of(c, range_of(p, c, s->range++), p->stage_bytes);
-    }
-    one = piece_of(&s->run, s->next, p->stage_bytes);
-    s->next += nblk() * nwarps();
-    return one;
-}
 
 /* What is in a warp's stages. */
 struct copy_stages {
@@ -49,51 +22,49 @@ struct copy_stages {
     uint32_t phases;             /* bit i: of stage i's barrier */
 };
 
-/* Begins the load of the warp's next piece into stage i, whose copy out has been read. */
+/* Begins the load of the warp's next piece into stage i, whose copy out has been read. All lanes. */
 TERN_DEVICE void copier_load(struct copier *s, struct copy_stages *t, const uint32_t i)
 {
-    struct copy_one one = copier_take(s);
+    struct copy_one one = {0, 0, 0};
+    (void)copy_walk_take(&s->walk, &one);
     t->to[i] = one.dst;
     t->bytes[i] = one.bytes;
-    if (one.bytes != 0) {
+    if (one.bytes != 0 && lane() == 0) {
         mbar_expect(s->bars + i, one.bytes);
-        bulk_load(s->stages + i * s->p->stage_bytes, one.src, one.bytes, s->bars + i);
+        bulk_load(s->stages + i * s->walk.most, one.src, one.bytes, s->bars + i);
     }
 }
 
-/* Sends stage i; 0 if it is empty, and all others are then. */
-TERN_DEVICE int copier_send(const struct copier *s, struct copy_stages *t, const uint32_t i)
+/* One lane: sends stage i, which is not empty, and awaits that all copies but the latest have been read. */
+TERN_DEVICE void copier_send(const struct copier *s, struct copy_stages *t, const uint32_t i)
 {
-    if (t->bytes[i] == 0) {
-        return 0;
-    }
     while (!mbar_test(s->bars + i, t->phases >> i & 1)) {
         spin();
     }
-    t->phases ^= 1u << i;
-    bulk_store(t->to[i], s->stages + i * s->p->stage_bytes, t->bytes[i]);
+    bulk_store(t->to[i], s->stages + i * s->walk.most, t->bytes[i]);
     bulk_commit();
-    return 1;
+    bulk_wait_read(1);
 }
 
-/* One lane of each warp. */
+/* All lanes of each warp. */
 TERN_DEVICE void copy_bulk(const struct copy_args *p)
 {
     uint32_t warp_bytes = COPY_STAGES * p->stage_bytes;
-    struct copier s = {0};
+    struct copier s;
     struct copy_stages t;
     int more = 1;
-    s.p = p;
+    s.walk = copy_walk_of(p, p->stage_bytes, 1);
     s.stages = shared_memory() + (uint32_t)warp() * warp_bytes;
     s.bars = (uint64_t *)(void *)(shared_memory() + (uint32_t)nwarps() * warp_bytes) +
              (uint32_t)warp() * COPY_STAGES;
-    s.next = bid() * nwarps() + warp();
     t.phases = 0;
-    TERN_UNROLL
-    for (uint32_t i = 0; i < COPY_STAGES; i++) {
-        mbar_init(s.bars + i, 1);
+    if (lane() == 0) {
+        TERN_UNROLL
+        for (uint32_t i = 0; i < COPY_STAGES; i++) {
+            mbar_init(s.bars + i, 1);
+        }
+        fence_mbar_init();
     }
-    fence_mbar_init();
     TERN_UNROLL
     for (uint32_t i = 0; i < COPY_STAGES - 1; i++) {
         copier_load(&s, &t, i);
@@ -101,25 +72,25 @@ TERN_DEVICE void copy_bulk(const struct copy_args *p)
     while (more) {
         TERN_UNROLL
         for (uint32_t i = 0; i < COPY_STAGES; i++) {
-            if (more && (more = copier_send(&s, &t, i)) != 0) {
-                bulk_wait_read(1);
+            more = more && t.bytes[i] != 0; /* if this one is empty all others are */
+            if (more) {
+                if (lane() == 0) {
+                    copier_send(&s, &t, i);
+                }
+                t.phases ^= 1u << i;
                 copier_load(&s, &t, (i + COPY_STAGES - 1) % COPY_STAGES);
             }
         }
     }
-    bulk_wait(0);
+    if (lane() == 0) {
+        bulk_wait(0);
+    }
 }
 
 TERN_DEVICE void copy_all(const struct copy_args *p)
 {
-    for (uint32_t c = 0; c < p->num_columns; c++) {
-        if (!copy_is_whole(&p->columns[c])) {
-            copy_column_plain(p, &p->columns[c]);
-        }
-    }
-    if (lane() == 0) {
-        copy_bulk(p);
-    }
+    copy_columns_plain(p, 0);
+    copy_bulk(p);
     sync_warp();
     sync_block();
     if (tid() == 0 && p->ticket) {

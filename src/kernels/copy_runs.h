@@ -105,15 +105,88 @@ TERN_DEVICE struct copy_one piece_of(const struct copy_run *r, int64_t u, uint32
     return one;
 }
 
-/* All warps of the grid. */
-TERN_DEVICE void copy_column_plain(const struct copy_args *p, const struct copy_column *c)
+/* ---- Pieces of all ranges, dealt out to warps by turns ---- */
+
+/* A warp's way through them. Expert layout has a range an expert, often of fewer pieces than there are warps:
+ * each lane looks one up, as to go from range to range would be a way to memory for each. */
+struct copy_walk {
+    const struct copy_args *p;
+    uint32_t most;          /* bytes of a piece */
+    int whole;              /* of columns that bulk copies can take, or of all others */
+    uint32_t column, range; /* where the next 32 ranges begin */
+    struct copy_run run;    /* this lane's range */
+    int64_t before, all;    /* pieces of the lanes before this one; of all lanes */
+    int64_t next;           /* the warp's next piece, counted from the first lane's first */
+};
+
+TERN_DEVICE struct copy_walk copy_walk_of(const struct copy_args *p, uint32_t most, int whole)
 {
-    for (uint32_t i = 0; i < num_ranges(p, c); i++) {
-        struct copy_run r = run_of(c, range_of(p, c, i), COPY_PIECE);
-        for (int64_t u = bid() * nwarps() + warp(); u < r.all; u += nblk() * nwarps()) {
-            struct copy_one one = piece_of(&r, u, COPY_PIECE);
-            copy_piece(one.dst, one.src, one.bytes);
+    struct copy_walk w = {0};
+    w.p = p;
+    w.most = most;
+    w.whole = whole;
+    w.next = bid() * nwarps() + warp();
+    return w;
+}
+
+/* All lanes: the next 32 ranges of a column. 0: there are none. */
+TERN_DEVICE int copy_walk_on(struct copy_walk *w)
+{
+    const struct copy_args *p = w->p;
+    while (w->column < p->num_columns && (copy_is_whole(&p->columns[w->column]) != w->whole ||
+                                          w->range >= num_ranges(p, &p->columns[w->column]))) {
+        w->column++;
+        w->range = 0;
+    }
+    if (w->column == p->num_columns) {
+        return 0;
+    }
+    const struct copy_column *c = &p->columns[w->column];
+    uint32_t i = w->range + (uint32_t)lane();
+    struct row_range rows = {0, 0};
+    if (i < num_ranges(p, c)) {
+        rows = range_of(p, c, i);
+    }
+    w->run = run_of(c, rows, w->most);
+    int64_t upto = w->run.all;
+    TERN_UNROLL
+    for (int d = 1; d < 32; d *= 2) {
+        int64_t more = (int64_t)shfl_u64((uint64_t)upto, lane() < d ? lane() : lane() - d);
+        upto += lane() < d ? 0 : more;
+    }
+    w->before = upto - w->run.all;
+    w->all = (int64_t)shfl_u64((uint64_t)upto, 31);
+    w->range += 32;
+    return 1;
+}
+
+/* All lanes: the warp's next piece. 0: there is none, and never will be. */
+TERN_DEVICE int copy_walk_take(struct copy_walk *w, struct copy_one *one)
+{
+    while (w->next >= w->all) {
+        w->next -= w->all;
+        w->all = 0;
+        if (!copy_walk_on(w)) {
+            return 0;
         }
+    }
+    int mine = w->next >= w->before && w->next - w->before < w->run.all;
+    int src = TERN_FFS(warp_ballot(mine)) - 1;
+    struct copy_one its = piece_of(&w->run, mine ? w->next - w->before : 0, w->most);
+    one->src = (const char *)(uintptr_t)shfl_u64((uint64_t)(uintptr_t)its.src, src);
+    one->dst = (char *)(uintptr_t)shfl_u64((uint64_t)(uintptr_t)its.dst, src);
+    one->bytes = shfl_u32(its.bytes, src);
+    w->next += nblk() * nwarps();
+    return 1;
+}
+
+/* All warps of the grid, by loads and stores: columns that bulk copies can take, or all others. */
+TERN_DEVICE void copy_columns_plain(const struct copy_args *p, int whole)
+{
+    struct copy_walk w = copy_walk_of(p, COPY_PIECE, whole);
+    struct copy_one one;
+    while (copy_walk_take(&w, &one)) {
+        copy_piece(one.dst, one.src, one.bytes);
     }
 }
 
