@@ -49,7 +49,9 @@ else
 fi
 for change in wire=250 pull=250 sm_store=30 sm_cast=10 sm_add=20 copy=1000 dispatch_fixed=25 combine_fixed=25 \
     route_fixed=25 ll_spread=400 ll_sums=0.4 ll_home=0.5 ll_dispatch_fixed=12 ll_combine_fixed=14 ll_sum_fixed=12 \
-    softnic_rows=0.8 softnic_dispatch=300 softnic_combine=450 softnic_ll=40 softnic_ll_rows=0.7; do
+    softnic_rows=0.8 softnic_dispatch=300 softnic_combine=450 softnic_ll=40 softnic_ll_rows=0.6 softnic_ll_home=0.6 \
+    softnic_ll_out=30 softnic_ll_back=45 wire_2=280 push_fixed=110 copy_fixed=30 route_expert=10 ll_add=2000 \
+    ll_dispatch_p=1.2 ll_combine_p=0.8; do
     fails "$change is seen to be wrong" python3 $tool check $change
 done
 
@@ -83,7 +85,7 @@ END
 }
 record 1200
 says "a record across domains is read" python3 $tool check "$scratch/records"
-if grep -q '2 domains  *1200.0  *110[0-9].[0-9]' "$scratch/out"; then
+if grep -q '2 domains  *1200.0  *107[0-9].[0-9]' "$scratch/out"; then
     ok "and predicted by its own floor"
 else
     sed 's/^/# /' "$scratch/out"
@@ -116,9 +118,9 @@ staged()
         not_ok "$2"
     fi
 }
-staged '22[678][.]' "rows of other ranks are copied to a tensor in no window, own ones are not"
+staged '21[012][.]' "rows of other ranks are copied to a tensor in no window, own ones are not"
 sed -i 's/"layout": "rank"/"layout": "expert"/' "$scratch/records/far.json"
-staged '25[567][.]' "by expert all are"
+staged '2\(39\|40\|41\)[.]' "by expert all are"
 cat > "$scratch/staged.py" << 'END'
 import sys
 sys.dont_write_bytecode = True
@@ -130,7 +132,7 @@ for layout, domain, part in [("rank", 4, 0.75), ("expert", 4, 1), ("rank", 2, 1)
     for op in (cost_model.dispatch, cost_model.combine):
         copy = op(shape, layout=layout, tensor=True, network=network) - op(shape, layout=layout, network=network)
         traffic = cost_model.Traffic(shape, cost_model.row_bytes(shape.hidden, "bf16"), layout)
-        wanted = cost_model.over(part * traffic.rows, cost_model.value("copy"))
+        wanted = cost_model.value("copy_fixed") + cost_model.over(part * traffic.rows, cost_model.value("copy"))
         if abs(copy - wanted) > 1e-6:
             sys.exit("%s, domains of %d: copies take %g us, not %g" % (layout, domain, copy, wanted))
 END

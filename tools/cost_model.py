@@ -9,42 +9,52 @@ every rank moves, over whichever of three limits is the tightest, as all three w
     network  rows to other domains, once a token and domain, by the rate of the rank's NIC
 
 High throughput: fixed + flow. Low latency: the first rows go while later ones are made, so that both partly
-overlap: (fixed^p + flow^p)^(1/p). PARAMETERS is the one table of numbers, each with where it comes from;
-the first kind is measured, the second assumed, and only the second decides what is said of networks.
-docs/cost-model.md explains. Times are in microseconds, sizes in bytes, rates in GB/s (1e9)."""
+overlap: (fixed^p + flow^p)^(1/p); what a dispatch counts grows with its tokens, too, and its p is below 1.
+Across domains few rows take what one takes, and many their flow and what its ends take. PARAMETERS is the one
+table of numbers, each with where it comes from; the first kind is measured, the second assumed, and only the
+second decides what is said of networks. docs/cost-model.md explains. Times are in microseconds, sizes in bytes, rates in GB/s (1e9)."""
 from math import comb, ceil
 
 MEASURED, ASSUMED = "measured", "assumed"
+_LL_FILES = "2026-11-26-8xH200-2, 2026-11-28-4xH200-2"
 
-# name: (value, unit, kind, where it comes from)
+# name: (value, unit, kind, where it comes from: files are of 2026-11-28-4xH200-2 where no folder is named)
 PARAMETERS = {
-    "wire_2": (318, "GB/s", MEASURED, "all-to-all push, 2 GPUs, 24 SMs: notes of 2xH200/ep_*.json"),
-    "wire": (333, "GB/s", MEASURED, "the same, 4 GPUs: 4xH200/ep_*.json; taken for larger domains, too"),
-    "pull": (320, "GB/s", MEASURED, "all-to-all pull: 4xH200/wire.json"),
-    "copy": (2007, "GB/s", MEASURED, "copy inside a device: 4xH200/wire.json, local"),
-    "sm_store": (47, "GB/s", MEASURED, "one processor's stores, any kind: docs/performance.md, Floors"),
-    "sm_cast": (15.2, "GB/s", MEASURED, "FP8 bytes one processor casts and stores: 2xH200/ep_cast.json"),
-    "sm_add": (30, "GB/s", MEASURED, "rows one processor pulls and adds: 2xH200/ep_sms8.json"),
-    "dispatch_fixed": (14.5, "us", MEASURED, "one token: 4xH200/ep_t1.json"),
-    "combine_fixed": (15.4, "us", MEASURED, "one token: 4xH200/ep_t1.json"),
-    "route_fixed": (14.8, "us", MEASURED, "one token: 4xH200/ep_t1.json"),
-    "route_root": (0.093, "us", MEASURED, "times the root of tokens: a fit to 1 .. 32768 tokens, 4xH200, 8xH200"),
-    "ll_overlap": (1.1, "", MEASURED, "the exponent p: a fit to ll_graph.json of 2xH200 and 4xH200"),
-    "ll_dispatch_fixed": (8.4, "us", MEASURED, "one token: 2xH200/ll_graph.json, in a row"),
-    "ll_combine_fixed": (9.2, "us", MEASURED, "one token, in a row, weights there: 2xH200/ll_graph.json"),
-    "ll_sum_fixed": (7.4, "us", MEASURED, "one token, in a row, sums: 2xH200/ll_graph_wd.json"),
-    "ll_spread": (1265, "GB/s", MEASURED, "slabs that 132 processors fill, after the wire: ll_graph.json"),
-    "ll_spread_bf16": (3000, "GB/s", MEASURED, "the same, BF16 rows as they are: 2xH200/ll_bf16.json"),
-    "ll_sums": (0.63, "", MEASURED, "of the wire, sums that ranks push home: ll_graph_wd.json"),
-    "ll_home": (0.88, "", MEASURED, "of the wire, rows that come home each by itself: 2xH200/ll_graph.json"),
+    "wire_2": (365, "GB/s", MEASURED, "rows that dispatch pushes, 2 GPUs, 24 SMs: n2_ep, 4096 and one token"),
+    "wire": (353, "GB/s", MEASURED, "the same, 4 GPUs: r4_ep_sms24, n4_ep; taken for larger domains, too"),
+    "pull": (325, "GB/s", MEASURED, "rows that combine pulls: r4_ep_pull, likewise"),
+    "copy": (2007, "GB/s", MEASURED, "copy inside a device: 2026-11-21-4xH200/wire.json, local"),
+    "copy_fixed": (4, "us", MEASURED, "a copy's launch and its first look: 2026-11-28-2xH200-2/ep_tensor"),
+    "sm_store": (49.5, "GB/s", MEASURED, "one processor's stores, any kind: r4_ep_sms8; docs/performance.md, Floors"),
+    "sm_cast": (32, "GB/s", MEASURED, "FP8 bytes one processor casts and stores: docs/performance.md, two H100, 8 SMs"),
+    "sm_add": (49, "GB/s", MEASURED, "rows one processor pulls and adds: r4_ep_sms8"),
+    "dispatch_fixed": (18, "us", MEASURED, "one token: n2_ep, n4_ep"),
+    "combine_fixed": (17, "us", MEASURED, "the same"),
+    "push_fixed": (13, "us", MEASURED, "what a combine takes more that pushes: r4_ep_push, 128 tokens"),
+    "route_fixed": (17.5, "us", MEASURED, "one token: the same, and n3_ep"),
+    "route_root": (0.08, "us", MEASURED, "times the root of tokens: a fit to 1 .. 32768 tokens"),
+    "route_expert": (3, "us", MEASURED, "what expert layout adds: n4_ep_expert"),
+    "ll_dispatch_p": (0.72, "", MEASURED, "the exponent p of dispatch: a fit to %s" % _LL_FILES),
+    "ll_combine_p": (1.1, "", MEASURED, "of combine: the same"),
+    "ll_dispatch_fixed": (6.3, "us", MEASURED, "one token, in a row: the fit of ll_dispatch_p"),
+    "ll_combine_fixed": (7.0, "us", MEASURED, "one token, in a row, weights there: that of ll_combine_p"),
+    "ll_sum_fixed": (5.55, "us", MEASURED, "one token, in a row, sums: the same"),
+    "ll_spread": (3360, "GB/s", MEASURED, "slabs that 132 processors fill, after the wire: that of ll_dispatch_p"),
+    "ll_spread_bf16": (20000, "GB/s", MEASURED, "the same, BF16 rows as they are: 2026-11-26-8xH200-2/r8_after_ll_bf16"),
+    "ll_add": (12500, "GB/s", MEASURED, "what 132 processors add after the wire: that of ll_combine_p"),
+    "ll_sums": (0.825, "", MEASURED, "of the wire, sums that ranks push home: that of ll_combine_p"),
+    "ll_home": (0.88, "", MEASURED, "of the wire, rows that come home each by itself: the same"),
     "signal": (1.42, "us", MEASURED, "a signal, one way: 2xH200/op_signal.json"),
     "softnic_way": (6.0, "us", MEASURED, "8 bytes by the software NIC, one way, no model: 2xH200/nic.json"),
     "softnic_share": (0.988, "", MEASURED, "of the modelled rate, entries of 64 KiB: 2xH200/nic.json"),
-    "softnic_rows": (0.995, "", MEASURED, "the same, rows of 4096 and 8192 tokens: 2026-11-27-4xH200/*ep_far"),
-    "softnic_dispatch": (80, "us", MEASURED, "first and last pieces through it, beside their way: the same"),
-    "softnic_combine": (110, "us", MEASURED, "likewise, of combine"),
-    "softnic_ll": (16.5, "us", MEASURED, "one token through it, beside its way: 2026-11-2[37]-*/*ll_far*"),
-    "softnic_ll_rows": (0.96, "", MEASURED, "of the modelled rate, rows of low latency: the same"),
+    "softnic_rows": (0.995, "", MEASURED, "the same, rows of 4096 and 8192 tokens: *ep_far*"),
+    "softnic_dispatch": (42, "us", MEASURED, "first and last pieces through it, beside their way: the same"),
+    "softnic_combine": (70, "us", MEASURED, "likewise, of combine"),
+    "softnic_ll": (22.9, "us", MEASURED, "one token through it, beside its way: 2026-11-28-4xH200-2/ll_far_2x2_*"),
+    "softnic_ll_out": (12, "us", MEASURED, "first and last rows of a dispatch, beside the flow: the same"),
+    "softnic_ll_back": (18.1, "us", MEASURED, "likewise, of a combine"),
+    "softnic_ll_rows": (0.75, "", MEASURED, "of the modelled rate, FP8 rows of a dispatch: the same"),
+    "softnic_ll_home": (0.91, "", MEASURED, "rows of a combine: the same"),
     "chunk": (65536, "bytes", MEASURED, "a put of messages across domains: docs/decisions/016"),
     "nic_rate": (50, "GB/s", ASSUMED, "a 400 Gb/s NIC for each rank"),
     "nic_way": (1.4, "us", ASSUMED, "doorbell to memory at the other end, without switches"),
@@ -135,12 +145,14 @@ class Traffic:
 
 class Network:
     """rate and share of it that entries get, and one way's time; the share that rows get, and what first and
-    last ones take: of high throughput (of dispatch, of combine), and of low latency."""
+    last ones take: of high throughput (of dispatch, of combine), and of low latency. ll_ramp: what one row takes
+    besides; ll_ends: what an operation of many rows takes beside their flow, None: as much as one of a single
+    row."""
 
-    def __init__(self, rate, share, way, rows_share=None, ramps=(0, 0), ll_share=None, ll_ramp=0):
+    def __init__(self, rate, share, way, rows_share=None, ramps=(0, 0), ll_shares=None, ll_ramp=0, ll_ends=None):
         self.rate, self.share, self.way = rate, share, way
         self.rows_share, self.ramps = rows_share or share, ramps
-        self.ll_share, self.ll_ramp = ll_share or share, ll_ramp
+        self.ll_shares, self.ll_ramp, self.ll_ends = ll_shares or (share, share), ll_ramp, ll_ends
 
     def flow(self, num_bytes):
         return over(num_bytes, self.rate * self.share)
@@ -148,16 +160,18 @@ class Network:
     def rows(self, num_bytes):
         return over(num_bytes, self.rate * self.rows_share)
 
-    def ll_rows(self, num_bytes):
-        return over(num_bytes, self.rate * self.ll_share)
+    def ll_rows(self, num_bytes, op):
+        return over(num_bytes, self.rate * self.ll_shares[op])
 
 
 def modelled(rate=None, way=2.0):
     """The software NIC on GPUs, with a modelled wire."""
     ramps = value("softnic_dispatch"), value("softnic_combine")
+    shares = value("softnic_ll_rows"), value("softnic_ll_home")
+    ends = value("softnic_ll_out"), value("softnic_ll_back")
     return Network(
         rate or value("nic_rate"), value("softnic_share"), way + value("softnic_way"), value("softnic_rows"), ramps,
-        value("softnic_ll_rows"), value("softnic_ll"))
+        shares, value("softnic_ll"), ends)
 
 
 def _switched(ports):
@@ -181,9 +195,10 @@ def fat_tree(ranks, domain):
 # ---- Operations --------------------------------------------------------------------------------------------
 
 
-def route(shape):
+def route(shape, layout="rank"):
     """Inside a domain."""
-    return value("route_fixed") + value("route_root") * shape.tokens**0.5
+    more = value("route_expert") if layout == "expert" else 0
+    return value("route_fixed") + value("route_root") * shape.tokens**0.5 + more
 
 
 def _far_fixed(network, op):
@@ -200,21 +215,24 @@ def dispatch(shape, dtype="bf16", layout="rank", tensor=False, network=None, tra
     flows = [over(t.wire, wire_of(shape.domain)), over(t.rows + t.network, shape.sms * sm)]
     if network:
         flows.append(network.rows(t.network))
-    staging = over(t.staged, value("copy")) if tensor else 0
+    staging = value("copy_fixed") + over(t.staged, value("copy")) if tensor else 0
     return value("dispatch_fixed") + _far_fixed(network, 0) + max(flows) + staging
 
 
-def combine(shape, layout="rank", tensor=False, network=None, traffic=None):
+def combine(shape, layout="rank", tensor=False, network=None, traffic=None, pushes=False):
+    """pushes: rows, which are then copied nowhere first."""
     t = traffic or Traffic(shape, row_bytes(shape.hidden, "bf16"), layout)
+    if pushes:
+        flow = max(over(t.wire, wire_of(shape.domain)), over(t.rows, shape.sms * value("sm_add")))
+        return value("combine_fixed") + value("push_fixed") + flow
     flows = [over(t.wire, value("pull")), over(t.rows + t.network, shape.sms * value("sm_add"))]
     if network:
         flows.append(network.rows(t.network))
-    staging = over(t.staged, value("copy")) if tensor else 0
+    staging = value("copy_fixed") + over(t.staged, value("copy")) if tensor else 0
     return value("combine_fixed") + _far_fixed(network, 1) + max(flows) + staging
 
 
-def _partly(fixed, flow):
-    p = value("ll_overlap")
+def _partly(fixed, flow, p):
     return (fixed**p + flow**p) ** (1 / p)
 
 
@@ -222,9 +240,9 @@ def ll_dispatch(shape, dtype="fp8", network=None, is_railed=False):
     each = row_bytes(shape.hidden, dtype)
     t = Traffic(shape, each)
     spread = value("ll_spread_bf16" if dtype == "bf16" else "ll_spread")
-    flows = [over(t.wire, wire_of(shape.domain))]
+    near = over(t.wire, wire_of(shape.domain))
     filled = over(shape.tokens * shape.topk * each, spread)
-    return _ll(shape, "ll_dispatch_fixed", flows, _far_rows(shape, is_railed), each, network, filled)
+    return _ll(shape, "ll_dispatch_fixed", near, _far_rows(shape, is_railed), each, network, 0, filled)
 
 
 def ll_combine(shape, weights="combine", network=None, is_railed=False):
@@ -232,14 +250,13 @@ def ll_combine(shape, weights="combine", network=None, is_railed=False):
     railed each (token, other domain)."""
     each = row_bytes(shape.hidden, "bf16")
     choices = shape.tokens * shape.topk * each
+    adding = over(choices, value("ll_add"))
     if weights == "combine":
-        near = choices * (shape.domain - 1) / shape.ranks
-        flows = [over(near, value("ll_home") * wire_of(shape.domain))]
+        near = over(choices * (shape.domain - 1) / shape.ranks, value("ll_home") * wire_of(shape.domain)) + adding
         rows = shape.topk * (shape.ranks - shape.domain) / shape.ranks
-        return _ll(shape, "ll_combine_fixed", flows, rows, each, network)
-    near = Traffic(shape, each).wire
-    flows = [over(near, value("ll_sums") * wire_of(shape.domain))]
-    return _ll(shape, "ll_sum_fixed", flows, _far_rows(shape, is_railed), each, network)
+        return _ll(shape, "ll_combine_fixed", near, rows, each, network, 1)
+    near = over(Traffic(shape, each).wire, value("ll_sums") * wire_of(shape.domain)) + adding
+    return _ll(shape, "ll_sum_fixed", near, _far_rows(shape, is_railed), each, network, 1)
 
 
 def _far_rows(shape, is_railed):
@@ -249,10 +266,12 @@ def _far_rows(shape, is_railed):
     return (shape.ranks - shape.domain) * shape.hit(shape.experts // shape.ranks)
 
 
-def _ll(shape, fixed, flows, far_rows, each, network, filled=0):
-    """filled: what comes after all that is on the way."""
-    start = value(fixed)
-    if network:
-        flows = flows + [network.ll_rows(shape.tokens * far_rows * (each + value("header")))]
-        start += network.way + value("signal") + network.ll_ramp
-    return _partly(start, max(flows) + filled)
+def _ll(shape, fixed, near, far_rows, each, network, op, filled=0):
+    """near: what the wire of the domain takes; filled: what comes after that."""
+    p = value("ll_combine_p" if op else "ll_dispatch_p")
+    inside = _partly(value(fixed), near + filled, p)
+    if not network:
+        return inside
+    start = value(fixed) + network.way + value("signal") + network.ll_ramp
+    ends = network.ll_ends[op] if network.ll_ends else start
+    return max(inside, start, ends + network.ll_rows(shape.tokens * far_rows * (each + value("header")), op))
