@@ -87,13 +87,13 @@ static int adopt(const struct many *m, int i)
 /* Every second goes, the first of them last; what is left can be used, and what has gone cannot. */
 static int release(const struct many *m)
 {
-    int last = (m->num - 1) / 2 * 2;
+    int last = (m->num - 1) / 2 * 2, step = m->num < 4 ? 2 : m->num / 4 * 2; /* a GPU's granules leave few */
     for (int i = last; i >= 0; i -= 2) {
         for (int r = 0; r < RANKS; r++) {
             tern_window_release(m->comms[r], adopted(m, r, i));
         }
     }
-    for (int i = 1; i < m->num; i += m->num / 4 * 2) {
+    for (int i = 1; i < m->num; i += step) {
         PASS(move(m, adopted(m, 0, i), grown(m, i), PIECE, 5000 + (uint64_t)i));
     }
     REFUSES(tern_net_put(m->s->rig.networks[0], FAR, 0, adopted(m, 0, last), grown(m, 0), 8),
