@@ -47,12 +47,19 @@ if grep -q '^# [1-9][0-9]* predictions not claimed, [0-9]* of them off by more t
 else
     not_ok "and those that are not claimed are counted, too"
 fi
-for change in wire=250 pull=250 sm_store=30 sm_cast=10 sm_add=20 copy=1000 dispatch_fixed=25 combine_fixed=25 \
-    route_fixed=25 ll_spread=400 ll_sums=0.4 ll_home=0.5 ll_dispatch_fixed=12 ll_combine_fixed=14 ll_sum_fixed=12 \
-    softnic_rows=0.8 softnic_dispatch=300 softnic_combine=450 softnic_ll=40 softnic_ll_rows=0.6 softnic_ll_home=0.6 \
-    softnic_ll_out=30 softnic_ll_back=45 wire_2=280 push_fixed=110 copy_fixed=30 route_expert=10 ll_add=2000 \
-    ll_dispatch_p=1.2 ll_combine_p=0.8; do
-    fails "$change is seen to be wrong" python3 $tool check $change
+# off CHANGE: status 1, as some prediction is off with it
+off()
+{
+    python3 $tool check "$1" > "$scratch/out" 2> "$scratch/err"
+    if [ $? -eq 1 ] && grep -q ' OFF$' "$scratch/out"; then ok "$1 is seen to be wrong"; else not_ok "$1 is seen to be wrong"; fi
+}
+for change in wire=250 wire=420 wire_2=280 wire_2=450 pull=250 pull=400 sm_store=30 sm_cast=10 sm_add=20 copy=1000 \
+    copy_fixed=0 copy_fixed=30 dispatch_fixed=25 combine_fixed=25 push_fixed=0 push_fixed=40 route_fixed=25 \
+    route_root=0 route_expert=0 route_expert=10 ll_spread=400 ll_sums=0.4 ll_sums=1 ll_home=0.5 ll_home=1 \
+    ll_add=2000 ll_dispatch_p=1.2 ll_combine_p=0.8 ll_dispatch_fixed=12 ll_combine_fixed=14 ll_sum_fixed=12 \
+    softnic_rows=0.8 softnic_dispatch=160 softnic_combine=200 softnic_ll=40 softnic_ll_rows=0.6 \
+    softnic_ll_home=0.6 softnic_ll_out=30 softnic_ll_back=45; do
+    off $change
 done
 
 cat > "$scratch/unused.py" << 'END'
@@ -103,7 +110,7 @@ sed -i 's/"domain-size": 2/"domain-size": 4/; s/"graph": 0/"graph": 1/' "$scratc
 fails "and would be another in one domain" python3 $tool check "$scratch/records"
 fails "a parameter that there is not is refused" python3 $tool forecast no_such=1
 
-# 2 ranks whose rows are in no window: 117 MB received, of which 58 come from the other rank: 29 us of copying, of all 58.
+# 2 ranks whose rows are in no window: 117 MB received, of which 58 come from the other rank: 33 us of copying, of all 62.
 cat > "$scratch/records/far.json" << END
 {"format": 1, "kind": "ep", "notes": {"machine": "cuda, a GPU", "options": "out tensor"}, "rows": [{"tokens": 4096,
 "hidden": 7168, "topk": 8, "experts": 256, "ranks": 2, "sms": 24, "dtype": "bf16", "layout": "rank", "routing": "uniform",
@@ -120,7 +127,7 @@ staged()
 }
 staged '21[012][.]' "rows of other ranks are copied to a tensor in no window, own ones are not"
 sed -i 's/"layout": "rank"/"layout": "expert"/' "$scratch/records/far.json"
-staged '2\(39\|40\|41\)[.]' "by expert all are"
+staged '2[34][019][.]' "by expert all are"
 cat > "$scratch/staged.py" << 'END'
 import sys
 sys.dont_write_bytecode = True

@@ -4,15 +4,17 @@
 An operation takes a fixed time (launch, frame, signals, the latency of one row) and a flow: the bytes that
 every rank moves, over whichever of three limits is the tightest, as all three work at once:
 
-    wire     rows to other ranks of the domain, by the best all-to-all that kernels reach there
+    wire     rows to other ranks of the domain, by what many of them take more than one
     issue    rows that a processor stores (dispatch) or pulls and adds (combine), by what one processor does
     network  rows to other domains, once a token and domain, by the rate of the rank's NIC
 
-High throughput: fixed + flow. Low latency: the first rows go while later ones are made, so that both partly
-overlap: (fixed^p + flow^p)^(1/p); what a dispatch counts grows with its tokens, too, and its p is below 1.
-Across domains few rows take what one takes, and many their flow and what its ends take. PARAMETERS is the one
+High throughput: fixed + flow. Low latency: (fixed^p + flow^p)^(1/p). Of a combine p is above 1, as the first
+rows go while later ones are made; of a dispatch below 1, more than their sum, as what it counts, and finds
+places for, grows with its tokens, too. Across domains few rows take what one takes, and many their flow and
+what its ends take, or what the own domain takes if that is more. PARAMETERS is the one
 table of numbers, each with where it comes from; the first kind is measured, the second assumed, and only the
-second decides what is said of networks. docs/cost-model.md explains. Times are in microseconds, sizes in bytes, rates in GB/s (1e9)."""
+second decides what is said of networks. docs/cost-model.md explains. Times are in microseconds, sizes in bytes,
+rates in GB/s (1e9)."""
 from math import comb, ceil
 
 MEASURED, ASSUMED = "measured", "assumed"
@@ -23,10 +25,10 @@ PARAMETERS = {
     "wire_2": (365, "GB/s", MEASURED, "rows that dispatch pushes, 2 GPUs, 24 SMs: n2_ep, 4096 and one token"),
     "wire": (353, "GB/s", MEASURED, "the same, 4 GPUs: r4_ep_sms24, n4_ep; taken for larger domains, too"),
     "pull": (325, "GB/s", MEASURED, "rows that combine pulls: r4_ep_pull, likewise"),
-    "copy": (2007, "GB/s", MEASURED, "copy inside a device: 2026-11-21-4xH200/wire.json, local"),
+    "copy": (2007, "GB/s", MEASURED, "copy inside a device: 2026-11-21-4xH200/wire, local"),
     "copy_fixed": (4, "us", MEASURED, "a copy's launch and its first look: 2026-11-28-2xH200-2/ep_tensor"),
     "sm_store": (49.5, "GB/s", MEASURED, "one processor's stores, any kind: r4_ep_sms8; docs/performance.md, Floors"),
-    "sm_cast": (32, "GB/s", MEASURED, "FP8 bytes one processor casts and stores: docs/performance.md, two H100, 8 SMs"),
+    "sm_cast": (32, "GB/s", MEASURED, "FP8 bytes one processor casts and stores, H100: docs/performance.md"),
     "sm_add": (49, "GB/s", MEASURED, "rows one processor pulls and adds: r4_ep_sms8"),
     "dispatch_fixed": (18, "us", MEASURED, "one token: n2_ep, n4_ep"),
     "combine_fixed": (17, "us", MEASURED, "the same"),
@@ -40,20 +42,19 @@ PARAMETERS = {
     "ll_combine_fixed": (7.0, "us", MEASURED, "one token, in a row, weights there: that of ll_combine_p"),
     "ll_sum_fixed": (5.55, "us", MEASURED, "one token, in a row, sums: the same"),
     "ll_spread": (3360, "GB/s", MEASURED, "slabs that 132 processors fill, after the wire: that of ll_dispatch_p"),
-    "ll_spread_bf16": (20000, "GB/s", MEASURED, "the same, BF16 rows as they are: 2026-11-26-8xH200-2/r8_after_ll_bf16"),
     "ll_add": (12500, "GB/s", MEASURED, "what 132 processors add after the wire: that of ll_combine_p"),
     "ll_sums": (0.825, "", MEASURED, "of the wire, sums that ranks push home: that of ll_combine_p"),
     "ll_home": (0.88, "", MEASURED, "of the wire, rows that come home each by itself: the same"),
-    "signal": (1.42, "us", MEASURED, "a signal, one way: 2xH200/op_signal.json"),
-    "softnic_way": (6.0, "us", MEASURED, "8 bytes by the software NIC, one way, no model: 2xH200/nic.json"),
-    "softnic_share": (0.988, "", MEASURED, "of the modelled rate, entries of 64 KiB: 2xH200/nic.json"),
+    "signal": (1.42, "us", MEASURED, "a signal, one way: 2026-11-21-2xH200/op_signal"),
+    "softnic_way": (6.0, "us", MEASURED, "8 bytes by the software NIC, one way, no model: 2026-11-21-2xH200/nic"),
+    "softnic_share": (0.988, "", MEASURED, "of the modelled rate, entries of 64 KiB: 2026-11-21-2xH200/nic"),
     "softnic_rows": (0.995, "", MEASURED, "the same, rows of 4096 and 8192 tokens: *ep_far*"),
     "softnic_dispatch": (42, "us", MEASURED, "first and last pieces through it, beside their way: the same"),
     "softnic_combine": (70, "us", MEASURED, "likewise, of combine"),
     "softnic_ll": (22.9, "us", MEASURED, "one token through it, beside its way: 2026-11-28-4xH200-2/ll_far_2x2_*"),
     "softnic_ll_out": (12, "us", MEASURED, "first and last rows of a dispatch, beside the flow: the same"),
     "softnic_ll_back": (18.1, "us", MEASURED, "likewise, of a combine"),
-    "softnic_ll_rows": (0.75, "", MEASURED, "of the modelled rate, FP8 rows of a dispatch: the same"),
+    "softnic_ll_rows": (0.75, "", MEASURED, "of the modelled rate, FP8 rows of a dispatch, by 32 queues: the same"),
     "softnic_ll_home": (0.91, "", MEASURED, "rows of a combine: the same"),
     "chunk": (65536, "bytes", MEASURED, "a put of messages across domains: docs/decisions/016"),
     "nic_rate": (50, "GB/s", ASSUMED, "a 400 Gb/s NIC for each rank"),
@@ -220,7 +221,7 @@ def dispatch(shape, dtype="bf16", layout="rank", tensor=False, network=None, tra
 
 
 def combine(shape, layout="rank", tensor=False, network=None, traffic=None, pushes=False):
-    """pushes: rows, which are then copied nowhere first."""
+    """pushes: ranks push rows from wherever they are, in one domain; `tensor` and `network` do not count then."""
     t = traffic or Traffic(shape, row_bytes(shape.hidden, "bf16"), layout)
     if pushes:
         flow = max(over(t.wire, wire_of(shape.domain)), over(t.rows, shape.sms * value("sm_add")))
@@ -239,9 +240,9 @@ def _partly(fixed, flow, p):
 def ll_dispatch(shape, dtype="fp8", network=None, is_railed=False):
     each = row_bytes(shape.hidden, dtype)
     t = Traffic(shape, each)
-    spread = value("ll_spread_bf16" if dtype == "bf16" else "ll_spread")
     near = over(t.wire, wire_of(shape.domain))
-    filled = over(shape.tokens * shape.topk * each, spread)
+    # BF16 rows that go as they are were never seen to take time behind the wire (8xH200-2/r8_after_ll_bf16).
+    filled = over(shape.tokens * shape.topk * each, value("ll_spread")) if dtype != "bf16" else 0
     return _ll(shape, "ll_dispatch_fixed", near, _far_rows(shape, is_railed), each, network, 0, filled)
 
 

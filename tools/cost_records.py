@@ -19,7 +19,7 @@ LIMIT = 0.15  # what a claim may be off by
 # in words that stand alone: `claims` counts by them, and docs/cost-model.md has its table. Those of kernels of
 # before, and of H100s, are none either (SINCE, _why_not).
 NOT_CLAIMED = {
-    ("2026-11-28-4xH200-2/ll_far_1x1_sums", "dispatch"): "sixteen queues in all are slower than the modelled wire",
+    ("2026-11-28-4xH200-2/ll_far_1x1_sums", "dispatch"): "sixteen queues, whose messages are not counted",
 }
 for _name in ("2xH200/ep_h2048_auto", "2xH200/ep_h2048_pull", "4xH200-2/n4_ep_h2048"):
     for _op in ("dispatch", "combine"):
@@ -35,30 +35,30 @@ for _gpus in ("r4_", "r8_"):
     for _op in ("dispatch", "combine"):
         NOT_CLAIMED["2026-11-27-8xH200/" + _gpus + "ll_far", _op] = "messages waited for clocks of GPUs"
 
-# Taken before own rows were left out of the copies of tensors in no window.
-COPIED_ALL = {"2026-11-21-2xH200/ep_tensor", "2026-11-21-4xH200/ep_tensor", "2026-11-22-4xH200/ep_tensor",
-              "2026-11-25-2xH100-3/before_ep_tensor"}
-
-# The first folder of the kernels as they are: (kind of record, across domains).
-SINCE = {("ep", False): "2026-11-26-8", ("ep", True): "2026-11-28", ("ll", False): "2026-11-26-8xH200-2",
-         ("ll", True): "2026-11-28"}
+# From which day on records are of the kernels, and the software NIC, as they are, and folders of that day which
+# are not: (kind of record, across domains).
+SINCE = {("ep", False): ("2026-11-26", ("2026-11-26-2xH200",)),
+         ("ll", False): ("2026-11-26", ("2026-11-26-2xH200", "2026-11-26-8xH200")),
+         ("ep", True): ("2026-11-28", ()), ("ll", True): ("2026-11-28", ())}
 
 
 def _why_not(name, row, kind):
-    """The reason why a row is not claimed, or None."""
+    """The reason why a row is not claimed, or None. One that lies right in the folder that is read has none but
+    its own: whoever reads a folder of results by itself sees all of it as claims."""
     if (name, row["op"]) in NOT_CLAIMED:
         return NOT_CLAIMED[name, row["op"]]
     folder, _, file = name.rpartition("/")
     if "H100" in folder:
         return "H100s; parameters are of H200s"
     is_far = int(row.get("domains") or 1) > 1 or (row.get("domain-size") or row["ranks"]) < row["ranks"]
-    if folder and (folder < SINCE[kind, is_far] or "before_" in file):
+    day, others = SINCE[kind, is_far]
+    if folder and (folder[:len(day)] < day or folder in others or "before_" in file):
         return "kernels, or a software NIC, of before"
     return None
 
 
 class Record:
-    def __init__(self, name, row, measured, predicted, kind="ep"):
+    def __init__(self, name, row, measured, predicted, kind):
         self.name, self.row, self.measured, self.predicted = name, row, measured, predicted
         self.why_not = _why_not(name, row, kind)
         self.is_claimed = self.why_not is None
@@ -75,14 +75,14 @@ class Record:
         return "%s, %d tokens, %d SMs%s" % (self.row["op"], self.row["tokens"], self.row["sms"], far)
 
 
-def _moved(row, shape, domains, name):
+def _moved(row, shape, domains):
     """The bytes of a row's own draw, which are rates times its time, whatever the ids were."""
     traffic = model.Traffic(shape, 1)
     seconds = row["p50"] * 1e3
     traffic.rows = row["logical"] * seconds
     traffic.wire = row["remote"] * seconds
     traffic.network = 0
-    leaves_out = domains == 1 and row["layout"] == "rank" and name not in COPIED_ALL
+    leaves_out = domains == 1 and row["layout"] == "rank"
     traffic.staged = traffic.wire if leaves_out else traffic.rows
     if domains > 1:
         traffic.network = row["network-bytes"]
@@ -114,7 +114,7 @@ def _pushes(row, notes):
     return "combine push" in options or ("combine auto" in options and one and suits)
 
 
-def ep_record(row, notes, name):
+def ep_record(row, notes):
     """Predicted p50, or the reason why not."""
     domains = int(row.get("domains") or 1)
     shape = model.Shape(row["ranks"], row["tokens"], row["ranks"] // domains, row["hidden"], row["topk"],
@@ -130,7 +130,7 @@ def ep_record(row, notes, name):
         return "combine by copy engine"
     if row["op"] == "dispatch" and "drain 1" in notes.get("options", ""):
         return "dispatch that drains"
-    traffic = _moved(row, shape, domains, name)
+    traffic = _moved(row, shape, domains)
     network = _floor_network(row, traffic) if domains > 1 else None
     if domains == 1 and row["layout"] == "rank":
         traffic.wire = _busiest(row, shape, traffic)
@@ -139,7 +139,7 @@ def ep_record(row, notes, name):
     return model.combine(shape, row["layout"], tensor, network, traffic, _pushes(row, notes))
 
 
-def ll_record(row, notes, _name):
+def ll_record(row, notes):
     """Predicted time in a row, from graphs; else the reason why not."""
     domain = row.get("domain-size") or row["ranks"]
     is_far = domain < row["ranks"]
@@ -168,7 +168,7 @@ def read_file(path, name):
     if predict is None or report["notes"].get("machine", "").startswith("cpu"):
         return [], ["no GPU's dispatch and combine"]
     for row in report["rows"]:
-        predicted = predict(row, report["notes"], name)
+        predicted = predict(row, report["notes"])
         if isinstance(predicted, str):
             reasons.append(predicted)
         else:

@@ -478,8 +478,8 @@ struct tern_ep_config {
                                 bulk copies, two processors or more, 177 KiB of shared memory a block, and
                                 staging_bytes of num_ranks * max_tokens * max_row_bytes at least.
                                 Default: they do where all ranks can, staging_bytes is left to its default,
-                                num_sms is 24 or more, max_tokens 4096 and max_row_bytes 12288 or more, or
-                                with two ranks max_tokens 8192. Without routes no effect */
+                                num_sms is 24 or more, and max_tokens 8192 or more with two ranks, with more
+                                4096 and max_row_bytes 12288. Without routes no effect */
     uint32_t dispatch_drain; /* 1: dispatches in rank layout bring rows that are in no window from staging
                                 to where they belong while others arrive, by half of their processors, and
                                 behind the last by most of them, see tern_dispatch; the same on all ranks. In

@@ -5,8 +5,4 @@
 #include "kernels/copy_runs.h"
 #include "kernels/kernels.h"
 
-TERN_KERNEL(copy_rows, struct copy_args, p)
-{
-    copy_columns_plain(p, 1);
-    copy_columns_plain(p, 0);
-}
+TERN_KERNEL(copy_rows, struct copy_args, p) { copy_columns_plain(p, COPY_EVERY); }

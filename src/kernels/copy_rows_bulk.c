@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The same by bulk copies: one lane of each warp brings pieces into its ring of stages in shared memory and
- * out again, so that a processor has as much on its way as its warps have stages. Pieces of all columns go
- * to the warps by turns. Columns that bulk copies cannot take go by loads and stores.
+ * The same by bulk copies: lane 0 of each warp brings pieces into its ring of stages in shared memory and out
+ * again, so that a processor has as much on its way as its warps have stages. Pieces of all columns go to the
+ * warps by turns, and all lanes look for the next one while the one before is on its way. Columns that bulk
+ * copies cannot take go by loads and stores.
  *
  * Step n uses stage n % COPY_STAGES. Before a stage is loaded anew, all copies but the latest have been read
  * from theirs. */
@@ -22,21 +23,29 @@ struct copy_stages {
     uint32_t phases;             /* bit i: of stage i's barrier */
 };
 
-/* Begins the load of the warp's next piece into stage i, whose copy out has been read. All lanes. */
-TERN_DEVICE void copier_load(struct copier *s, struct copy_stages *t, const uint32_t i)
+/* The warp's next piece; bytes 0: there is none. All lanes. */
+TERN_DEVICE struct copy_one copier_take(struct copier *s)
 {
     struct copy_one one = {0, 0, 0};
     (void)copy_walk_take(&s->walk, &one);
-    t->to[i] = one.dst;
-    t->bytes[i] = one.bytes;
-    if (one.bytes != 0 && lane() == 0) {
-        mbar_expect(s->bars + i, one.bytes);
-        bulk_load(s->stages + i * s->walk.most, one.src, one.bytes, s->bars + i);
+    return one;
+}
+
+/* Begins the load of a piece into stage i, whose copy out has been read. All lanes. */
+TERN_DEVICE void copier_load(const struct copier *s, struct copy_stages *t, const uint32_t i,
+                             const struct copy_one *one)
+{
+    t->to[i] = one->dst;
+    t->bytes[i] = one->bytes;
+    if (one->bytes != 0 && lane() == 0) {
+        mbar_expect(s->bars + i, one->bytes);
+        bulk_load(s->stages + i * s->walk.most, one->src, one->bytes, s->bars + i);
     }
 }
 
-/* One lane: sends stage i, which is not empty, and awaits that all copies but the latest have been read. */
-TERN_DEVICE void copier_send(const struct copier *s, struct copy_stages *t, const uint32_t i)
+/* Lane 0, as copies are awaited by who began them: sends stage i, which is not empty, and awaits that all
+ * copies but this one have been read. */
+TERN_DEVICE void copier_send(const struct copier *s, const struct copy_stages *t, const uint32_t i)
 {
     while (!mbar_test(s->bars + i, t->phases >> i & 1)) {
         spin();
@@ -53,7 +62,7 @@ TERN_DEVICE void copy_bulk(const struct copy_args *p)
     struct copier s;
     struct copy_stages t;
     int more = 1;
-    s.walk = copy_walk_of(p, p->stage_bytes, 1);
+    s.walk = copy_walk_of(p, p->stage_bytes, COPY_WHOLE);
     s.stages = shared_memory() + (uint32_t)warp() * warp_bytes;
     s.bars = (uint64_t *)(void *)(shared_memory() + (uint32_t)nwarps() * warp_bytes) +
              (uint32_t)warp() * COPY_STAGES;
@@ -67,18 +76,20 @@ TERN_DEVICE void copy_bulk(const struct copy_args *p)
     }
     TERN_UNROLL
     for (uint32_t i = 0; i < COPY_STAGES - 1; i++) {
-        copier_load(&s, &t, i);
+        struct copy_one one = copier_take(&s);
+        copier_load(&s, &t, i, &one);
     }
     while (more) {
         TERN_UNROLL
         for (uint32_t i = 0; i < COPY_STAGES; i++) {
             more = more && t.bytes[i] != 0; /* if this one is empty all others are */
             if (more) {
+                struct copy_one one = copier_take(&s); /* before the wait for what this stage loads */
                 if (lane() == 0) {
                     copier_send(&s, &t, i);
                 }
                 t.phases ^= 1u << i;
-                copier_load(&s, &t, (i + COPY_STAGES - 1) % COPY_STAGES);
+                copier_load(&s, &t, (i + COPY_STAGES - 1) % COPY_STAGES, &one);
             }
         }
     }
@@ -89,7 +100,7 @@ TERN_DEVICE void copy_bulk(const struct copy_args *p)
 
 TERN_DEVICE void copy_all(const struct copy_args *p)
 {
-    copy_columns_plain(p, 0);
+    copy_columns_plain(p, COPY_OTHERS);
     copy_bulk(p);
     sync_warp();
     sync_block();

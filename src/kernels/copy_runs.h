@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows between a caller's tensors and staging windows: which of a column's there are, and copies of them by
- * loads and stores. How many there are is read on the device, so that static shapes need no host. */
+ * Rows between a caller's tensors and staging windows: which of a column's there are, how their pieces are
+ * dealt out to warps, and copies of them by loads and stores. How many there are is read on the device, so
+ * that static shapes need no host. */
 #ifndef TERN_COPY_RUNS_H
 #define TERN_COPY_RUNS_H
 
@@ -107,24 +108,32 @@ TERN_DEVICE struct copy_one piece_of(const struct copy_run *r, int64_t u, uint32
 
 /* ---- Pieces of all ranges, dealt out to warps by turns ---- */
 
+/* Those that bulk copies can take, all others, or both. */
+enum { COPY_WHOLE, COPY_OTHERS, COPY_EVERY };
+
+TERN_DEVICE int copy_wants(const struct copy_column *c, int which)
+{
+    return which == COPY_EVERY || copy_is_whole(c) == (which == COPY_WHOLE);
+}
+
 /* A warp's way through them. Expert layout has a range an expert, often of fewer pieces than there are warps:
  * each lane looks one up, as to go from range to range would be a way to memory for each. */
 struct copy_walk {
     const struct copy_args *p;
     uint32_t most;          /* bytes of a piece */
-    int whole;              /* of columns that bulk copies can take, or of all others */
+    int which;              /* columns: COPY_* */
     uint32_t column, range; /* where the next 32 ranges begin */
     struct copy_run run;    /* this lane's range */
     int64_t before, all;    /* pieces of the lanes before this one; of all lanes */
     int64_t next;           /* the warp's next piece, counted from the first lane's first */
 };
 
-TERN_DEVICE struct copy_walk copy_walk_of(const struct copy_args *p, uint32_t most, int whole)
+TERN_DEVICE struct copy_walk copy_walk_of(const struct copy_args *p, uint32_t most, int which)
 {
     struct copy_walk w = {0};
     w.p = p;
     w.most = most;
-    w.whole = whole;
+    w.which = which;
     w.next = bid() * nwarps() + warp();
     return w;
 }
@@ -133,7 +142,7 @@ TERN_DEVICE struct copy_walk copy_walk_of(const struct copy_args *p, uint32_t mo
 TERN_DEVICE int copy_walk_on(struct copy_walk *w)
 {
     const struct copy_args *p = w->p;
-    while (w->column < p->num_columns && (copy_is_whole(&p->columns[w->column]) != w->whole ||
+    while (w->column < p->num_columns && (!copy_wants(&p->columns[w->column], w->which) ||
                                           w->range >= num_ranges(p, &p->columns[w->column]))) {
         w->column++;
         w->range = 0;
@@ -180,10 +189,10 @@ TERN_DEVICE int copy_walk_take(struct copy_walk *w, struct copy_one *one)
     return 1;
 }
 
-/* All warps of the grid, by loads and stores: columns that bulk copies can take, or all others. */
-TERN_DEVICE void copy_columns_plain(const struct copy_args *p, int whole)
+/* All warps of the grid, by loads and stores. */
+TERN_DEVICE void copy_columns_plain(const struct copy_args *p, int which)
 {
-    struct copy_walk w = copy_walk_of(p, COPY_PIECE, whole);
+    struct copy_walk w = copy_walk_of(p, COPY_PIECE, which);
     struct copy_one one;
     while (copy_walk_take(&w, &one)) {
         copy_piece(one.dst, one.src, one.bytes);
