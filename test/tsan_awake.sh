@@ -42,9 +42,9 @@ silent()
 
 reports "relaxed release stores in the kernels of route, dispatch and combine" src/kernels/ \
     "$build/awake/ep_relaxed" --case 1
-# One release alone, every other in place. What is reported first of ready: rows that a bulk copy takes out of
-# staging, and a peer's copy engine that fills the same staging in the next operation.
-reports "a relaxed store of ready alone" src/simt/bulk.c "$build/awake/ep_ready" --case 1
+# One release alone, every other in place. What is reported first of ready: rows that a copy has put into staging,
+# and a peer that pulls them from there.
+reports "a relaxed store of ready alone" src/kernels/combine_pull.h "$build/awake/ep_ready" --case 1
 reports "a relaxed store of done alone" src/kernels/ "$build/awake/ep_done" --case 1
 reports "a relaxed store of pushed units' words alone" src/simt/bulk.c "$build/awake/ep_pushed" --seeds 1-60
 reports "a relaxed store of phases' words alone" "src/kernels/dispatch_drain\|src/simt/bulk.c" "$build/awake/ep_drained" --seeds 1-60
