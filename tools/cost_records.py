@@ -26,7 +26,6 @@ for _name in ("2xH200/ep_h2048_auto", "2xH200/ep_h2048_pull", "4xH200-2/n4_ep_h2
         NOT_CLAIMED["2026-11-28-" + _name, _op] = "short rows, which processors limit"
 for _op in ("dispatch", "combine"):
     NOT_CLAIMED["2026-11-28-2xH200-2/ep_plain_tensor", _op] = "loads and stores where bulk copies could be had"
-for _op in ("dispatch", "combine"):
     NOT_CLAIMED["2026-11-28-4xH200-2/ll_far_4x1_sums", _op] = "48 queue pairs share 32 of the NIC's processors"
 for _name in ("ep_far_q8", "ep_far_q16"):
     for _op in ("dispatch", "combine"):
