@@ -117,10 +117,12 @@ static void bulk_launch(const struct staging *s, struct copy_args *a, struct lau
     l->num_blocks = cpu ? CPU_COPY_BLOCKS : info->num_sms;
     l->num_blocks = l->num_blocks < EP_MAX_BLOCKS ? l->num_blocks : EP_MAX_BLOCKS; /* one ticket each */
     l->num_threads = cpu ? (int)CPU_COPY_THREADS : (int)BULK_COPY_THREADS;
-    uint32_t stages = (uint32_t)l->num_threads / 32 * COPY_STAGES;
-    uint32_t most = info->max_shared_bytes / stages - (uint32_t)sizeof(uint64_t);
+    uint32_t warps = (uint32_t)l->num_threads / 32;
+    uint32_t beside = (uint32_t)(sizeof(uint64_t) + sizeof(struct ring_note)); /* a stage */
+    uint32_t most = info->max_shared_bytes / (warps * COPY_STAGES) - beside;
     a->stage_bytes = wanted < most ? wanted : most & ~15u;
-    l->shared_bytes = stages * (a->stage_bytes + (uint32_t)sizeof(uint64_t));
+    a->warp_bytes = COPY_STAGES * (a->stage_bytes + beside);
+    l->shared_bytes = warps * a->warp_bytes;
 }
 
 enum tern_status terni_staging_copy(const struct staging *s, uint64_t ticket, struct tern_stream *stream)

@@ -230,9 +230,10 @@ struct copy_args {
     uint32_t padding; /* copy the padding too */
     const int32_t *own_rows; /* [2] from the first to the second row, none is copied; or NULL */
     uint32_t num_columns;
-    uint32_t stage_bytes; /* by bulk copies: of a piece; with the next two */
-    uint64_t *latest;     /* as in a frame */
-    uint64_t ticket;      /* that each block leaves there; 0: none */
+    uint32_t stage_bytes,
+        warp_bytes;   /* by bulk copies: of a piece, and of a warp's ring; with the next two */
+    uint64_t *latest; /* as in a frame */
+    uint64_t ticket;  /* that each block leaves there; 0: none */
     struct copy_column columns[EP_MAX_COLUMNS];
 };
 
