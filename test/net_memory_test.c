@@ -20,11 +20,15 @@ struct many {
     char *areas[RANKS]; /* where adopted windows lie, `APART` bytes each */
 };
 
-static uint64_t word_at(const struct many *m, char *symmetric)
+/* The far rank's word at `there`, by way of `here`. */
+static int word_is(const struct many *m, char *there, char *here, uint64_t expected)
 {
     uint64_t word = 0;
-    (void)m;
-    return tern_net_get(m->s->rig.networks[0], FAR, 0, &word, symmetric, sizeof word) == TERN_OK ? word : 0;
+    OK(tern_net_get(m->s->rig.networks[0], FAR, 0, here, there, sizeof word));
+    OK(terni_pgas_move(m->s->rig.networks[0], &word, here, sizeof word));
+    CHECK(word == expected, "the word at %p is %llu, not %llu", (void *)there, (unsigned long long)word,
+          (unsigned long long)expected);
+    return 0;
 }
 
 /* From rank 0 to `there` of the far rank and back, by way of `here`, both of windows; an atomic behind it. */
@@ -36,17 +40,18 @@ static int move(const struct many *m, char *there, char *here, uint64_t bytes, u
     uint64_t old = 0;
     rng_bytes(&rng, sent, bytes);
     memset(seen, 0, sizeof seen);
-    OK(tern_net_put(n, 0, 0, here, sent, bytes)); /* into this rank's own window */
+    OK(terni_pgas_move(n, here, sent, bytes));
     OK(tern_net_put(n, FAR, 0, there, here, bytes));
-    OK(tern_net_put(n, 0, 0, here, seen, bytes));
+    OK(terni_pgas_move(n, here, seen, bytes));
     OK(tern_net_get(n, FAR, 0, here, there, bytes));
-    OK(tern_net_get(n, 0, 0, seen, here, bytes));
+    OK(terni_pgas_move(n, seen, here, bytes));
     CHECK(memcmp(sent, seen, bytes) == 0, "other bytes have come back from %p", (void *)there);
     OK(tern_net_put_inline(n, FAR, 0, there, seed, 8));
     OK(tern_net_quiet(n, FAR, 0));
     OK(tern_net_atomic(n, FAR, 0, there, TERN_AMO_ADD, 8, 5, 0, &old));
-    CHECK(old == seed && word_at(m, there) == seed + 5, "an atomic at %p", (void *)there);
-    return 0;
+    CHECK(old == seed, "an atomic at %p has seen %llu, not %llu", (void *)there, (unsigned long long)old,
+          (unsigned long long)seed);
+    return word_is(m, there, here, seed + 5);
 }
 
 /* Of rank 0: the far rank's are at the same places. */
