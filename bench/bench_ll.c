@@ -239,7 +239,7 @@ static enum tern_status note_settings(struct report *report, const struct option
     TERN_TRY(report_note(report, "shape", "hidden %u, top-%u of %u experts, %u processors", o->hidden,
                          o->topk, o->experts, sms));
     TERN_TRY(report_note(
-        report, "options", "cast %s, weights at %s, by %s, compression %s, meta %u, transfer %s",
+        report, "options", "cast %s, weights %s, by %s, compression %s, meta %u, transfer %s",
         options_word(COMMAND_LL, "--cast", o->ll.cast), options_word(COMMAND_LL, "--weights", o->ll.weights),
         options_word(COMMAND_LL, "--layout", o->ll.layout),
         options_word(COMMAND_LL, "--compression", o->ll.compression), o->meta,

@@ -38,7 +38,8 @@ static enum tern_status check_options(const struct options *o, int num_ranks, ui
                          o->hidden, step, options_word(COMMAND_LL, "--cast", o->ll.cast));
     }
     if (o->ll.layout == TERN_LL_BY_RANK && o->ll.weights != TERN_LL_WEIGHTS_AT_DISPATCH) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--layout rank needs --weights dispatch, not combine");
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--layout rank needs --weights dispatch, not %s",
+                         o->ll.weights == TERN_LL_WEIGHTS_AHEAD ? "ahead" : "combine");
     }
     if (o->ll.mask != NO_MASK && num_ranks == 1) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--mask %u: the only rank cannot be left out", o->ll.mask);

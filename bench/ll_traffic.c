@@ -35,7 +35,7 @@ static double row_bytes(const struct ll_shape *s, enum ll_operation operation)
 /* Of what goes from tokens' rank `home` to experts' rank `away`, or back, if it goes straight. */
 static double wire_bytes(const struct ll_shape *s, enum ll_operation operation, int home, int away)
 {
-    int by_expert = operation == LL_OP_COMBINE && s->options->ll.weights != TERN_LL_WEIGHTS_AT_DISPATCH;
+    int by_expert = operation == LL_OP_COMBINE && s->options->ll.weights == TERN_LL_WEIGHTS_AT_COMBINE;
     return row_bytes(s, operation) * (by_expert ? rows_of(s, home, away) : (double)ll_pairs(s, home, away));
 }
 

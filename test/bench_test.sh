@@ -92,13 +92,16 @@ right ll "in two phases, three batches in flight" --hook --lanes 3 --tokens 5
 right ll "replayed graphs" --graph
 right ll "replayed graphs, two phases, two lanes" --graph --hook --lanes 2 --tokens 5
 right ll "weights at dispatch, BF16" --weights dispatch --cast none
+right ll "weights ahead of combines" --weights ahead --tokens 0,1,7
+right ll "weights ahead of combines, in two phases, three batches in flight" --weights ahead --hook --lanes 3
+right ll "weights ahead of combines, replayed graphs, compressed" --weights ahead --graph --compression fp8
 right ll "scales as exponents" --cast ue8m0 --weights dispatch --hidden 640
 right ll "scales rounded up" --cast pow2
 right ll "combine compressed to 10-bit logarithms" --compression log10
 right ll "sums compressed to FP8" --compression fp8 --weights dispatch --hidden 640
 right ll "loads and stores, slabs and counts alone" --transfer plain --meta 0
 right ll "by rank, with weights at dispatch unless asked" --layout rank --tokens 0,1,9
-if grep -q 'weights at dispatch, by rank' "$scratch/out" && ! grep -q waited "$scratch/out"; then
+if grep -q 'weights dispatch, by rank' "$scratch/out" && ! grep -q waited "$scratch/out"; then
     ok "ll says so, and shows no waiting that was not measured"
 else
     not_ok "ll says so, and shows no waiting that was not measured"

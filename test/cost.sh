@@ -105,12 +105,13 @@ instructions()
     calls ll-expert-1 tern_ll_dispatch tern_ll_combine >> "$1" || return 1
     kernels ll-summed-2 8 ll_dispatch_words ll_combine_blanks >> "$1" || return 1
     kernels ll-blank-32 2 ll_dispatch_blanks_bulk >> "$1" || return 1
+    kernels ll-ahead-32 2 ll_weights_ahead >> "$1" || return 1
     kernels ll-summed-32 2 ll_dispatch_bulk ll_combine_bulk >> "$1" || return 1
     kernels far-rank-64 1 route_inter dispatch_inter_bulk combine_inter_bulk >> "$1" || return 1
     kernels far-ll-summed-32 1 ll_dispatch_inter_bulk ll_combine_inter_bulk >> "$1" || return 1
     kernels rail-summed-32 1 ll_dispatch_rail_bulk ll_combine_rail_bulk >> "$1" || return 1
-    [ "$(wc -l < "$1")" -eq 20 ] || { echo "functions are missing:"; cat "$1"; } >> "$scratch/log"
-    [ "$(wc -l < "$1")" -eq 20 ]
+    [ "$(wc -l < "$1")" -eq 21 ] || { echo "functions are missing:"; cat "$1"; } >> "$scratch/log"
+    [ "$(wc -l < "$1")" -eq 21 ]
 }
 
 record()

@@ -31,7 +31,8 @@ static int refuse_dispatch(struct ll_stage *x)
     REFUSED(hidden, 2000, "hidden is 2000");
     REFUSED(hidden, 72, "hidden is 72; it must be a multiple of 16");
     REFUSED(cast, 4, "cast is 4");
-    REFUSED(weights, 2, "weights is 2");
+    REFUSED(weights, 3, "weights is 3");
+    REFUSED(weights, TERN_LL_WEIGHTS_AHEAD, "weights says at combine");
     REFUSED(weights, TERN_LL_WEIGHTS_AT_COMBINE, "weights says at combine");
     REFUSED(idx_bytes, 2, "idx_bytes is 2");
     REFUSED(in, NULL, "in is NULL");
@@ -68,6 +69,7 @@ static int refuse_layout(struct ll_stage *x)
     } while (0)
     REFUSED(b, layout, 2, "layout is 2");
     REFUSED(b, weights, TERN_LL_WEIGHTS_AT_COMBINE, "must be at dispatch");
+    REFUSED(b, weights, TERN_LL_WEIGHTS_AHEAD, "must be at dispatch");
     REFUSED(b, out_ranges, (int64_t *)any, "out_ranges is given, but by rank");
     REFUSED(b, out_topk_idx, (int32_t *)(void *)((char *)any + 2), "out_topk_idx is at");
     REFUSED(b, out_topk_weights, (float *)(void *)((char *)any + 2), "out_topk_weights is at");

@@ -17,8 +17,8 @@ struct stage {
     struct tern_graph *more[RANKS]; /* beside the scene's */
 };
 
-/* alike: the batches differ in nothing but tokens. */
-static int stage_open(struct stage *x, uint64_t seed, int alike)
+/* alike: the batches differ in nothing but tokens. ahead: weights of both go ahead of combines. */
+static int stage_open(struct stage *x, uint64_t seed, int alike, int ahead)
 {
     static const uint32_t hiddens[BATCHES] = {400, 72};
     struct tern_ep_config *config = &x->scene.config;
@@ -33,6 +33,7 @@ static int stage_open(struct stage *x, uint64_t seed, int alike)
         s.batch.max_tokens = 12;
         s.hidden = hiddens[alike ? OUTSIDE : i];
         s.weights = i == CAPTURED && !alike ? TERN_LL_WEIGHTS_AT_DISPATCH : TERN_LL_WEIGHTS_AT_COMBINE;
+        s.weights = ahead ? TERN_LL_WEIGHTS_AHEAD : s.weights;
         ll_batch_init(&x->batches[i], &x->scene.world, x->scene.eps, &s, &x->scene.rng);
         ll_config_add(config, &s, 1);
     }
@@ -53,10 +54,10 @@ static void stage_close(struct stage *x)
     scene_fini(&x->scene);
 }
 
-static int with_stage(struct test *t, int (*body)(struct stage *), int alike)
+static int with_stage(struct test *t, int (*body)(struct stage *), int alike, int ahead)
 {
     struct stage x;
-    int result = stage_open(&x, 77 + (uint64_t)t->number, alike);
+    int result = stage_open(&x, 77 + (uint64_t)t->number, alike, ahead);
 
     result = result ? result : body(&x);
     stage_close(&x);
@@ -224,11 +225,14 @@ static int wrong_place_body(struct stage *x)
     return judge(x, OUTSIDE, "after a reset");
 }
 
-static int thrown_away(struct test *t) { return with_stage(t, thrown_away_body, 0); }
-static int between(struct test *t) { return with_stage(t, between_body, 0); }
-static int two_graphs(struct test *t) { return with_stage(t, two_graphs_body, 0); }
-static int wrong_place(struct test *t) { return with_stage(t, wrong_place_body, 0); }
-static int wrong_tokens(struct test *t) { return with_stage(t, wrong_place_body, 1); }
+static int thrown_away(struct test *t) { return with_stage(t, thrown_away_body, 0, 0); }
+static int between(struct test *t) { return with_stage(t, between_body, 0, 0); }
+static int two_graphs(struct test *t) { return with_stage(t, two_graphs_body, 0, 0); }
+static int wrong_place(struct test *t) { return with_stage(t, wrong_place_body, 0, 0); }
+static int wrong_tokens(struct test *t) { return with_stage(t, wrong_place_body, 1, 0); }
+static int ahead_between(struct test *t) { return with_stage(t, between_body, 0, 1); }
+static int ahead_in_two(struct test *t) { return with_stage(t, two_graphs_body, 0, 1); }
+static int ahead_wrong_place(struct test *t) { return with_stage(t, wrong_place_body, 0, 1); }
 
 int main(int argc, char **argv)
 {
@@ -240,5 +244,8 @@ int main(int argc, char **argv)
     test_run(&t, "one graph sends, another receives", two_graphs);
     test_run(&t, "a graph in the wrong place", wrong_place);
     test_run(&t, "a graph in the wrong place, of the same shape with other tokens", wrong_tokens);
+    test_run(&t, "a capture between calls, weights ahead", ahead_between);
+    test_run(&t, "one graph sends, another receives, weights ahead", ahead_in_two);
+    test_run(&t, "a graph in the wrong place, weights ahead", ahead_wrong_place);
     return test_end(&t);
 }

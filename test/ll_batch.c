@@ -175,7 +175,7 @@ struct tern_ll_combine_args ll_combine_args(const struct ll_batch *b, int rank, 
 
     a.lane = b->shape.lane;
     a.in = at(b, m->made, device);
-    if (b->shape.weights == TERN_LL_WEIGHTS_AT_COMBINE && b->batch.num_tokens[rank]) {
+    if (b->shape.weights != TERN_LL_WEIGHTS_AT_DISPATCH && b->batch.num_tokens[rank]) {
         a.topk_weights = (const float *)at(b, b->batch.weights[rank], device);
     }
     a.out = at(b, m->home, device);

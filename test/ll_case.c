@@ -89,6 +89,13 @@ void ll_case_over_blanks(struct ll_case *c)
     c->without_words = 0;
 }
 
+void ll_case_ahead(struct ll_case *c)
+{
+    c->shape.weights = TERN_LL_WEIGHTS_AHEAD;
+    c->shape.layout = TERN_LL_BY_EXPERT;
+    c->config.ll_mask = 0;
+}
+
 void ll_case_cut(struct ll_case *c, int domain_ranks, uint32_t transport)
 {
     struct rng r = {c->seed + 55}; /* of its own: the other draws stay what they are */

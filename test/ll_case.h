@@ -24,6 +24,8 @@ struct ll_case {
 void ll_case_draw(struct ll_case *c, uint64_t seed, int num_ranks, int small);
 /* Rows go over blanks then, if their places fit. */
 void ll_case_over_blanks(struct ll_case *c);
+/* Weights go ahead of combines then. */
+void ll_case_ahead(struct ll_case *c);
 /* Cuts the ranks into domains of so many, whose network is drawn. */
 void ll_case_cut(struct ll_case *c, int domain_ranks, uint32_t transport);
 /* Railed then, after ll_case_cut: mostly with weights at dispatch, never with masks. */

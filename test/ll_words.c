@@ -128,23 +128,29 @@ int ll_words_lose_one(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, u
     return 0;
 }
 
-int ll_words_left(const struct tern_ep *ep, uint32_t lane, uint64_t *left)
+/* Adds to *left the words of a part of this rank's window that are not 0. */
+static int count_left(const struct tern_ep *ep, uint64_t offset, uint64_t bytes, uint64_t *left)
 {
-    const struct ep_layout *l = &ep->layout;
     const struct machine_ops *ops = ep->machine->ops;
     struct tern_stream *stream = ops->own_stream(ep->machine);
-    uint64_t bytes = 2 * l->ll.blank_bytes;
     uint32_t *words = (uint32_t *)test_take(bytes, 1);
 
-    OK(ops->copy(ep->machine, words, ep->heap->bases[ep->comm->rank] + l->ll_blanks + lane * bytes, bytes,
-                 stream));
+    OK(ops->copy(ep->machine, words, ep->heap->bases[ep->comm->rank] + offset, bytes, stream));
     OK(ops->stream_synchronize(ep->machine, stream));
-    *left = 0;
     for (uint64_t i = 0; i < bytes / sizeof *words; i++) {
         *left += words[i] != 0;
     }
     free(words);
     return 0;
+}
+
+int ll_words_left(const struct tern_ep *ep, uint32_t lane, uint64_t *left)
+{
+    const struct ep_layout *l = &ep->layout;
+
+    *left = 0;
+    PASS(count_left(ep, l->ll_blanks + lane * 2 * l->ll.blank_bytes, 2 * l->ll.blank_bytes, left));
+    return count_left(ep, l->ll_ahead + lane * 2 * l->ll.ahead_bytes, 2 * l->ll.ahead_bytes, left);
 }
 
 void ll_words_forbid(struct tern_ep *ep) { ep->no_words = 1; }

@@ -40,8 +40,8 @@ void ll_words_spoil(const struct tern_ep *ep, uint32_t lane);
 uint64_t ll_words_lose_blanks(const struct tern_ep *ep, uint32_t lane, uint64_t epoch);
 /* The same of the number-th word alone that is not blank; fails if there are fewer. */
 int ll_words_lose_one(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, uint64_t number);
-/* Of rows over blanks: words of a lane's places in this rank's window, on any machine, that are not blank
- * while no rank is in an operation. */
+/* Of rows over blanks, and of weights that go ahead: words of a lane's places in this rank's window, on any
+ * machine, that are not blank while no rank is in an operation. */
 int ll_words_left(const struct tern_ep *ep, uint32_t lane, uint64_t *left);
 /* As if a pair of ranks had no native atomics: rows of few tokens go as those of many. On all ranks. */
 void ll_words_forbid(struct tern_ep *ep);

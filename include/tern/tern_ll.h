@@ -20,11 +20,11 @@ extern "C" {
  * from 0 to ll_lanes - 1, and batches in different lanes know nothing of each other. In one lane comes a
  * dispatch, then any number of combines, then another dispatch, each complete before the next begins.
  *
- * An operation may be cut in two: the send phase waits for nobody and ends when what this rank gives has
- * arrived, or for ranks of other domains is on its way; the receive phase, a call of its own, waits for what
- * the peers give and completes the outputs. In between no processor is held and anything may run, other
- * lanes' operations too, in an order that is the same on all ranks; in the same lane the receive phase is
- * next. (Of railed objects see below.)
+ * An operation may be cut in two: the send phase waits for nobody, but with TERN_LL_WEIGHTS_AHEAD, and ends
+ * when what this rank gives has arrived, or for ranks of other domains is on its way; the receive phase, a
+ * call of its own, waits for what the peers give and completes the outputs. In between no processor is held
+ * and anything may run, other lanes' operations too, in an order that is the same on all ranks; in the same
+ * lane the receive phase is next. (Of railed objects see below.)
  *
  * Across domains every rank sends to every rank, unless the object is railed (ll_rail). Then a token crosses
  * the network once for each other domain, to the rank there that has the sender's place in its own, and that
@@ -50,17 +50,22 @@ extern "C" {
  * those it was issued for (another shape or number of tokens) is a fault, TERN_MISMATCH, and moves
  * nothing. */
 enum tern_ll_phase {
-    TERN_LL_BOTH = 0,   /* one kernel */
-    TERN_LL_SEND = 1,   /* reads what is sent: all fields up to num_sms in dispatch, `in` and compression in
-                           combine; the others are ignored */
-    TERN_LL_RECEIVE = 2 /* writes the outputs: reads the other fields, statistics and combine's topk_weights
-                           among them. The shape is that of the send phase, whose fields are ignored. lane,
-                           num_sms, after and record belong to each call */
+    TERN_LL_BOTH = 0,   /* one kernel; with weights ahead two */
+    TERN_LL_SEND = 1,   /* reads what is sent: all fields up to num_sms in dispatch, `in`, compression and
+                           weights that go ahead in combine; the others are ignored */
+    TERN_LL_RECEIVE = 2 /* writes the outputs: reads the other fields, statistics and weights that do not go
+                           ahead among them. The shape is that of the send phase, whose fields are ignored.
+                           lane, num_sms, after and record belong to each call */
 };
 
+/* At combine: one row a choice comes home and is weighted there. At dispatch: a rank weights and adds its
+ * experts' rows, and one row a rank comes home. Ahead: likewise, but the weights are given at combine, which
+ * sends them ahead of the rows: a kernel more, and its send phase waits until the peers are in theirs. By
+ * expert, in one domain, without masks (else TERN_UNSUPPORTED); pays from some 32 tokens on. */
 enum tern_ll_weights {
-    TERN_LL_WEIGHTS_AT_COMBINE = 0, /* one row a choice comes home and is weighted there */
-    TERN_LL_WEIGHTS_AT_DISPATCH = 1 /* a rank weights and adds its experts' rows; one row a rank comes home */
+    TERN_LL_WEIGHTS_AT_COMBINE = 0,
+    TERN_LL_WEIGHTS_AT_DISPATCH = 1,
+    TERN_LL_WEIGHTS_AHEAD = 2
 };
 
 enum tern_ll_layout {
@@ -149,8 +154,9 @@ struct tern_ll_combine_args {
     uint32_t phase; /* enum tern_ll_phase */
     const void *in; /* device, BF16 [L, R * T, H], by rank [R, T, H], rows as dispatch laid them out; 16-byte
                        aligned. Read where it lies, by the send phase */
-    const float *topk_weights; /* device, [num_tokens, topk] dense, with TERN_LL_WEIGHTS_AT_COMBINE. Belongs
-                                  to the receive phase */
+    const float *topk_weights; /* device, [num_tokens, topk] dense, with TERN_LL_WEIGHTS_AT_COMBINE, where it
+                                  belongs to the receive phase, and TERN_LL_WEIGHTS_AHEAD, to the send
+                                  phase */
     void *out;                 /* device, BF16 [num_tokens, H]; 16-byte aligned */
     int64_t out_stride;        /* bytes between its rows, a multiple of 16; default dense */
     uint32_t num_sms;          /* as in dispatch */
@@ -167,8 +173,8 @@ struct tern_ll_combine_args {
 /* COLLECTIVE, asynchronous on `stream`. Sizes are those of the lane's latest dispatch. In FP32, from 0,
  * every product and every sum rounded by itself:
  * weights at combine: out[t] = the sum of w[t][k] * y[t][k], choices ascending, rounded once to BF16;
- * weights at dispatch: each rank's sum of w[t][k] * y[t][k] over its choices, ascending, rounded to BF16; and
- * out[t] = the sum of these, ranks in the order of their first choice, rounded to BF16;
+ * weights at dispatch, or ahead: each rank's sum of w[t][k] * y[t][k] over its choices, ascending, rounded to
+ * BF16; and out[t] = the sum of these, ranks in the order of their first choice, rounded to BF16;
  * by rank: out[t] = the sum of the ranks' rows as they were given, in the same order, rounded to BF16.
  * Railed, with weights at dispatch or by rank, another domain's rows count as one, in the place of the first
  * choice that any of them has: their sum, ranks ascending, rounded to BF16.

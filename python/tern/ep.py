@@ -192,7 +192,7 @@ class EP(Closing):
     ) -> Tuple[Any, Optional[Callable[[], None]]]:
         """COLLECTIVE: brings y, which has the shape of batch.x, in BF16, home: (sums, hook). With
         hook=True it sends only, and hook() receives; else the second is None. topk_weights: of
-        weights="combine"."""
+        weights="combine" and "ahead"."""
         return low_latency.combine(
             self,
             batch,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .ep import EP
 
 _LAYOUTS = ("expert", "rank")
-_WEIGHTS = ("combine", "dispatch")
+_WEIGHTS = ("combine", "dispatch", "ahead")
 _COMPRESSIONS = (None, "fp8", "log10")
 _SEND, _RECEIVE = 1, 2
 Make = Callable[[], "torch.Tensor"]
@@ -309,8 +309,10 @@ def combine(
         )
         if topk_weights.requires_grad:
             _no_gradient("topk_weights", topk_weights)
-    elif batch.weights == "combine":
-        tensors.refuse("topk_weights is None: a batch with weights='combine' is weighted here")
+    elif batch.weights != "dispatch":
+        tensors.refuse(
+            f"topk_weights is None: a batch with weights='{batch.weights}' has them from its combine"
+        )
     if wait_ns is not None:
         wait_ns = _statistics(ep, "wait_ns", wait_ns, comm.size)
     sums = (

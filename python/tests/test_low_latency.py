@@ -243,6 +243,24 @@ class LowLatency(RankTest):
         )
         self.assertLess(float(np.abs(values(sums)[:, 0] - exact).max()), 0.02)
 
+    def test_weights_ahead_of_a_combine(self):
+        got = self.ep.ll_dispatch(self.x, self.ids, self.weights, weights="dispatch")
+        wanted = values(self.ep.ll_combine(got, self.experts(got.x))[0])
+        for hooked in (False, True):
+            got = self.ep.ll_dispatch(self.x, self.ids, weights="ahead")
+            self.check_slabs(got)
+            for _ in range(2):
+                sums, hook = self.ep.ll_combine(
+                    got, self.experts(got.x), self.weights, hook=hooked
+                )
+                if hooked:
+                    hook()
+                self.same(sums, wanted, "sums")
+        with self.assertRaisesRegex(tern.InvalidArgument, "weights='ahead' has them from its"):
+            self.ep.ll_combine(got, got.x)
+        with self.assertRaisesRegex(tern.InvalidArgument, "topk_weights is given, but"):
+            self.ep.ll_dispatch(self.x, self.ids, self.weights, weights="ahead")
+
     def test_rows_by_rank_weighted_there(self):
         got = self.ep.ll_dispatch(self.x, self.ids, self.weights, layout="rank", weights="dispatch")
         for s in range(self.size):

@@ -90,6 +90,8 @@ struct ll_lane terni_ll_lane(const struct tern_ep *ep, uint32_t lane)
     k.all_id_bytes = l->ll.all_id_bytes;
     k.blanks = l->ll_blanks + lane * 2 * l->ll.blank_bytes;
     k.blank_bytes = ep->no_words ? 0 : l->ll.blank_bytes;
+    k.ahead = l->ll_ahead + lane * 2 * l->ll.ahead_bytes;
+    k.ahead_bytes = l->ll.ahead_bytes;
     k.state = (struct ll_state *)(ep->device_memory + l->ll_states) + lane;
     k.bad_id = (struct ep_record *)(ep->host_memory_device + l->ll_bad_ids) + lane;
     k.ids = (int32_t *)(own + l->ll.ids);

@@ -25,8 +25,20 @@ static const int rail_kernels[][2] = {
     {TERN_KERNEL_ll_combine_fp8_rail_bulk, TERN_KERNEL_ll_combine_fp8_rail_plain},
     {TERN_KERNEL_ll_combine_log10_rail_bulk, TERN_KERNEL_ll_combine_log10_rail_plain}};
 
-static enum tern_status check_input(const struct tern_ll_combine_args *a)
+static enum tern_status check_weights(const struct tern_ll_combine_args *a, const struct ll_dispatch_args *d)
 {
+    if (d->num_tokens > 0 && !a->topk_weights) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is NULL with %u tokens", d->num_tokens);
+    }
+    return terni_check_aligned("topk_weights", a->topk_weights, 4);
+}
+
+/* Weights that go ahead are sent. */
+static enum tern_status check_input(const struct tern_ll_combine_args *a, const struct ll_dispatch_args *d)
+{
+    if (d->ahead) {
+        TERN_TRY(check_weights(a, d));
+    }
     TERN_TRY(terni_check_pointer("in", a->in));
     TERN_TRY(terni_check_aligned("in", a->in, 16));
     if (a->compression > TERN_LL_LOG10) {
@@ -49,14 +61,13 @@ static enum tern_status check_output(const struct tern_ll_combine_args *a, const
                          "multiples of 16",
                          a->out, (long long)row, (long long)a->out_stride);
     }
-    if (d->summed && a->topk_weights) {
+    if (d->summed && !d->ahead && a->topk_weights) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
                          "topk_weights is given, but the lane's dispatch had weights at dispatch");
     }
-    if (!d->summed && d->num_tokens > 0 && !a->topk_weights) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is NULL with %u tokens", d->num_tokens);
+    if (!d->summed) {
+        TERN_TRY(check_weights(a, d));
     }
-    TERN_TRY(terni_check_aligned("topk_weights", a->topk_weights, 4));
     return terni_check_aligned("wait_ns", a->wait_ns, 8);
 }
 
@@ -70,7 +81,9 @@ static enum tern_status check_apart(const struct tern_ll_combine_args *a, const 
     if (a->phase == TERN_LL_BOTH) {
         x.in = extent_bytes(x.in, "in", a->in, terni_ll_slab_rows(d) * k->row_bytes);
     }
-    x.in = extent_bytes(x.in, "topk_weights", a->topk_weights, tokens * d->topk * 4);
+    if (a->phase == TERN_LL_BOTH || !d->ahead) {
+        x.in = extent_bytes(x.in, "topk_weights", a->topk_weights, tokens * d->topk * 4);
+    }
     x.out = extent_rows(x.out, "out", -1, a->out, tokens, k->row_bytes, k->out_stride);
     x.out = extent_bytes(x.out, "wait_ns", a->wait_ns, ranks * 8);
     return terni_extents_check(&x);
@@ -144,6 +157,23 @@ static uint32_t blocks_with_slots(const struct tern_ep *ep, uint32_t num_sms)
     return !ep->layout.ll.recycles || (num_sms > 0 && num_sms < most) ? num_sms : most;
 }
 
+/* The kernel before the combine's own, if weights go ahead of rows. */
+static enum tern_status launch_ahead(struct tern_ep *ep, const struct tern_ll_combine_args *a,
+                                     const struct ll_combine_args *c, struct tern_stream *stream)
+{
+    struct ll_combine_args k = *c;
+    struct ll_launch what;
+    memset(&what, 0, sizeof(what));
+    k.weights = a->topk_weights;
+    k.lane.watch = 0;
+    what.operation = TERN_OP_LL_COMBINE;
+    what.bulk = what.plain = TERN_KERNEL_ll_weights_ahead;
+    what.num_sms = a->num_sms;
+    what.args = &k;
+    what.args_bytes = sizeof(k);
+    return terni_ll_launch(ep, &what, stream);
+}
+
 static enum tern_status launch(struct tern_ep *ep, const struct tern_ll_combine_args *a,
                                const struct ll_combine_args *c, struct tern_stream *stream)
 {
@@ -185,14 +215,14 @@ enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combi
     struct ll_combine_args k;
     TERN_TRY(terni_ll_calls_for(ep, a->lane, a->phase, TERN_OP_LL_COMBINE, a->after, stream, &calls));
     if (a->phase != TERN_LL_RECEIVE) {
-        TERN_TRY(check_input(a));
+        TERN_TRY(check_input(a, &calls->dispatch));
         fill_input(ep, a, &calls->dispatch, &k);
     } else {
         k = calls->combine;
     }
     if (a->phase != TERN_LL_SEND) {
         TERN_TRY(check_output(a, &calls->dispatch));
-        k.weights = a->topk_weights;
+        k.weights = k.summed ? NULL : a->topk_weights;
         k.lane.wait_ns = a->wait_ns;
         k.out = (char *)a->out;
         k.out_stride = a->out_stride ? a->out_stride : (int64_t)k.row_bytes;
@@ -200,6 +230,9 @@ enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combi
     }
     k.phases = terni_ll_phases(a->phase);
     k.lane.watch = fill_room(ep, &k);
+    if (calls->dispatch.ahead && (k.phases & LL_SENDS)) {
+        TERN_TRY(launch_ahead(ep, a, &k, stream));
+    }
     TERN_TRY(launch(ep, a, &k, stream));
     calls->combine = k;
     terni_ll_called(ep, calls, a->phase, TERN_OP_LL_COMBINE, stream);

@@ -23,8 +23,13 @@ static enum tern_status check_shape(const struct tern_ep *ep, const struct tern_
     TERN_TRY(terni_check_range("hidden", a->hidden, 1, ep->shape.ll_hidden));
     TERN_TRY(terni_check_range("cast", a->cast, TERN_CAST_NONE, TERN_CAST_FP8_UE8M0));
     TERN_TRY(terni_check_range("layout", a->layout, TERN_LL_BY_EXPERT, TERN_LL_BY_RANK));
-    TERN_TRY(
-        terni_check_range("weights", a->weights, TERN_LL_WEIGHTS_AT_COMBINE, TERN_LL_WEIGHTS_AT_DISPATCH));
+    TERN_TRY(terni_check_range("weights", a->weights, TERN_LL_WEIGHTS_AT_COMBINE, TERN_LL_WEIGHTS_AHEAD));
+    if (a->weights == TERN_LL_WEIGHTS_AHEAD && ep->layout.ll.ahead_bytes == 0) {
+        return TERN_FAIL(TERN_UNSUPPORTED,
+                         "weights is %u, ahead of the combine, which is for objects of one domain without "
+                         "masks; this one has %u domains and ll_mask %u",
+                         a->weights, ep->shape.num_domains, ep->shape.ll_mask);
+    }
     if (a->layout == TERN_LL_BY_RANK && a->weights != TERN_LL_WEIGHTS_AT_DISPATCH) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
                          "layout %u is by rank, where one row a rank comes home and nothing can be weighted; "
@@ -50,7 +55,7 @@ static enum tern_status check_inputs(const struct tern_ll_dispatch_args *a)
         !a->topk_weights) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is NULL with %u tokens", a->num_tokens);
     }
-    if (a->weights == TERN_LL_WEIGHTS_AT_COMBINE && a->topk_weights) {
+    if (a->weights != TERN_LL_WEIGHTS_AT_DISPATCH && a->topk_weights) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is given, but weights says at combine");
     }
     if (stride_of(a) < 2 * (int64_t)a->hidden || stride_of(a) % 16 != 0) {
@@ -146,7 +151,8 @@ static void fill_inputs(struct tern_ep *ep, const struct tern_ll_dispatch_args *
     k->experts_a_rank = ep->shape.experts_a_rank;
     k->hidden = a->hidden;
     k->cast = a->cast;
-    k->summed = a->weights == TERN_LL_WEIGHTS_AT_DISPATCH;
+    k->summed = a->weights != TERN_LL_WEIGHTS_AT_COMBINE;
+    k->ahead = a->weights == TERN_LL_WEIGHTS_AHEAD;
     k->by_rank = a->layout == TERN_LL_BY_RANK;
     k->header_bytes = terni_ll_header_bytes(a->topk, ep->shape.ll_rail);
     k->payload_bytes = a->cast == TERN_CAST_NONE ? 2 * a->hidden : a->hidden;

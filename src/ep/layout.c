@@ -326,7 +326,8 @@ void terni_layout_init(const struct ep_shape *s, struct ep_layout *layout)
     l.ll_entries = take(&at, s->ll_lanes * 2 * l.ll.entry_bytes);
     l.ll_arrivals = take(&at, s->ll_lanes * 2 * l.ll.arrival_bytes);
     l.ll_words = take(&at, s->ll_lanes * 2 * l.ll.word_bytes);   /* here, as a reset zeroes them, */
-    l.ll_blanks = take(&at, s->ll_lanes * 2 * l.ll.blank_bytes); /* and these */
+    l.ll_blanks = take(&at, s->ll_lanes * 2 * l.ll.blank_bytes); /* and these, */
+    l.ll_ahead = take(&at, s->ll_lanes * 2 * l.ll.ahead_bytes);  /* and these */
     l.ll_heard = take(&at, s->ll_mask * s->num_ranks * sizeof(uint64_t));
     l.ll_alive = take(&at, s->ll_mask * s->num_ranks * sizeof(uint64_t));
     l.row_tails = take(&at, far * sizeof(uint64_t));

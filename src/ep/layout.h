@@ -47,6 +47,7 @@ struct ll_layout {
     uint64_t entry_words, entry_bytes, arrival_bytes, row_stride, home_stride, buffer_bytes;
     uint64_t word_rows, word_bytes;     /* rows in words: of a source, and of one copy; 0: there are none */
     uint64_t blank_bytes;               /* places of rows over blanks, likewise */
+    uint64_t ahead_bytes;               /* of weights ahead of a combine, likewise */
     uint64_t id_bytes, all_id_bytes;    /* there: ids of a source, and of all, behind which rows begin */
     uint64_t rows_out_bytes;            /* to other domains, likewise; 0: there are none */
     uint32_t out_slots, recycles;       /* rows of a combine in them; there may be more */
@@ -66,8 +67,8 @@ struct ep_layout {
     /* the window, in the object's heap */
     uint64_t control; /* where the object's part of it begins: behind the words of its network */
     uint64_t done, abort, message, counts, pieces, pushed, drained, ends, staging, window_bytes;
-    uint64_t ll_entries, ll_arrivals, ll_buffers, ll_words,
-        ll_blanks;                               /* of all lanes, with two copies each */
+    uint64_t ll_entries, ll_arrivals, ll_buffers, ll_words, ll_blanks,
+        ll_ahead;                                /* of all lanes, with two copies each */
     uint64_t ll_heard, ll_alive;                 /* masks */
     uint64_t row_tails, block_tails, rail_words; /* other domains, with the next six */
     uint64_t rows_in, rows_out, row_bytes;       /* bytes: of one */

@@ -203,6 +203,8 @@ void terni_layout_lane(const struct ep_shape *s, struct ll_layout *l)
     l->arrival_bytes = align_up(larger(rows, places) * sizeof(uint64_t), ALIGNMENT);
     l->buffer_bytes =
         align_up(larger(l->messages + s->num_domains * l->domain_bytes, places * l->home_stride), ALIGNMENT);
+    l->ahead_bytes =
+        far > 0 || s->ll_mask ? 0 : align_up(s->num_ranks * choices * sizeof(uint64_t), ALIGNMENT);
     if (HAS_WORDS && s->ll_tokens > 0 && far == 0 && !s->ll_mask && s->num_experts <= MAX_WORD_EXPERTS) {
         l->word_rows = lesser(lesser(tokens, LL_WORD_TOKENS), LL_WORD_CHOICES / (s->num_ranks * LL_WORD_IDS));
         l->id_bytes = 2 * sizeof(uint64_t) * LL_ID_WORDS(s->max_topk) * l->word_rows;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The same by bulk copies: lane 0 of each warp brings pieces through the warp's ring of stages in shared
- * memory, so that a processor has as much on its way as its warps have stages. Pieces of all columns go to the
- * warps by turns, and all lanes look for the next one. Columns that bulk copies cannot take go by loads and
- * stores. */
+ * memory, so that a processor has as much on its way as its warps have stages. Pieces of all columns go to
+ * the warps by turns, and all lanes look for the next one. Columns that bulk copies cannot take go by loads
+ * and stores. */
 #include "kernels/bulk_ring.h"
 #include "kernels/copy_runs.h"
 #include "kernels/kernels.h"

@@ -19,7 +19,8 @@
  *   words[2]               of few tokens, W = LL_WORD_TOKENS at most (ll_in_words.h): ids of each rank s; and
  *                          behind them rows of a dispatch [s][t], t below W
  *   blanks[2]              of some more (ll_blanks.h): rows of a dispatch [s][j]; of a combine [t][k], or
- *                          sums [t][r] if there are fewer ranks than choices */
+ *                          sums [t][r] if there are fewer ranks than choices
+ *   ahead[2][R][T * K]     weights of rank s's choices, ahead of a combine (ll_weights_ahead.c) */
 #ifndef TERN_LL_ARGS_H
 #define TERN_LL_ARGS_H
 
@@ -113,6 +114,7 @@ struct ll_lane {
     uint64_t word_rows;              /* places of a source of theirs */
     uint64_t id_bytes, all_id_bytes; /* there: of a source's ids, and of all, behind which rows begin */
     uint64_t blanks, blank_bytes;    /* rows over blanks: likewise */
+    uint64_t ahead, ahead_bytes;     /* weights ahead of a combine: likewise */
     struct ll_state *state;
     struct ep_record *bad_id;
     int32_t *ids;           /* [T][K] of this rank's own tokens, -1 for every invalid id */
@@ -134,8 +136,9 @@ struct ll_dispatch_args {
     const void *topk_idx;
     const float *weights; /* NULL: given at combine */
     uint32_t phases, idx_bytes, num_tokens, topk, max_tokens, num_experts, experts_a_rank;
-    uint32_t hidden, cast, summed; /* summed: weights at dispatch */
+    uint32_t hidden, cast, summed; /* summed: weights at dispatch, or ahead of the combine */
     uint32_t by_rank;              /* one row a (token, rank) */
+    uint32_t ahead;                /* for the host: weights come ahead of the combine */
     uint32_t over_blanks; /* for the host: which kernel it is; row_bytes are then LL_BLANK_ROW_BYTES */
     uint32_t header_bytes, payload_bytes, scale_bytes, row_bytes; /* of a row on its way; in its buffer */
     uint32_t traces; /* of this dispatch in the lane: its signature and num_tokens, hashed; not 0 */
@@ -162,7 +165,7 @@ struct ll_combine_args {
     struct op_frame f;
     struct ll_lane lane;
     const char *in;
-    const float *weights; /* NULL: given at dispatch */
+    const float *weights; /* NULL: given at dispatch; ll_weights_ahead sends them */
     char *out;
     int64_t out_stride;
     uint32_t phases, num_tokens, topk, experts_a_rank, row_bytes;

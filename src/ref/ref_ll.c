@@ -276,13 +276,14 @@ static const uint16_t *made_by_rank(const struct sums *x, int owner)
 static void sum_of_rank(const struct sums *x, int owner)
 {
     uint32_t topk = x->ll->world->topk;
+    const float *weights = x->dispatch->weights == TERN_LL_WEIGHTS_AHEAD ? x->args[x->rank].topk_weights
+                                                                         : x->dispatch->topk_weights;
 
     for (uint32_t c = 0; c < x->dispatch->hidden; c++) {
         float sum = 0;
         for (uint32_t k = 0; k < topk; k++) {
             if (owner_of(x, k) == owner) {
-                float product = x->dispatch->topk_weights[(size_t)x->token * topk + k] *
-                                terni_ref_bf16_value(made_of(x, k)[c]);
+                float product = weights[(size_t)x->token * topk + k] * terni_ref_bf16_value(made_of(x, k)[c]);
                 sum += product;
             }
         }
@@ -387,7 +388,7 @@ void terni_ref_ll_combine(const struct ref_ll *ll, const struct tern_ll_dispatch
     for (; x.token < ll->world->num_tokens[rank]; x.token++) {
         uint16_t *out = (uint16_t *)(void *)((char *)home->out + (int64_t)x.token * stride);
         memset(x.sum, 0, sent->hidden * sizeof(*x.sum));
-        if (sent->weights == TERN_LL_WEIGHTS_AT_DISPATCH) {
+        if (sent->weights != TERN_LL_WEIGHTS_AT_COMBINE) {
             sum_of_senders(&x);
         } else {
             sum_of_choices(&x);

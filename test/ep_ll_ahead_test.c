@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low latency with weights that go ahead of a combine's rows: against the naive reference, bit for bit, over
+ * random shapes, each under a scheduler seed of its own (a failure prints the seed; `ep_ll_ahead_test --seeds
+ * N` replays it); a rank that is late, and one that never comes, whom the wait for its weights must name;
+ * objects that have no such operations. */
+#include "ll_case.h"
+#include "ll_words.h"
+#include "scene.h"
+
+#include <string.h>
+#include <time.h>
+
+enum { CASES_A_GROUP = 100, GROUPS = 2, FIRST_SEED = 2001, OVER_BLANKS = 2101 };
+enum { RANKS = 4, CULPRIT = 2, LATE_MS = 200, TOKENS = 20 };
+
+static int run_seeds(struct test *t, uint64_t first, uint64_t last)
+{
+    int failures = 0;
+    uint64_t seed;
+
+    for (seed = first; seed <= last && failures < 3; seed++) {
+        struct ll_case c;
+        ll_case_draw(&c, seed, 0, t->scale < 100);
+        ll_case_ahead(&c);
+        if (seed >= OVER_BLANKS) {
+            ll_case_over_blanks(&c);
+        }
+        failures += ll_case_run(&c, -1, NULL) != 0;
+    }
+    test_detail(t, "seeds %llu-%llu", (unsigned long long)first, (unsigned long long)seed - 1);
+    return failures ? TEST_FAILED : TEST_PASSED;
+}
+
+static int asked(struct test *t) { return run_seeds(t, t->seeds[0], t->seeds[1]); }
+
+static int group(struct test *t)
+{
+    uint64_t first = FIRST_SEED + (uint64_t)(t->number - 1) * CASES_A_GROUP;
+
+    return run_seeds(t, first, first + (uint64_t)test_scaled(t, CASES_A_GROUP) - 1);
+}
+
+/* ---- Ranks that are late, or do not come ---- */
+
+struct stage {
+    struct scene scene;
+    struct ll_batch batch;
+};
+
+static void choose(struct stage *x, uint32_t timeout_ms)
+{
+    struct ll_shape s;
+
+    memset(x, 0, sizeof *x);
+    memset(&s, 0, sizeof s);
+    scene_init(&x->scene, RANKS, 53);
+    s.batch = scene_shape(RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
+    s.batch.max_tokens = TOKENS;
+    s.hidden = 256;
+    s.cast = TERN_CAST_FP8;
+    s.weights = TERN_LL_WEIGHTS_AHEAD;
+    ll_batch_init(&x->batch, &x->scene.world, x->scene.eps, &s, &x->scene.rng);
+    ll_config_add(&x->scene.config, &s, 1);
+    x->scene.config.timeout_ms = timeout_ms;
+    x->scene.free_running = 1;
+}
+
+static int with_stage(uint32_t timeout_ms, int (*body)(struct stage *))
+{
+    struct stage x;
+    int result;
+
+    choose(&x, timeout_ms);
+    result = scene_open(&x.scene);
+    result = result ? result : body(&x);
+    ll_batch_fini(&x.batch);
+    scene_fini(&x.scene);
+    return result;
+}
+
+static int dispatch(struct stage *x)
+{
+    ll_batch_redraw_ids(&x->batch, ROUTING_UNIFORM, &x->scene.rng); /* every rank has all its tokens */
+    PASS(world_upload(&x->scene.world));
+    return ll_dispatch_issue(&x->batch, TERN_LL_BOTH, 0);
+}
+
+static int combine(struct stage *x, int rank, uint64_t *wait_ns)
+{
+    struct tern_ll_combine_args a = ll_combine_args(&x->batch, rank, 1);
+
+    a.wait_ns = wait_ns;
+    OK(tern_ll_combine(x->scene.eps[rank], &a, x->scene.world.members[rank].lanes[0]));
+    return 0;
+}
+
+static int judge(struct stage *x, const char *step)
+{
+    ll_expect_dispatch(&x->batch);
+    ll_expect_combine(&x->batch);
+    PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
+    return world_verify(&x->scene.world, step);
+}
+
+/* The others name the culprit, and after a reset nothing of what they had sent is left. */
+static int absent_body(struct stage *x)
+{
+    struct tern_fault f = TERN_FAULT_INIT;
+    uint64_t left = 0;
+    int told = 0;
+
+    test_quiet();
+    PASS(dispatch(x));
+    PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
+    for (int r = 0; r < RANKS; r++) {
+        PASS(r == CULPRIT ? 0 : combine(x, r, NULL));
+    }
+    for (int r = 0; r < RANKS; r++) {
+        if (r == CULPRIT) {
+            continue;
+        }
+        REFUSES(tern_ep_synchronize(x->scene.eps[r]), TERN_TIMEOUT, "rank 2");
+        OK(tern_fault_get(x->scene.eps[r], &f));
+        CHECK(f.peer == CULPRIT && f.operation == TERN_OP_LL_COMBINE && f.awaited == TERN_AWAIT_READY,
+              "rank %d: peer %d, operation %d, awaited %d", r, f.peer, f.operation, f.awaited);
+        told += f.reporter == r;
+    }
+    CHECK(told, "no rank found it by itself");
+    OK(tern_ep_reset_all(RANKS, x->scene.eps));
+    for (int r = 0; r < RANKS; r++) {
+        PASS(ll_words_left(x->scene.eps[r], 0, &left));
+        CHECK(left == 0, "rank %d: %llu words are left", r, (unsigned long long)left);
+    }
+    PASS(dispatch(x));
+    PASS(ll_combine_issue(&x->batch, TERN_LL_BOTH, 0));
+    return judge(x, "after a reset");
+}
+
+static int read_waits(struct stage *x, const uint64_t *device, uint64_t *waits)
+{
+    struct member *m = &x->scene.world.members[0];
+
+    OK(tern_copy(m->comm, m->scratch, device, RANKS * sizeof *waits, m->lanes[0]));
+    OK(tern_stream_synchronize(m->comm, m->lanes[0]));
+    memcpy(waits, m->scratch, RANKS * sizeof *waits);
+    return 0;
+}
+
+/* Rank 0 has its weights late from the culprit, and says so; of times that a busy machine adds, half the
+ * lateness is allowed for. */
+static int late_rounds(struct stage *x, uint64_t *device)
+{
+    const struct timespec lateness = {0, LATE_MS * 1000000};
+    const uint64_t late = LATE_MS * 1000000ull;
+    struct member *m = &x->scene.world.members[0];
+    uint64_t waits[RANKS];
+    double begin;
+
+    OK(tern_fill(m->comm, device, 0, RANKS * sizeof *waits, m->lanes[0]));
+    PASS(dispatch(x));
+    PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
+    begin = test_seconds();
+    for (int r = 0; r < RANKS; r++) {
+        PASS(r == CULPRIT ? 0 : combine(x, r, r == 0 ? device : NULL));
+    }
+    nanosleep(&lateness, NULL);
+    PASS(combine(x, CULPRIT, NULL));
+    PASS(judge(x, "with a late rank"));
+    PASS(read_waits(x, device, waits));
+    CHECK(waits[CULPRIT] >= late / 2 && waits[CULPRIT] <= (uint64_t)((test_seconds() - begin) * 1e9),
+          "rank 2 was waited for for %llu ns", (unsigned long long)waits[CULPRIT]);
+    return 0;
+}
+
+static int late_body(struct stage *x)
+{
+    struct tern_comm *comm = x->scene.world.members[0].comm;
+    void *device = NULL;
+    int result;
+
+    OK(tern_alloc(comm, TERN_MEMORY_DEVICE, RANKS * sizeof(uint64_t), &device));
+    result = late_rounds(x, (uint64_t *)device);
+    tern_free(comm, device);
+    return result;
+}
+
+static int absent(struct test *t) { return with_stage(t->scale < 100 ? 3000 : 700, absent_body); }
+
+static int late(struct test *t)
+{
+    (void)t;
+    return with_stage(60000, late_body);
+}
+
+/* ---- Refusals ---- */
+
+static int refusals_body(struct stage *x)
+{
+    struct tern_ll_dispatch_args d = ll_dispatch_args(&x->batch, 0, 1);
+    struct tern_stream *stream = x->scene.world.members[0].lanes[0];
+    struct tern_ll_combine_args c;
+
+    test_quiet();
+    if (x->scene.config.ll_mask || x->scene.config.domain_ranks) {
+        REFUSES(tern_ll_dispatch(x->scene.eps[0], &d, stream), TERN_UNSUPPORTED,
+                x->scene.config.ll_mask ? "has 1 domains and ll_mask 1" : "has 2 domains and ll_mask 0");
+        return 0;
+    }
+    PASS(dispatch(x));
+    PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
+    c = ll_combine_args(&x->batch, 0, 1);
+    c.topk_weights = NULL;
+    REFUSES(tern_ll_combine(x->scene.eps[0], &c, stream), TERN_INVALID_ARGUMENT, "topk_weights is NULL");
+    c.phase = TERN_LL_SEND;
+    REFUSES(tern_ll_combine(x->scene.eps[0], &c, stream), TERN_INVALID_ARGUMENT, "topk_weights is NULL");
+    c = ll_combine_args(&x->batch, 0, 1);
+    c.topk_weights = (const float *)c.out;
+    REFUSES(tern_ll_combine(x->scene.eps[0], &c, stream), TERN_INVALID_ARGUMENT, "overlaps topk_weights, ");
+    PASS(ll_combine_issue(&x->batch, TERN_LL_SEND, 0));
+    for (int r = 0; r < RANKS; r++) { /* which a receive phase does not look at */
+        c = ll_combine_args(&x->batch, r, 1);
+        c.phase = TERN_LL_RECEIVE;
+        c.topk_weights = r % 2 ? NULL : (const float *)c.out;
+        OK(tern_ll_combine(x->scene.eps[r], &c, x->scene.world.members[r].lanes[0]));
+    }
+    return judge(x, "weights that only the send phase reads");
+}
+
+static int refusals(struct test *t)
+{
+    (void)t;
+    for (int i = 0; i < 3; i++) {
+        struct stage x;
+        int result;
+        choose(&x, 60000);
+        x.scene.config.ll_mask = i == 1;
+        x.scene.config.domain_ranks = i == 2 ? RANKS / 2 : 0;
+        result = scene_open(&x.scene);
+        result = result ? result : refusals_body(&x);
+        ll_batch_fini(&x.batch);
+        scene_fini(&x.scene);
+        PASS(result);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct test t;
+
+    test_begin(&t, argc, argv);
+    if (t.has_seeds) {
+        test_run(&t, "random shapes and schedules as asked", asked);
+        return test_end(&t);
+    }
+    for (int i = 0; i < GROUPS; i++) {
+        test_run(&t, "random shapes and schedules", group);
+    }
+    test_run(&t, "a rank that never combines is named", absent);
+    test_run(&t, "a rank that combines late is waited for, and it is told", late);
+    test_run(&t, "what cannot be", refusals);
+    return test_end(&t);
+}
