@@ -294,7 +294,7 @@ $(B)/examples/%: $(OBJ)/examples/%.o $(STATIC)
 # Referred to weakly, which brings no member out of an archive.
 $(B)/test/net_kernel_test $(B)/test/hosts_test: $(call c_obj,test/net_kernel.c) $(call cu_obj,test/net_kernel.c)
 # Kernels with time stamps, in place of the library's.
-TRACED := route dispatch_bulk combine_bulk combine_push_bulk ll_dispatch_bulk ll_combine_bulk ll_dispatch_words ll_dispatch_blanks_bulk ll_combine_blanks table_cpu
+TRACED := route dispatch_bulk combine_bulk combine_push_bulk ll_dispatch_bulk ll_combine_bulk ll_dispatch_words ll_dispatch_blanks_bulk ll_combine_blanks ll_weights_ahead table_cpu
 $(OBJ)/traced/%.o: EXTRA = -DTERN_STAMPS=1
 $(OBJ)/traced/%.o: %.c $(B)/.compile
 	$(compile_c)

@@ -223,6 +223,66 @@ static int low_latency_body(struct ll_stage *x)
     return ll_stage_judge(x, "after a reset");
 }
 
+/* Weights that go ahead have a kernel of their own. If it is not launched the call may be made again; if it
+ * is, and the combine's is not, the peer has its weights, and waits for rows in vain. */
+static int ahead_fails(struct scene *s, struct ll_batch *b)
+{
+    struct machine *m = s->world.members[0].comm->machine;
+    struct tern_ll_combine_args a = ll_combine_args(b, 0, 1);
+    struct tern_stream *lane = s->world.members[0].lanes[0];
+
+    PASS(world_upload(&s->world));
+    fuse_insert(m);
+    for (int later = 0; later < 2; later++) {
+        PASS(ll_dispatch_issue(b, TERN_LL_BOTH, 0));
+        fuse.launch = later;
+        REFUSES(tern_ll_combine(s->eps[0], &a, lane), TERN_SYSTEM_ERROR, "no launch today");
+        if (later == 0) {
+            PASS(ll_combine_issue(b, TERN_LL_BOTH, 0));
+            PASS(world_ep_synchronize(&s->world, s->eps));
+        }
+    }
+    fuse_remove(m);
+    EXPECT(tern_ll_combine(s->eps[0], &a, lane), TERN_SYSTEM_ERROR);
+    a = ll_combine_args(b, 1, 1);
+    OK(tern_ll_combine(s->eps[1], &a, s->world.members[1].lanes[0]));
+    REFUSES(tern_ep_synchronize(s->eps[1]), TERN_TIMEOUT, "rank 0 ");
+    OK(tern_ep_reset_all(RANKS, s->eps));
+    PASS(world_upload(&s->world));
+    PASS(ll_dispatch_issue(b, TERN_LL_BOTH, 0));
+    PASS(ll_combine_issue(b, TERN_LL_BOTH, 0));
+    ll_expect_dispatch(b);
+    ll_expect_combine(b);
+    PASS(world_ep_synchronize(&s->world, s->eps));
+    return world_verify(&s->world, "after a reset");
+}
+
+static int weights_ahead(struct test *t)
+{
+    struct ll_shape shape;
+    struct scene s;
+    struct ll_batch b;
+    int result;
+
+    (void)t;
+    test_quiet();
+    memset(&shape, 0, sizeof shape);
+    scene_init(&s, RANKS, 71);
+    shape.batch = scene_shape(RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
+    shape.batch.max_tokens = 8;
+    shape.hidden = 64;
+    shape.weights = TERN_LL_WEIGHTS_AHEAD;
+    ll_batch_init(&b, &s.world, s.eps, &shape, &s.rng);
+    ll_config_add(&s.config, &shape, 1);
+    s.config.timeout_ms = DEADLINE_MS;
+    ll_batch_redraw_ids(&b, ROUTING_UNIFORM, &s.rng);
+    result = scene_open(&s);
+    result = result ? result : ahead_fails(&s, &b);
+    ll_batch_fini(&b);
+    scene_fini(&s);
+    return result;
+}
+
 static int low_latency(struct test *t) { return ll_stage_run(t, low_latency_body, 60000); }
 
 int main(int argc, char **argv)
@@ -233,5 +293,6 @@ int main(int argc, char **argv)
     test_run(&t, "route, dispatch and combine while the machine fails", high_throughput);
     test_run(&t, "dispatch into tensors while the machine fails", out_of_staging);
     test_run(&t, "low latency while the machine fails", low_latency);
+    test_run(&t, "weights that go ahead while the machine fails", weights_ahead);
     return test_end(&t);
 }

@@ -12,7 +12,7 @@
 #include <time.h>
 
 enum { CASES_A_GROUP = 100, GROUPS = 2, FIRST_SEED = 2001, OVER_BLANKS = 2101 };
-enum { RANKS = 4, CULPRIT = 2, LATE_MS = 200, TOKENS = 20 };
+enum { RANKS = 4, EXPERTS = 4, EARLY = 0, FRIEND = 1, CULPRIT = 2, LATE_MS = 200, TOKENS = 20 };
 
 static int run_seeds(struct test *t, uint64_t first, uint64_t last)
 {
@@ -86,10 +86,11 @@ static int dispatch(struct stage *x)
     return ll_dispatch_issue(&x->batch, TERN_LL_BOTH, 0);
 }
 
-static int combine(struct stage *x, int rank, uint64_t *wait_ns)
+static int combine(struct stage *x, int rank, uint32_t phase, uint64_t *wait_ns)
 {
     struct tern_ll_combine_args a = ll_combine_args(&x->batch, rank, 1);
 
+    a.phase = phase;
     a.wait_ns = wait_ns;
     OK(tern_ll_combine(x->scene.eps[rank], &a, x->scene.world.members[rank].lanes[0]));
     return 0;
@@ -103,19 +104,24 @@ static int judge(struct stage *x, const char *step)
     return world_verify(&x->scene.world, step);
 }
 
-/* The others name the culprit, and after a reset nothing of what they had sent is left. */
-static int absent_body(struct stage *x)
+static int reset(struct stage *x)
+{
+    uint64_t left = 0;
+
+    OK(tern_ep_reset_all(RANKS, x->scene.eps));
+    for (int r = 0; r < RANKS; r++) {
+        PASS(ll_words_left(x->scene.eps[r], 0, &left));
+        CHECK(left == 0, "rank %d: %llu words are left", r, (unsigned long long)left);
+    }
+    return 0;
+}
+
+/* All others have ended, and know why. */
+static int check_named(struct stage *x)
 {
     struct tern_fault f = TERN_FAULT_INIT;
-    uint64_t left = 0;
     int told = 0;
 
-    test_quiet();
-    PASS(dispatch(x));
-    PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
-    for (int r = 0; r < RANKS; r++) {
-        PASS(r == CULPRIT ? 0 : combine(x, r, NULL));
-    }
     for (int r = 0; r < RANKS; r++) {
         if (r == CULPRIT) {
             continue;
@@ -127,14 +133,75 @@ static int absent_body(struct stage *x)
         told += f.reporter == r;
     }
     CHECK(told, "no rank found it by itself");
-    OK(tern_ep_reset_all(RANKS, x->scene.eps));
-    for (int r = 0; r < RANKS; r++) {
-        PASS(ll_words_left(x->scene.eps[r], 0, &left));
-        CHECK(left == 0, "rank %d: %llu words are left", r, (unsigned long long)left);
+    return 0;
+}
+
+/* The culprit never combines, nor even sends; after a reset nothing of what others had sent is left. */
+static int absent_body(struct stage *x)
+{
+    test_quiet();
+    for (uint32_t phase = TERN_LL_BOTH; phase <= TERN_LL_SEND; phase++) {
+        PASS(dispatch(x));
+        PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
+        for (int r = 0; r < RANKS; r++) {
+            PASS(r == CULPRIT ? 0 : combine(x, r, phase, NULL));
+        }
+        PASS(check_named(x));
+        PASS(reset(x));
     }
     PASS(dispatch(x));
     PASS(ll_combine_issue(&x->batch, TERN_LL_BOTH, 0));
     return judge(x, "after a reset");
+}
+
+/* One rank has rows of the culprit and waits for their weights, so that the rank which has a row from that
+ * one waits for it, and begins earlier, too. Neither it nor the rank that waits is to blame. */
+static int behind_body(struct stage *x)
+{
+    const struct timespec a_while = {0, (long)(x->scene.config.timeout_ms / 4) * 1000000};
+    struct batch *b = &x->batch.batch;
+
+    test_quiet();
+    ll_batch_redraw_ids(&x->batch, ROUTING_UNIFORM, &x->scene.rng);
+    for (int r = 0; r < RANKS; r++) {
+        int to = r == EARLY || r == CULPRIT ? FRIEND : r;
+        for (uint32_t i = 0; i < b->num_tokens[r] * b->shape.topk; i++) {
+            b->ids[r][i] = to * EXPERTS + (int)(i % b->shape.topk);
+        }
+    }
+    batch_changed(b);
+    PASS(world_upload(&x->scene.world));
+    PASS(ll_dispatch_issue(&x->batch, TERN_LL_BOTH, 0));
+    PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
+    PASS(combine(x, EARLY, TERN_LL_BOTH, NULL));
+    nanosleep(&a_while, NULL);
+    for (int r = 0; r < RANKS; r++) {
+        PASS(r == CULPRIT || r == EARLY ? 0 : combine(x, r, TERN_LL_BOTH, NULL));
+    }
+    PASS(check_named(x));
+    return reset(x);
+}
+
+/* One rank asks for another compression: all know it, long before the deadline. */
+static int unlike_body(struct stage *x)
+{
+    double begin;
+
+    test_quiet();
+    PASS(dispatch(x));
+    PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
+    begin = test_seconds();
+    for (int r = 0; r < RANKS; r++) {
+        struct tern_ll_combine_args a = ll_combine_args(&x->batch, r, 1);
+        a.compression = r == CULPRIT ? TERN_LL_LOG10 : TERN_LL_PLAIN;
+        OK(tern_ll_combine(x->scene.eps[r], &a, x->scene.world.members[r].lanes[0]));
+    }
+    for (int r = 0; r < RANKS; r++) {
+        EXPECT(tern_ep_synchronize(x->scene.eps[r]), TERN_MISMATCH);
+    }
+    CHECK(test_seconds() - begin < x->scene.config.timeout_ms * 1e-3 / 2, "after %.1f s",
+          test_seconds() - begin);
+    return reset(x);
 }
 
 static int read_waits(struct stage *x, const uint64_t *device, uint64_t *waits)
@@ -147,9 +214,9 @@ static int read_waits(struct stage *x, const uint64_t *device, uint64_t *waits)
     return 0;
 }
 
-/* Rank 0 has its weights late from the culprit, and says so; of times that a busy machine adds, half the
- * lateness is allowed for. */
-static int late_rounds(struct stage *x, uint64_t *device)
+/* Rank 0 has its weights late from the culprit, and says so: in the send phase, if there is one. Of times
+ * that a busy machine adds, half the lateness is allowed for. */
+static int late_round(struct stage *x, uint64_t *device, uint32_t phase)
 {
     const struct timespec lateness = {0, LATE_MS * 1000000};
     const uint64_t late = LATE_MS * 1000000ull;
@@ -162,10 +229,11 @@ static int late_rounds(struct stage *x, uint64_t *device)
     PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
     begin = test_seconds();
     for (int r = 0; r < RANKS; r++) {
-        PASS(r == CULPRIT ? 0 : combine(x, r, r == 0 ? device : NULL));
+        PASS(r == CULPRIT ? 0 : combine(x, r, phase, r == 0 ? device : NULL));
     }
     nanosleep(&lateness, NULL);
-    PASS(combine(x, CULPRIT, NULL));
+    PASS(combine(x, CULPRIT, phase, NULL));
+    PASS(phase == TERN_LL_SEND ? ll_combine_issue(&x->batch, TERN_LL_RECEIVE, 0) : 0);
     PASS(judge(x, "with a late rank"));
     PASS(read_waits(x, device, waits));
     CHECK(waits[CULPRIT] >= late / 2 && waits[CULPRIT] <= (uint64_t)((test_seconds() - begin) * 1e9),
@@ -180,12 +248,20 @@ static int late_body(struct stage *x)
     int result;
 
     OK(tern_alloc(comm, TERN_MEMORY_DEVICE, RANKS * sizeof(uint64_t), &device));
-    result = late_rounds(x, (uint64_t *)device);
+    result = late_round(x, (uint64_t *)device, TERN_LL_BOTH);
+    result = result ? result : late_round(x, (uint64_t *)device, TERN_LL_SEND);
     tern_free(comm, device);
     return result;
 }
 
 static int absent(struct test *t) { return with_stage(t->scale < 100 ? 3000 : 700, absent_body); }
+static int behind(struct test *t) { return with_stage(t->scale < 100 ? 3000 : 900, behind_body); }
+
+static int unlike_ranks(struct test *t)
+{
+    (void)t;
+    return with_stage(20000, unlike_body);
+}
 
 static int late(struct test *t)
 {
@@ -214,6 +290,10 @@ static int refusals_body(struct stage *x)
     REFUSES(tern_ll_combine(x->scene.eps[0], &c, stream), TERN_INVALID_ARGUMENT, "topk_weights is NULL");
     c.phase = TERN_LL_SEND;
     REFUSES(tern_ll_combine(x->scene.eps[0], &c, stream), TERN_INVALID_ARGUMENT, "topk_weights is NULL");
+    c = ll_combine_args(&x->batch, 0, 1);
+    c.phase = TERN_LL_SEND;
+    c.wait_ns = (uint64_t *)(uintptr_t)c.topk_weights;
+    REFUSES(tern_ll_combine(x->scene.eps[0], &c, stream), TERN_INVALID_ARGUMENT, "overlaps topk_weights, ");
     c = ll_combine_args(&x->batch, 0, 1);
     c.topk_weights = (const float *)c.out;
     REFUSES(tern_ll_combine(x->scene.eps[0], &c, stream), TERN_INVALID_ARGUMENT, "overlaps topk_weights, ");
@@ -258,6 +338,8 @@ int main(int argc, char **argv)
         test_run(&t, "random shapes and schedules", group);
     }
     test_run(&t, "a rank that never combines is named", absent);
+    test_run(&t, "and so it is where others wait for those that wait for it", behind);
+    test_run(&t, "a rank that wants another compression", unlike_ranks);
     test_run(&t, "a rank that combines late is waited for, and it is told", late);
     test_run(&t, "what cannot be", refusals);
     return test_end(&t);

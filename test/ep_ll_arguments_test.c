@@ -32,8 +32,8 @@ static int refuse_dispatch(struct ll_stage *x)
     REFUSED(hidden, 72, "hidden is 72; it must be a multiple of 16");
     REFUSED(cast, 4, "cast is 4");
     REFUSED(weights, 3, "weights is 3");
-    REFUSED(weights, TERN_LL_WEIGHTS_AHEAD, "weights says at combine");
-    REFUSED(weights, TERN_LL_WEIGHTS_AT_COMBINE, "weights says at combine");
+    REFUSED(weights, TERN_LL_WEIGHTS_AHEAD, "weights is 2: they come with the combine");
+    REFUSED(weights, TERN_LL_WEIGHTS_AT_COMBINE, "weights is 0: they come with the combine");
     REFUSED(idx_bytes, 2, "idx_bytes is 2");
     REFUSED(in, NULL, "in is NULL");
     REFUSED(topk_idx, NULL, "topk_idx is NULL");

@@ -10,7 +10,8 @@
 extern "C" {
 #endif
 
-/* Dispatch and combine for batches of few tokens: one kernel each, no route before it and no host between.
+/* Dispatch and combine for batches of few tokens: one kernel each (with TERN_LL_WEIGHTS_AHEAD a combine is
+ * two), no route before it and no host between.
  * Tokens arrive packed by expert, or one row a token and rank, in slabs of a fixed shape, so that all of it
  * can be captured in a graph and replayed with other ids. Inputs and outputs may be any device memory: no
  * window, no staging. No output of a call may overlap an input that the same call reads, whole slabs counted:
@@ -59,9 +60,13 @@ enum tern_ll_phase {
 };
 
 /* At combine: one row a choice comes home and is weighted there. At dispatch: a rank weights and adds its
- * experts' rows, and one row a rank comes home. Ahead: likewise, but the weights are given at combine, which
- * sends them ahead of the rows: a kernel more, and its send phase waits until the peers are in theirs. By
- * expert, in one domain, without masks (else TERN_UNSUPPORTED); pays from some 32 tokens on. */
+ * experts' rows, and one row a rank comes home, rounded. Ahead: likewise, but the weights are given at
+ * combine, which sends them ahead of the rows, by a kernel more. By expert, in one domain, without masks
+ * (else TERN_UNSUPPORTED); pays from some 32 tokens on. The send phase of such a combine waits for the
+ * peers', and has one place in the order of all that makes a rank wait for others on the same stream or
+ * processors (high-throughput operations, barriers, collectives of other libraries): of two ranks that begin
+ * with different ones, each waits for the other. Its rows are awaited an eighth longer than the deadline,
+ * since whoever is to send them may wait for weights itself. */
 enum tern_ll_weights {
     TERN_LL_WEIGHTS_AT_COMBINE = 0,
     TERN_LL_WEIGHTS_AT_DISPATCH = 1,
@@ -163,7 +168,9 @@ struct tern_ll_combine_args {
     uint32_t compression;      /* enum tern_ll_compression: of rows on their way; equal on all ranks */
     struct tern_event *after;
     struct tern_event *record;
-    uint64_t *wait_ns; /* as in dispatch */
+    uint64_t *wait_ns; /* as in dispatch; with weights ahead in the send phase, too, for weights, and of both
+                          phases the longer wait counts. A rank that waits for weights itself counts for what
+                          others wait for its rows */
 };
 #define TERN_LL_COMBINE_ARGS_INIT                                                                            \
     {                                                                                                        \

@@ -2,8 +2,8 @@
  *
  * ep: the host side of expert parallelism. An EP object owns a control window that peers write, a staging
  * window, device memory for its routes and state, and host memory for counts and fault records (layout.h says
- * where everything is). Operations are launches of one kernel each, in issue order: two operations of one
- * object never run at once, on any streams. */
+ * where everything is). Operations are launches of one kernel each, or some, in issue order: two operations
+ * of one object never run at once, on any streams. */
 #ifndef TERN_EP_H
 #define TERN_EP_H
 

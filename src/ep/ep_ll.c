@@ -101,6 +101,7 @@ struct ll_lane terni_ll_lane(const struct tern_ep *ep, uint32_t lane)
     k.masks = terni_ll_masks(ep, lane);
     k.wait_ns = NULL;
     k.waits = (uint64_t *)(ep->device_memory + l->ll_waits + lane * l->ll.wait_bytes);
+    k.follows = 0;
     k.watch = 0;
     return k;
 }
@@ -163,6 +164,25 @@ uint32_t terni_ll_phases(uint32_t phase)
                                       : (uint32_t)LL_SENDS | (uint32_t)LL_RECEIVES;
 }
 
+/* Both kernels of an operation, `l` the second. If the first alone is there, whose words peers take, a caller
+ * who made the call again would send them twice: the object's operations end, but for a call in a graph,
+ * which has not run yet. */
+static enum tern_status launch_both(struct tern_ep *ep, const struct ll_launch *what, const struct launch *l,
+                                    struct tern_stream *stream)
+{
+    const struct machine_ops *ops = ep->machine->ops;
+    struct launch first = *l;
+    first.kernel = TERN_KERNEL_ll_weights_ahead;
+    first.shared_bytes = terni_ll_watch_bytes(&ep->shape);
+    first.args = what->ahead;
+    first.args_bytes = sizeof(*what->ahead);
+    TERN_TRY(ops->launch(ep->machine, &first, stream));
+    enum tern_status status = ops->launch(ep->machine, l, stream);
+    return status == TERN_OK || ops->stream_capturing(ep->machine, stream)
+               ? status
+               : terni_ep_break(ep, what->operation, status);
+}
+
 enum tern_status terni_ll_launch(struct tern_ep *ep, const struct ll_launch *what, struct tern_stream *stream)
 {
     /* NICs that are kernels have processors of their own. */
@@ -179,7 +199,8 @@ enum tern_status terni_ll_launch(struct tern_ep *ep, const struct ll_launch *wha
     l.args = what->args;
     l.args_bytes = what->args_bytes;
     TERN_TRY(terni_ep_begin(ep, stream, NULL));
-    enum tern_status status = ep->machine->ops->launch(ep->machine, &l, stream);
+    enum tern_status status =
+        what->ahead ? launch_both(ep, what, &l, stream) : ep->machine->ops->launch(ep->machine, &l, stream);
     if (status == TERN_OK) {
         terni_ep_issued_without(ep, stream);
     }

@@ -33,11 +33,12 @@ static enum tern_status check_weights(const struct tern_ll_combine_args *a, cons
     return terni_check_aligned("topk_weights", a->topk_weights, 4);
 }
 
-/* Weights that go ahead are sent. */
+/* Weights that go ahead are sent, and peers' awaited. */
 static enum tern_status check_input(const struct tern_ll_combine_args *a, const struct ll_dispatch_args *d)
 {
     if (d->ahead) {
         TERN_TRY(check_weights(a, d));
+        TERN_TRY(terni_check_aligned("wait_ns", a->wait_ns, 8));
     }
     TERN_TRY(terni_check_pointer("in", a->in));
     TERN_TRY(terni_check_aligned("in", a->in, 16));
@@ -71,21 +72,26 @@ static enum tern_status check_output(const struct tern_ll_combine_args *a, const
     return terni_check_aligned("wait_ns", a->wait_ns, 8);
 }
 
-/* No output has a byte of an input of the same call. */
+/* No output has a byte of an input that the same phases read. */
 static enum tern_status check_apart(const struct tern_ll_combine_args *a, const struct ll_dispatch_args *d,
                                     const struct ll_combine_args *k)
 {
     uint64_t ranks = (uint64_t)d->f.num_ranks, tokens = d->num_tokens;
+    const int sends = a->phase != TERN_LL_RECEIVE, receives = a->phase != TERN_LL_SEND;
     struct extents x;
     extents_begin(&x);
-    if (a->phase == TERN_LL_BOTH) {
+    if (sends) {
         x.in = extent_bytes(x.in, "in", a->in, terni_ll_slab_rows(d) * k->row_bytes);
     }
-    if (a->phase == TERN_LL_BOTH || !d->ahead) {
+    if (d->ahead ? sends : receives) {
         x.in = extent_bytes(x.in, "topk_weights", a->topk_weights, tokens * d->topk * 4);
     }
-    x.out = extent_rows(x.out, "out", -1, a->out, tokens, k->row_bytes, k->out_stride);
-    x.out = extent_bytes(x.out, "wait_ns", a->wait_ns, ranks * 8);
+    if (receives) {
+        x.out = extent_rows(x.out, "out", -1, a->out, tokens, k->row_bytes, k->out_stride);
+    }
+    if (d->ahead || receives) {
+        x.out = extent_bytes(x.out, "wait_ns", a->wait_ns, ranks * 8);
+    }
     return terni_extents_check(&x);
 }
 
@@ -157,30 +163,28 @@ static uint32_t blocks_with_slots(const struct tern_ep *ep, uint32_t num_sms)
     return !ep->layout.ll.recycles || (num_sms > 0 && num_sms < most) ? num_sms : most;
 }
 
-/* The kernel before the combine's own, if weights go ahead of rows. */
-static enum tern_status launch_ahead(struct tern_ep *ep, const struct tern_ll_combine_args *a,
-                                     const struct ll_combine_args *c, struct tern_stream *stream)
+/* Weights go ahead of rows: of the kernel before the combine's own. Its waits have the deadline as it is;
+ * those of the combine, which are for ranks that wait for weights themselves, an eighth more. */
+static struct ll_combine_args send_ahead(const struct tern_ll_combine_args *a, struct ll_combine_args *k)
 {
-    struct ll_combine_args k = *c;
-    struct ll_launch what;
-    memset(&what, 0, sizeof(what));
-    k.weights = a->topk_weights;
-    k.lane.watch = 0;
-    what.operation = TERN_OP_LL_COMBINE;
-    what.bulk = what.plain = TERN_KERNEL_ll_weights_ahead;
-    what.num_sms = a->num_sms;
-    what.args = &k;
-    what.args_bytes = sizeof(k);
-    return terni_ll_launch(ep, &what, stream);
+    struct ll_combine_args ahead = *k;
+    ahead.weights = a->topk_weights;
+    ahead.lane.watch = 0;
+    ahead.lane.wait_ns = a->wait_ns;
+    k->f.timeout_ns += k->f.timeout_ns / 8;
+    k->lane.follows = 1;
+    return ahead;
 }
 
 static enum tern_status launch(struct tern_ep *ep, const struct tern_ll_combine_args *a,
-                               const struct ll_combine_args *c, struct tern_stream *stream)
+                               const struct ll_combine_args *c, const struct ll_combine_args *ahead,
+                               struct tern_stream *stream)
 {
     struct ll_combine_inter_args k;
     struct ll_launch what;
     memset(&what, 0, sizeof(what));
     what.operation = TERN_OP_LL_COMBINE;
+    what.ahead = ahead;
     what.shared_bytes = (uint32_t)c->lane.watch;
     what.record = a->record;
     if (ep->shape.num_domains > 1) {
@@ -212,7 +216,7 @@ enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combi
                                   struct tern_stream *stream)
 {
     struct ep_lane_calls *calls;
-    struct ll_combine_args k;
+    struct ll_combine_args k, ahead;
     TERN_TRY(terni_ll_calls_for(ep, a->lane, a->phase, TERN_OP_LL_COMBINE, a->after, stream, &calls));
     if (a->phase != TERN_LL_RECEIVE) {
         TERN_TRY(check_input(a, &calls->dispatch));
@@ -226,14 +230,15 @@ enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combi
         k.lane.wait_ns = a->wait_ns;
         k.out = (char *)a->out;
         k.out_stride = a->out_stride ? a->out_stride : (int64_t)k.row_bytes;
-        TERN_TRY(check_apart(a, &calls->dispatch, &k));
     }
+    TERN_TRY(check_apart(a, &calls->dispatch, &k));
     k.phases = terni_ll_phases(a->phase);
     k.lane.watch = fill_room(ep, &k);
-    if (calls->dispatch.ahead && (k.phases & LL_SENDS)) {
-        TERN_TRY(launch_ahead(ep, a, &k, stream));
+    int sends_ahead = calls->dispatch.ahead && a->phase != TERN_LL_RECEIVE;
+    if (sends_ahead) {
+        ahead = send_ahead(a, &k);
     }
-    TERN_TRY(launch(ep, a, &k, stream));
+    TERN_TRY(launch(ep, a, &k, sends_ahead ? &ahead : NULL, stream));
     calls->combine = k;
     terni_ll_called(ep, calls, a->phase, TERN_OP_LL_COMBINE, stream);
     return TERN_OK;

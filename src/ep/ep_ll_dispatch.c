@@ -56,7 +56,8 @@ static enum tern_status check_inputs(const struct tern_ll_dispatch_args *a)
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is NULL with %u tokens", a->num_tokens);
     }
     if (a->weights != TERN_LL_WEIGHTS_AT_DISPATCH && a->topk_weights) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "topk_weights is given, but weights says at combine");
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "topk_weights is given, but weights is %u: they come with the combine", a->weights);
     }
     if (stride_of(a) < 2 * (int64_t)a->hidden || stride_of(a) % 16 != 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,

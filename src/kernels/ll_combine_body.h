@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Low-latency combine, "push". With weights at combine, every row of the slab goes to its token's rank as it
- * is; with weights given at dispatch, a rank first adds what its experts made of one received row, each with
- * its weight, and one row goes home. By rank the caller has made that one row, which goes as it is. With a
- * compression (`codec`, ll_codec.h) rows are packed before they go, and unpacked where they are added. How
- * rows leave is in ll_pipe.h and ll_make.h, and of few tokens in ll_combine_blanks.h. At home warps take
- * pieces of tokens, wait for the words of the rows that a token awaits (ll_awaited.h), add them in the order
- * of choices and round once.
+ * Low-latency combine, "push". With weights at combine, every row of the slab goes to its token's rank as
+ * it is; with weights given at dispatch, or that went ahead (ll_weights_ahead.c), a rank first adds what
+ * its experts made of one received row, each with its weight, and one row goes home. By rank the caller
+ * has made that one row, which goes as it is. With a compression (`codec`, ll_codec.h) rows are packed
+ * before they go, and unpacked where they are added. How rows leave is in ll_pipe.h and ll_make.h, and of
+ * few tokens in ll_combine_blanks.h. At home warps take pieces of tokens, wait for the words of the rows
+ * that a token awaits (ll_awaited.h), add them in the order of choices and round once.
  *
  * After ll_enter no thread waits at a barrier of its block, unless times are to be noted. Entry words say
  * that a rank's earlier kernels are over, which the rows' own words do not; one warp of the rank sends and

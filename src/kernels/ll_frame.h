@@ -142,13 +142,32 @@ TERN_DEVICE void ll_look_behind(const struct op_frame *f, const struct ll_lane *
     }
 }
 
+TERN_DEVICE int ll_is_in(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int s)
+{
+    return op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, epoch, s)), epoch);
+}
+
+/* Weights went ahead: a rank that is in may wait for the weights of one that is not, which is to blame. */
+TERN_DEVICE void ll_look_absent(const struct op_frame *f, const struct ll_lane *l, struct op_note *note)
+{
+    int absent = note->peer;
+    TERN_ROLLED
+    for (int s = 0; ll_is_in(f, l, note->epoch, absent) && s < f->num_ranks; s++) {
+        absent = s;
+    }
+    note->peer = ll_is_in(f, l, note->epoch, absent) ? note->peer : absent;
+}
+
 /* The deadline of a wait has passed: the object's operations end, or the peer is masked. */
 TERN_DEVICE int ll_expire(const struct op_frame *f, const struct ll_lane *l, struct op_note *note)
 {
     if (LL_WITH_RAIL && note->awaited == OP_AWAIT_DONE && ll_is_far(f, note->peer)) {
         ll_look_behind(f, l, note);
     }
-    if (!op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, note->epoch, note->peer)), note->epoch)) {
+    if (TERN_RARE(l->follows)) {
+        ll_look_absent(f, l, note);
+    }
+    if (!ll_is_in(f, l, note->epoch, note->peer)) {
         note->awaited = OP_AWAIT_READY; /* whose row is awaited is not even in */
     }
     TERN_ROLLED
@@ -172,8 +191,8 @@ TERN_DEVICE int ll_expire(const struct op_frame *f, const struct ll_lane *l, str
  * A rank that has not entered the operation may wait in the one before, for the culprit, and is about to say
  * so; it began later than this one if messages came late. So it is given an eighth more, and a quarter if
  * several have not entered, as it may then wait an eighth longer itself. Whoever has entered, and whose row
- * does not come, waits for nobody; but railed, any may wait there for any, which may itself be for a relay
- * (ll_await_by). */
+ * does not come, waits for nobody (weights do not go ahead there); but railed, any may wait there for any,
+ * which may itself be for a relay (ll_await_by). */
 TERN_DEVICE uint64_t ll_more_patience(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch,
                                       int relayed, int peer)
 {
@@ -199,8 +218,9 @@ TERN_DEVICE int ll_await_by(const struct op_frame *f, const struct ll_lane *l, u
     struct ll_patience patience = {{0}, 0, 0, 0};
     int end = LL_HERE;
     for (;;) {
-        /* Pairs with the fence and store in ll_announce_counts, ll_announce_combine, ll_say_in, or of a row's
-         * word: the row is here; and what the peer's earlier kernels read has been read. */
+        /* Pairs with the fence and store in ll_announce_counts, ll_announce_combine, ll_say_in,
+         * ahead_announce, or of a row's word: the row is here; and what the peer's earlier kernels read has
+         * been read. */
         uint64_t seen = ld_acquire_sys_u64(word);
         *data = (uint32_t)seen;
         if (awaited == OP_AWAIT_READY ? op_has_tag(seen, epoch) : seen == ll_arrived(epoch)) {

@@ -28,11 +28,13 @@ TERN_DEVICE uint64_t *ahead_word(const struct ll_combine_args *p, char *heap, ui
     return (uint64_t *)(heap + p->lane.ahead + (epoch & 1) * p->lane.ahead_bytes) + (uint32_t)s * choices + c;
 }
 
-/* All threads: no rank's earlier kernels run any more whose entry is here. */
+/* The warp that says so, which has fewest choices to send. */
+TERN_DEVICE int ahead_speaks(void) { return bid() == nblk() - 1 && warp() == nwarps() - 1; }
+
+/* Its lanes, behind a fence that makes the entry words releases: this rank's earlier kernels are over. */
 TERN_DEVICE void ahead_announce(const struct ll_combine_args *p, uint64_t epoch)
 {
-    for (int d = tid(); bid() == 0 && d < p->f.num_ranks; d += nthr()) {
-        OP_FENCE(); /* makes the entry word a release; pairs with the acquires in ll_await */
+    for (int d = lane(); d < p->f.num_ranks; d += 32) {
         OP_STORE_READY(ll_entry(&p->lane, p->f.ep_bases[d], epoch, p->f.rank),
                        op_tagged(epoch, (uint32_t)p->f.message.signature));
     }
@@ -82,14 +84,20 @@ TERN_DEVICE int ahead_take(const struct ll_combine_args *p, uint64_t epoch, uint
 
 TERN_KERNEL_AS(tern_ll, weights_ahead, ll_weights_ahead, struct ll_combine_args, p)
 {
+    uint64_t begin = stamp_now();
     struct ll_glance glance = ll_look(&p->f, &p->lane);
     /* Else the combine was issued for another dispatch, and says so itself. */
     int fits = p->lane.state->dispatched == p->dispatched, ok;
     uint32_t rows = (uint32_t)p->lane.totals[LL_TOTAL_ROWS];
     uint64_t began = ll_begin(&p->lane);
+    if (ahead_speaks()) {
+        OP_FENCE(); /* pairs with the acquires in ll_await; nothing is on its way that it would wait for */
+    }
     ll_enter(&p->f, &glance, &ok);
     if (ok && fits) {
-        ahead_announce(p, glance.epoch);
+        if (ahead_speaks()) {
+            ahead_announce(p, glance.epoch);
+        }
         ahead_send(p, glance.epoch);
     }
     for (uint32_t i = (uint32_t)(warp() * nblk() + bid()); ok && fits && i < rows;
@@ -97,4 +105,5 @@ TERN_KERNEL_AS(tern_ll, weights_ahead, ll_weights_ahead, struct ll_combine_args,
         ok = ahead_take(p, glance.epoch, began, i);
     }
     ll_leave(&p->f, &p->lane, glance.epoch);
+    ll_stamp(&p->f, &p->lane, glance.epoch, begin);
 }
