@@ -101,7 +101,6 @@ struct ll_lane terni_ll_lane(const struct tern_ep *ep, uint32_t lane)
     k.masks = terni_ll_masks(ep, lane);
     k.wait_ns = NULL;
     k.waits = (uint64_t *)(ep->device_memory + l->ll_waits + lane * l->ll.wait_bytes);
-    k.follows = 0;
     k.watch = 0;
     return k;
 }

@@ -172,7 +172,6 @@ static struct ll_combine_args send_ahead(const struct tern_ll_combine_args *a, s
     ahead.lane.watch = 0;
     ahead.lane.wait_ns = a->wait_ns;
     k->f.timeout_ns += k->f.timeout_ns / 8;
-    k->lane.follows = 1;
     return ahead;
 }
 

@@ -125,7 +125,6 @@ struct ll_lane {
     struct ll_masks masks;
     uint64_t *wait_ns; /* [R] of the caller, or NULL */
     uint64_t *waits;   /* [R] the longest of the operation so far, with its tag */
-    uint64_t follows;  /* nonzero: weights went ahead, so that who is in may wait for another's */
     uint64_t watch;    /* offset in shared memory: [R] longest waits of the block, [R] who is gone */
 };
 

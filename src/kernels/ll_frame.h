@@ -142,32 +142,13 @@ TERN_DEVICE void ll_look_behind(const struct op_frame *f, const struct ll_lane *
     }
 }
 
-TERN_DEVICE int ll_is_in(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch, int s)
-{
-    return op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, epoch, s)), epoch);
-}
-
-/* Weights went ahead: a rank that is in may wait for the weights of one that is not, which is to blame. */
-TERN_DEVICE void ll_look_absent(const struct op_frame *f, const struct ll_lane *l, struct op_note *note)
-{
-    int absent = note->peer;
-    TERN_ROLLED
-    for (int s = 0; ll_is_in(f, l, note->epoch, absent) && s < f->num_ranks; s++) {
-        absent = s;
-    }
-    note->peer = ll_is_in(f, l, note->epoch, absent) ? note->peer : absent;
-}
-
 /* The deadline of a wait has passed: the object's operations end, or the peer is masked. */
 TERN_DEVICE int ll_expire(const struct op_frame *f, const struct ll_lane *l, struct op_note *note)
 {
     if (LL_WITH_RAIL && note->awaited == OP_AWAIT_DONE && ll_is_far(f, note->peer)) {
         ll_look_behind(f, l, note);
     }
-    if (TERN_RARE(l->follows)) {
-        ll_look_absent(f, l, note);
-    }
-    if (!ll_is_in(f, l, note->epoch, note->peer)) {
+    if (!op_has_tag(ld_relaxed_sys_u64(ll_entry(l, f->own, note->epoch, note->peer)), note->epoch)) {
         note->awaited = OP_AWAIT_READY; /* whose row is awaited is not even in */
     }
     TERN_ROLLED

@@ -11,8 +11,11 @@
  *
  * A word speaks for itself, as those of rows over blanks do, and so does what lets two copies be enough: who
  * takes a word puts the 0 back before its combine ends, and peers write there two operations later, after
- * they have seen this rank enter the next one. This kernel says that the rank is in, as who waits for weights
- * needs it to know whom the wait is for; the combine says it once more. It raises no epoch: the combine
+ * they have seen this rank enter the next one.
+ *
+ * This kernel says that the rank is in, as who waits for weights needs it to know whom the wait is for, and
+ * ends when all ranks are in; the combine says and awaits it once more. So a rank whose rows a combine awaits
+ * in vain, as that one waits for weights itself, waits for one that is in. It raises no epoch: the combine
  * does. */
 #define LL_WITH_MASKS 0
 #include "kernels/kernels.h"
@@ -103,6 +106,9 @@ TERN_KERNEL_AS(tern_ll, weights_ahead, ll_weights_ahead, struct ll_combine_args,
     for (uint32_t i = (uint32_t)(warp() * nblk() + bid()); ok && fits && i < rows;
          i += (uint32_t)(nblk() * nwarps())) {
         ok = ahead_take(p, glance.epoch, began, i);
+    }
+    if (ok && fits && ahead_speaks()) {
+        (void)ll_await_entries(&p->f, &p->lane, glance.epoch, began);
     }
     ll_leave(&p->f, &p->lane, glance.epoch);
     ll_stamp(&p->f, &p->lane, glance.epoch, begin);
