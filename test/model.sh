@@ -56,7 +56,7 @@ off()
 for change in wire=250 wire=420 wire_2=280 wire_2=450 pull=250 pull=400 sm_store=30 sm_cast=10 sm_add=20 copy=1000 \
     copy_fixed=0 copy_fixed=30 dispatch_fixed=25 combine_fixed=25 push_fixed=0 push_fixed=40 route_fixed=25 \
     route_root=0 route_expert=0 route_expert=10 ll_spread=400 ll_sums=0.4 ll_sums=1 ll_home=0.5 ll_home=1 \
-    ll_add=2000 ll_dispatch_p=1.2 ll_combine_p=0.8 ll_dispatch_fixed=12 ll_combine_fixed=14 ll_sum_fixed=12 \
+    ll_add=2000 ll_dispatch_p=1.2 ll_combine_p=0.8 ll_dispatch_fixed=12 ll_combine_fixed=14 ll_sum_fixed=12 ll_ahead=0 ll_ahead=12 \
     softnic_rows=0.8 softnic_dispatch=160 softnic_combine=200 softnic_ll=40 softnic_ll_rows=0.6 \
     softnic_ll_home=0.6 softnic_ll_out=30 softnic_ll_back=45; do
     off $change

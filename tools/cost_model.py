@@ -41,6 +41,7 @@ PARAMETERS = {
     "ll_dispatch_fixed": (6.3, "us", MEASURED, "one token, in a row: the fit of ll_dispatch_p"),
     "ll_combine_fixed": (7.0, "us", MEASURED, "one token, in a row, weights there: that of ll_combine_p"),
     "ll_sum_fixed": (5.55, "us", MEASURED, "one token, in a row, sums: the same"),
+    "ll_ahead": (3.4, "us", MEASURED, "weights that go ahead, a kernel more: 2026-11-28-4xH200-3/r4_ll_ahead"),
     "ll_spread": (3360, "GB/s", MEASURED, "slabs that 132 processors fill, after the wire: that of ll_dispatch_p"),
     "ll_add": (12500, "GB/s", MEASURED, "what 132 processors add after the wire: that of ll_combine_p"),
     "ll_sums": (0.825, "", MEASURED, "of the wire, sums that ranks push home: that of ll_combine_p"),
@@ -247,8 +248,8 @@ def ll_dispatch(shape, dtype="fp8", network=None, is_railed=False):
 
 
 def ll_combine(shape, weights="combine", network=None, is_railed=False):
-    """weights at combine: each (token, choice) comes home, railed or not; at dispatch: each (token, rank), or
-    railed each (token, other domain)."""
+    """weights at combine: each (token, choice) comes home, railed or not; at dispatch, or ahead, which adds a
+    kernel: each (token, rank), or railed each (token, other domain)."""
     each = row_bytes(shape.hidden, "bf16")
     choices = shape.tokens * shape.topk * each
     adding = over(choices, value("ll_add"))
@@ -257,7 +258,8 @@ def ll_combine(shape, weights="combine", network=None, is_railed=False):
         rows = shape.topk * (shape.ranks - shape.domain) / shape.ranks
         return _ll(shape, "ll_combine_fixed", near, rows, each, network, 1)
     near = over(Traffic(shape, each).wire, value("ll_sums") * wire_of(shape.domain)) + adding
-    return _ll(shape, "ll_sum_fixed", near, _far_rows(shape, is_railed), each, network, 1)
+    ahead = value("ll_ahead") if weights == "ahead" else 0
+    return ahead + _ll(shape, "ll_sum_fixed", near, _far_rows(shape, is_railed), each, network, 1)
 
 
 def _far_rows(shape, is_railed):

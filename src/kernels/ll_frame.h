@@ -172,8 +172,8 @@ TERN_DEVICE int ll_expire(const struct op_frame *f, const struct ll_lane *l, str
  * A rank that has not entered the operation may wait in the one before, for the culprit, and is about to say
  * so; it began later than this one if messages came late. So it is given an eighth more, and a quarter if
  * several have not entered, as it may then wait an eighth longer itself. Whoever has entered, and whose row
- * does not come, waits for nobody (weights do not go ahead there); but railed, any may wait there for any,
- * which may itself be for a relay (ll_await_by). */
+ * does not come, waits for nobody; but railed, any may wait there for any, which may itself be for a relay
+ * (ll_await_by). */
 TERN_DEVICE uint64_t ll_more_patience(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch,
                                       int relayed, int peer)
 {
@@ -199,9 +199,8 @@ TERN_DEVICE int ll_await_by(const struct op_frame *f, const struct ll_lane *l, u
     struct ll_patience patience = {{0}, 0, 0, 0};
     int end = LL_HERE;
     for (;;) {
-        /* Pairs with the fence and store in ll_announce_counts, ll_announce_combine, ll_say_in,
-         * ahead_announce, or of a row's word: the row is here; and what the peer's earlier kernels read has
-         * been read. */
+        /* Pairs with the fence and store in ll_announce_counts, ll_announce_combine, ll_say_in, or of a row's
+         * word: the row is here; and what the peer's earlier kernels read has been read. */
         uint64_t seen = ld_acquire_sys_u64(word);
         *data = (uint32_t)seen;
         if (awaited == OP_AWAIT_READY ? op_has_tag(seen, epoch) : seen == ll_arrived(epoch)) {
