@@ -41,6 +41,15 @@ static enum tern_status check_options(const struct options *o, int num_ranks, ui
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--layout rank needs --weights dispatch, not %s",
                          o->ll.weights == TERN_LL_WEIGHTS_AHEAD ? "ahead" : "combine");
     }
+    if (o->ll.weights == TERN_LL_WEIGHTS_AHEAD && o->ll.mask != NO_MASK) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT,
+                         "--weights ahead with --mask %u: it is for objects without masks", o->ll.mask);
+    }
+    if (o->ll.weights == TERN_LL_WEIGHTS_AHEAD && o->net.domain_size != 0 &&
+        o->net.domain_size != (uint32_t)num_ranks) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--weights ahead with --domain-size %u: it is for one domain",
+                         o->net.domain_size);
+    }
     if (o->ll.mask != NO_MASK && num_ranks == 1) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "--mask %u: the only rank cannot be left out", o->ll.mask);
     }

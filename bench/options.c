@@ -59,7 +59,8 @@ static const struct row rows[] = {
     {"--cast", CHOICE, LL, AT(ll.cast), 0, 0, TERN_CAST_FP8, "none|fp8|pow2|ue8m0",
      "rows of dispatch: BF16, or cast to E4M3 with one of three kinds of scales"},
     {"--weights", CHOICE, LL, AT(ll.weights), 0, 0, NOT_CHOSEN, "combine|dispatch|ahead",
-     "where weights are given: a row a choice comes home, or a sum a rank; default combine, by rank "
+     "where weights are given: a row a choice comes home, or a sum a rank; ahead: at combine, and sent to "
+     "experts' ranks first, who add (not with --mask, --domain-size, by rank); default combine, by rank "
      "dispatch"},
     {"--layout", CHOICE, LL, AT(ll.layout), 0, 0, TERN_LL_BY_EXPERT, "expert|rank",
      "rows received: one a (token, expert), or one a (token, rank)"},

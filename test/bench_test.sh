@@ -491,6 +491,9 @@ refused "--lanes 65: 65 is outside" ll --lanes 65
 refused "--cast fp4" ll --cast fp4
 refused "--weights never" ll --weights never
 refused "--layout rank needs --weights dispatch" ll --layout rank --weights combine
+refused "--layout rank needs --weights dispatch, not ahead" ll --layout rank --weights ahead
+refused "--weights ahead with --mask 1" ll --ranks 4 --weights ahead --mask 1
+refused "--weights ahead with --domain-size 2" ll --ranks 4 --weights ahead --domain-size 2
 refused "--compression log8" ll --compression log8
 refused "--queues 3 lead to other domains" ll --queues 3
 refused "--mask 4: ranks are 0 to 3" ll --ranks 4 --mask 4

@@ -235,6 +235,7 @@ static int ahead_fails(struct scene *s, struct ll_batch *b)
     fuse_insert(m);
     for (int later = 0; later < 2; later++) {
         PASS(ll_dispatch_issue(b, TERN_LL_BOTH, 0));
+        PASS(world_ep_synchronize(&s->world, s->eps));
         fuse.launch = later;
         REFUSES(tern_ll_combine(s->eps[0], &a, lane), TERN_SYSTEM_ERROR, "no launch today");
         if (later == 0) {

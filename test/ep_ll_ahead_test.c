@@ -154,11 +154,9 @@ static int absent_body(struct stage *x)
     return judge(x, "after a reset");
 }
 
-/* One rank has rows of the culprit and waits for their weights, so that the rank which has a row from that
- * one waits for it, and begins earlier, too. Neither it nor the rank that waits is to blame. */
-static int behind_body(struct stage *x)
+/* One rank has rows of the culprit, and of the early one, which has none. */
+static int dispatch_through_friend(struct stage *x)
 {
-    const struct timespec a_while = {0, (long)(x->scene.config.timeout_ms / 4) * 1000000};
     struct batch *b = &x->batch.batch;
 
     test_quiet();
@@ -172,13 +170,50 @@ static int behind_body(struct stage *x)
     batch_changed(b);
     PASS(world_upload(&x->scene.world));
     PASS(ll_dispatch_issue(&x->batch, TERN_LL_BOTH, 0));
-    PASS(world_ep_synchronize(&x->scene.world, x->scene.eps));
+    return world_ep_synchronize(&x->scene.world, x->scene.eps);
+}
+
+/* One rank has rows of the culprit and waits for their weights, so that the rank which has a row from that
+ * one waits for it, and begins earlier, too. Neither it nor the rank that waits is to blame. */
+static int behind_body(struct stage *x)
+{
+    const struct timespec a_while = {0, (long)(x->scene.config.timeout_ms / 4) * 1000000};
+
+    PASS(dispatch_through_friend(x));
     PASS(combine(x, EARLY, TERN_LL_BOTH, NULL));
     nanosleep(&a_while, NULL);
     for (int r = 0; r < RANKS; r++) {
         PASS(r == CULPRIT || r == EARLY ? 0 : combine(x, r, TERN_LL_BOTH, NULL));
     }
     PASS(check_named(x));
+    return reset(x);
+}
+
+/* The culprit is in, and its weights do not come: as if its kernel had stopped, others' windows have its
+ * entry word, which is that of all. The early one waits for rows of the friend, which waits for those
+ * weights. */
+static int stuck_body(struct stage *x)
+{
+    struct tern_fault f = TERN_FAULT_INIT;
+
+    PASS(dispatch_through_friend(x));
+    for (int r = 0; r < RANKS; r++) {
+        PASS(r == CULPRIT ? 0 : combine(x, r, TERN_LL_BOTH, NULL));
+    }
+    for (int r = 0; r < RANKS; r++) {
+        uint64_t *of_early = ll_words_entry(x->scene.eps[r], 0, 2, EARLY), word = 0;
+        double begin = test_seconds();
+        while (r != CULPRIT && word >> 32 != 2 && test_seconds() - begin < 10) {
+            word = __atomic_load_n(of_early, __ATOMIC_ACQUIRE);
+        }
+        __atomic_store_n(ll_words_entry(x->scene.eps[r], 0, 2, CULPRIT), word, __ATOMIC_RELEASE);
+    }
+    for (int r = EARLY; r <= FRIEND; r++) {
+        REFUSES(tern_ep_synchronize(x->scene.eps[r]), TERN_TIMEOUT, "rank 2");
+        OK(tern_fault_get(x->scene.eps[r], &f));
+        CHECK(f.peer == CULPRIT && f.reporter == FRIEND && f.awaited == TERN_AWAIT_DONE,
+              "rank %d: peer %d, reporter %d, awaited %d", r, f.peer, f.reporter, f.awaited);
+    }
     return reset(x);
 }
 
@@ -256,6 +291,16 @@ static int late_body(struct stage *x)
 
 static int absent(struct test *t) { return with_stage(t->scale < 100 ? 3000 : 700, absent_body); }
 static int behind(struct test *t) { return with_stage(t->scale < 100 ? 3000 : 900, behind_body); }
+
+static int stuck(struct test *t)
+{
+    int cpu = scene_on_cpu();
+
+    if (cpu != 1) {
+        return cpu < 0 ? cpu : test_skip(t, "windows are not host memory");
+    }
+    return with_stage(t->scale < 100 ? 4000 : 1200, stuck_body);
+}
 
 static int unlike_ranks(struct test *t)
 {
@@ -339,6 +384,7 @@ int main(int argc, char **argv)
     }
     test_run(&t, "a rank that never combines is named", absent);
     test_run(&t, "and so it is where others wait for those that wait for it", behind);
+    test_run(&t, "a rank that is in, and sends no weights, is named by who waits for them", stuck);
     test_run(&t, "a rank that wants another compression", unlike_ranks);
     test_run(&t, "a rank that combines late is waited for, and it is told", late);
     test_run(&t, "what cannot be", refusals);

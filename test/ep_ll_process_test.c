@@ -147,6 +147,7 @@ struct death {
     const struct test *t;
     uint32_t ll_mask;
     int is_railed; /* in two domains */
+    uint32_t weights;
 };
 
 static int mortal(int rank, struct procs_page *page, void *user)
@@ -164,6 +165,7 @@ static int mortal(int rank, struct procs_page *page, void *user)
     memset(&shape, 0, sizeof shape);
     shape.batch = scene_shape(RANKS, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
     shape.hidden = 256;
+    shape.weights = death->weights;
     config.num_experts = shape.batch.num_experts;
     config.max_topk = shape.batch.topk;
     config.max_tokens = 1;
@@ -183,16 +185,17 @@ static int mortal(int rank, struct procs_page *page, void *user)
     return result;
 }
 
-static int die(struct test *t, uint32_t ll_mask, int is_railed)
+static int die(struct test *t, uint32_t ll_mask, int is_railed, uint32_t weights)
 {
-    struct death death = {t, ll_mask, is_railed};
+    struct death death = {t, ll_mask, is_railed, weights};
 
     return procs_run(RANKS, VICTIM, 60, mortal, &death);
 }
 
-static int killed(struct test *t) { return die(t, 0, 0); }
-static int masked(struct test *t) { return die(t, 1, 0); }
-static int railed(struct test *t) { return die(t, 0, 1); }
+static int killed(struct test *t) { return die(t, 0, 0, TERN_LL_WEIGHTS_AT_COMBINE); }
+static int masked(struct test *t) { return die(t, 1, 0, TERN_LL_WEIGHTS_AT_COMBINE); }
+static int railed(struct test *t) { return die(t, 0, 1, TERN_LL_WEIGHTS_AT_COMBINE); }
+static int killed_ahead(struct test *t) { return die(t, 0, 0, TERN_LL_WEIGHTS_AHEAD); }
 
 int main(int argc, char **argv)
 {
@@ -201,6 +204,7 @@ int main(int argc, char **argv)
     test_begin(&t, argc, argv);
     test_run(&t, "a rank killed between send and receive is named", killed);
     test_run(&t, "a rank killed between send and receive is masked, and the others go on", masked);
+    test_run(&t, "a rank killed before its weights go ahead of a combine is named", killed_ahead);
     test_run(&t, "a rank killed between send and receive, railed, is named by all", railed);
     test_run(&t, "random cases, ranks in 2 processes", two);
     test_run(&t, "random cases, ranks in 4 processes", four);

@@ -134,7 +134,7 @@ static int many_rounds(struct world *w, struct ll_batch *b, struct tern_ep **eps
     return 0;
 }
 
-static int many_by(struct test *t, uint32_t layout, uint32_t tokens)
+static int many_by(struct test *t, uint32_t layout, uint32_t tokens, uint32_t weights)
 {
     struct ll_shape shape;
     struct tern_ep_config config = TERN_EP_CONFIG_INIT;
@@ -157,7 +157,7 @@ static int many_by(struct test *t, uint32_t layout, uint32_t tokens)
     shape.batch.topk = tokens == 1 ? 4 : 8;
     shape.batch.max_tokens = tokens;
     shape.hidden = 64;
-    shape.weights = TERN_LL_WEIGHTS_AT_DISPATCH;
+    shape.weights = weights;
     shape.layout = layout;
     shape.cast = TERN_CAST_FP8_POW2;
     shape.compression = tokens == 1 ? TERN_LL_PLAIN : TERN_LL_LOG10; /* rows of few go in words */
@@ -177,9 +177,16 @@ static int many_by(struct test *t, uint32_t layout, uint32_t tokens)
     return result;
 }
 
-static int many(struct test *t) { return many_by(t, TERN_LL_BY_EXPERT, 10); }
-static int many_by_rank(struct test *t) { return many_by(t, TERN_LL_BY_RANK, 10); }
-static int many_of_few(struct test *t) { return many_by(t, TERN_LL_BY_EXPERT, 1); }
+static int many(struct test *t) { return many_by(t, TERN_LL_BY_EXPERT, 10, TERN_LL_WEIGHTS_AT_DISPATCH); }
+static int many_by_rank(struct test *t)
+{
+    return many_by(t, TERN_LL_BY_RANK, 10, TERN_LL_WEIGHTS_AT_DISPATCH);
+}
+static int many_of_few(struct test *t)
+{
+    return many_by(t, TERN_LL_BY_EXPERT, 1, TERN_LL_WEIGHTS_AT_DISPATCH);
+}
+static int many_ahead(struct test *t) { return many_by(t, TERN_LL_BY_EXPERT, 10, TERN_LL_WEIGHTS_AHEAD); }
 
 int main(int argc, char **argv)
 {
@@ -195,5 +202,6 @@ int main(int argc, char **argv)
     test_run(&t, "lanes in flight, of few tokens and of more", few_in_flight);
     test_run(&t, "a captured graph of few tokens", few_graphs);
     test_run(&t, "64 ranks, a token each", many_of_few);
+    test_run(&t, "64 ranks, weights ahead of combines", many_ahead);
     return test_end(&t);
 }

@@ -12,7 +12,7 @@
  *     tern_dispatch    rows go out
  *     tern_combine     rows come home
  *
- * Small batches go by tern_ll_dispatch and tern_ll_combine instead: one kernel each, without a route.
+ * Small batches go by tern_ll_dispatch and tern_ll_combine instead: a kernel each, or two, and no route.
  *
  * Machines. The same kernels run on GPUs ("cuda") and on the processor ("cpu"). "Device memory", "stream"
  * and "event" mean the machine's own: on cuda a struct tern_stream * IS a cudaStream_t and a struct

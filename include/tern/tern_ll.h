@@ -65,8 +65,8 @@ enum tern_ll_phase {
  * (else TERN_UNSUPPORTED); pays from some 32 tokens on. The send phase of such a combine waits for the
  * peers', and has one place in the order of all that makes a rank wait for others on the same stream or
  * processors (high-throughput operations, barriers, collectives of other libraries): of two ranks that begin
- * with different ones, each waits for the other. Its rows are awaited an eighth longer than the deadline,
- * since whoever is to send them may wait for weights itself. */
+ * with different ones, each waits for the other. Weights of a rank that is in are awaited for an eighth less
+ * than the deadline, so that nobody is blamed who waits for them. */
 enum tern_ll_weights {
     TERN_LL_WEIGHTS_AT_COMBINE = 0,
     TERN_LL_WEIGHTS_AT_DISPATCH = 1,
@@ -168,9 +168,9 @@ struct tern_ll_combine_args {
     uint32_t compression;      /* enum tern_ll_compression: of rows on their way; equal on all ranks */
     struct tern_event *after;
     struct tern_event *record;
-    uint64_t *wait_ns; /* as in dispatch; with weights ahead in the send phase, too, for weights, and of both
-                          phases the longer wait counts. A rank that waits for weights itself counts for what
-                          others wait for its rows */
+    uint64_t *wait_ns; /* as in dispatch; with weights ahead in the send phase, too, for weights: give both
+                          phases the same array, where the longer wait counts. A rank that waits for weights
+                          itself counts for what others wait for its rows */
 };
 #define TERN_LL_COMBINE_ARGS_INIT                                                                            \
     {                                                                                                        \

@@ -164,8 +164,7 @@ uint32_t terni_ll_phases(uint32_t phase)
 }
 
 /* Both kernels of an operation, `l` the second. If the first alone is there, whose words peers take, a caller
- * who made the call again would send them twice: the object's operations end, but for a call in a graph,
- * which has not run yet. */
+ * who made the call again would send them twice: the object's operations end, also if it was captured. */
 static enum tern_status launch_both(struct tern_ep *ep, const struct ll_launch *what, const struct launch *l,
                                     struct tern_stream *stream)
 {
@@ -176,10 +175,9 @@ static enum tern_status launch_both(struct tern_ep *ep, const struct ll_launch *
     first.args = what->ahead;
     first.args_bytes = sizeof(*what->ahead);
     TERN_TRY(ops->launch(ep->machine, &first, stream));
+    terni_ep_issued_without(ep, stream); /* whoever waits for the object waits for this */
     enum tern_status status = ops->launch(ep->machine, l, stream);
-    return status == TERN_OK || ops->stream_capturing(ep->machine, stream)
-               ? status
-               : terni_ep_break(ep, what->operation, status);
+    return status == TERN_OK ? TERN_OK : terni_ep_break(ep, what->operation, status);
 }
 
 enum tern_status terni_ll_launch(struct tern_ep *ep, const struct ll_launch *what, struct tern_stream *stream)

@@ -41,7 +41,7 @@ struct ll_launch {
     const void *args;
     uint32_t args_bytes;
     struct tern_event *record;
-    const struct ll_combine_args *ahead; /* of a kernel that brings weights before, or NULL */
+    const struct ll_ahead_args *ahead; /* of a kernel that brings weights before, or NULL */
 };
 enum tern_status terni_ll_launch(struct tern_ep *ep, const struct ll_launch *what,
                                  struct tern_stream *stream);

@@ -163,20 +163,19 @@ static uint32_t blocks_with_slots(const struct tern_ep *ep, uint32_t num_sms)
     return !ep->layout.ll.recycles || (num_sms > 0 && num_sms < most) ? num_sms : most;
 }
 
-/* Weights go ahead of rows: of the kernel before the combine's own. Its waits have the deadline as it is;
- * those of the combine, which are for ranks that wait for weights themselves, an eighth more. */
-static struct ll_combine_args send_ahead(const struct tern_ll_combine_args *a, struct ll_combine_args *k)
+/* Weights go ahead of rows: of the kernel before the combine's own. */
+static struct ll_ahead_args ahead_of(const struct tern_ll_combine_args *a, const struct ll_combine_args *k)
 {
-    struct ll_combine_args ahead = *k;
-    ahead.weights = a->topk_weights;
-    ahead.lane.watch = 0;
-    ahead.lane.wait_ns = a->wait_ns;
-    k->f.timeout_ns += k->f.timeout_ns / 8;
+    struct ll_ahead_args ahead = {*k, k->f};
+    ahead.c.weights = a->topk_weights;
+    ahead.c.lane.watch = 0;
+    ahead.c.lane.wait_ns = a->wait_ns;
+    ahead.hasty.timeout_ns -= ahead.hasty.timeout_ns / 8;
     return ahead;
 }
 
 static enum tern_status launch(struct tern_ep *ep, const struct tern_ll_combine_args *a,
-                               const struct ll_combine_args *c, const struct ll_combine_args *ahead,
+                               const struct ll_combine_args *c, const struct ll_ahead_args *ahead,
                                struct tern_stream *stream)
 {
     struct ll_combine_inter_args k;
@@ -215,7 +214,8 @@ enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combi
                                   struct tern_stream *stream)
 {
     struct ep_lane_calls *calls;
-    struct ll_combine_args k, ahead;
+    struct ll_combine_args k;
+    struct ll_ahead_args ahead;
     TERN_TRY(terni_ll_calls_for(ep, a->lane, a->phase, TERN_OP_LL_COMBINE, a->after, stream, &calls));
     if (a->phase != TERN_LL_RECEIVE) {
         TERN_TRY(check_input(a, &calls->dispatch));
@@ -235,7 +235,7 @@ enum tern_status terni_ll_combine(struct tern_ep *ep, const struct tern_ll_combi
     k.lane.watch = fill_room(ep, &k);
     int sends_ahead = calls->dispatch.ahead && a->phase != TERN_LL_RECEIVE;
     if (sends_ahead) {
-        ahead = send_ahead(a, &k);
+        ahead = ahead_of(a, &k);
     }
     TERN_TRY(launch(ep, a, &k, sends_ahead ? &ahead : NULL, stream));
     calls->combine = k;

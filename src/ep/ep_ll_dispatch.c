@@ -26,7 +26,7 @@ static enum tern_status check_shape(const struct tern_ep *ep, const struct tern_
     TERN_TRY(terni_check_range("weights", a->weights, TERN_LL_WEIGHTS_AT_COMBINE, TERN_LL_WEIGHTS_AHEAD));
     if (a->weights == TERN_LL_WEIGHTS_AHEAD && ep->layout.ll.ahead_bytes == 0) {
         return TERN_FAIL(TERN_UNSUPPORTED,
-                         "weights is %u, ahead of the combine, which is for objects of one domain without "
+                         "weights is TERN_LL_WEIGHTS_AHEAD (%u), which is for objects of one domain without "
                          "masks; this one has %u domains and ll_mask %u",
                          a->weights, ep->shape.num_domains, ep->shape.ll_mask);
     }

@@ -58,7 +58,7 @@
     X(ll_combine_mask_bulk, struct ll_combine_args, 512)                                                     \
     X(ll_combine_plain, struct ll_combine_args, 512)                                                         \
     X(ll_combine_blanks, struct ll_combine_args, 512)                                                        \
-    X(ll_weights_ahead, struct ll_combine_args, 512)                                                         \
+    X(ll_weights_ahead, struct ll_ahead_args, 512)                                                           \
     X(ll_combine_fp8_bulk, struct ll_combine_args, 512)                                                      \
     X(ll_combine_fp8_mask_bulk, struct ll_combine_args, 512)                                                 \
     X(ll_combine_fp8_plain, struct ll_combine_args, 512)                                                     \

@@ -179,4 +179,11 @@ struct ll_combine_args {
     uint32_t words_offset;        /* there: what looks after them */
 };
 
+/* Weights that go ahead of that combine. */
+struct ll_ahead_args {
+    struct ll_combine_args c;
+    struct op_frame
+        hasty; /* the same with an eighth of the deadline less, for weights of ranks that are in */
+};
+
 #endif

@@ -14,8 +14,9 @@
  * they have seen this rank enter the next one.
  *
  * This kernel says that the rank is in, as who waits for weights needs it to know whom the wait is for, and
- * ends when all ranks are in; the combine says and awaits it once more. So a rank whose rows a combine awaits
- * in vain, as that one waits for weights itself, waits for one that is in. It raises no epoch: the combine
+ * ends when all ranks are in; the combine says and awaits it once more. So a rank whose rows a combine
+ * awaits in vain, as that one waits for weights itself, waits for one that is in; and it gives up first, as
+ * for weights of a rank that is in it has an eighth of the deadline less. It raises no epoch: the combine
  * does. */
 #define LL_WITH_MASKS 0
 #include "kernels/kernels.h"
@@ -58,22 +59,41 @@ TERN_DEVICE void ahead_send(const struct ll_combine_args *p, uint64_t epoch)
     }
 }
 
-/* One warp: the weights of one received row. 0: abandon. */
-TERN_DEVICE int ahead_take(const struct ll_combine_args *p, uint64_t epoch, uint64_t began, uint32_t number)
+/* One warp, after a look in vain: rank s is in. 0: abandon. */
+TERN_DEVICE int ahead_await_rank(const struct ll_combine_args *p, uint64_t epoch, uint64_t began, int s)
 {
+    uint32_t signature; /* which ll_await_entries looks at */
+    int end = LL_HERE;
+    if (lane() == 0) {
+        end = ll_await(&p->f, &p->lane, epoch, began, OP_AWAIT_READY, s,
+                       ll_entry(&p->lane, p->f.own, epoch, s), &signature);
+    }
+    return warp_all(end == LL_HERE);
+}
+
+/* This lane: whether the word is here, if it wants one. */
+TERN_DEVICE int ahead_look(const uint64_t *word, int wants, uint64_t *seen)
+{
+    if (wants && *seen == 0) {
+        /* Relaxed, as all that is wanted is in the word. Pairs with ahead_send. */
+        *seen = ld_relaxed_sys_u64(word);
+    }
+    return !wants || *seen != 0;
+}
+
+/* One warp: the weights of one received row. 0: abandon. */
+TERN_DEVICE int ahead_take(const struct ll_ahead_args *a, uint64_t epoch, uint64_t began, uint32_t number)
+{
+    const struct ll_combine_args *p = &a->c;
     int32_t *plan = p->lane.plan + (uint64_t)number * (LL_PLAN_ROWS + 2 * p->topk);
     uint32_t k = (uint32_t)lane();
     int s = plan[LL_PLAN_RANK], wants = k < p->topk && plan[LL_PLAN_ROWS + (k < p->topk ? k : 0)] >= 0;
     uint64_t first = (uint64_t)(uint32_t)plan[LL_PLAN_TOKEN] * p->topk, seen = 0;
     uint64_t *word = ahead_word(p, p->f.own, epoch, s, first + k);
-    struct ll_words w = ll_words_of(&p->f, &p->lane, epoch, began, s);
-    int end = 0;
+    struct ll_words w = ll_words_of(&a->hasty, &p->lane, epoch, began, s);
+    int end = warp_all(ahead_look(word, wants, &seen)) ? 1 : ahead_await_rank(p, epoch, began, s) - 1;
     while (end == 0) {
-        if (wants && seen == 0) {
-            /* Relaxed, as all that is wanted is in the word. Pairs with ahead_send. */
-            seen = ld_relaxed_sys_u64(word);
-        }
-        end = ll_words_here(&w, !wants || seen != 0);
+        end = ll_words_here(&w, ahead_look(word, wants, &seen));
     }
     if (lane() == 0) {
         ll_words_waited(&w, end > 0);
@@ -85,8 +105,9 @@ TERN_DEVICE int ahead_take(const struct ll_combine_args *p, uint64_t epoch, uint
     return end > 0;
 }
 
-TERN_KERNEL_AS(tern_ll, weights_ahead, ll_weights_ahead, struct ll_combine_args, p)
+TERN_KERNEL_AS(tern_ll, weights_ahead, ll_weights_ahead, struct ll_ahead_args, a)
 {
+    const struct ll_combine_args *p = &a->c;
     uint64_t begin = stamp_now();
     struct ll_glance glance = ll_look(&p->f, &p->lane);
     /* Else the combine was issued for another dispatch, and says so itself. */
@@ -105,7 +126,7 @@ TERN_KERNEL_AS(tern_ll, weights_ahead, ll_weights_ahead, struct ll_combine_args,
     }
     for (uint32_t i = (uint32_t)(warp() * nblk() + bid()); ok && fits && i < rows;
          i += (uint32_t)(nblk() * nwarps())) {
-        ok = ahead_take(p, glance.epoch, began, i);
+        ok = ahead_take(a, glance.epoch, began, i);
     }
     if (ok && fits && ahead_speaks()) {
         (void)ll_await_entries(&p->f, &p->lane, glance.epoch, began);
