@@ -85,6 +85,7 @@ judges()
 }
 judges 1 trace ""
 judges 2 few ": low latency of few tokens"
+judges 3 ahead ": weights ahead of a combine"
 
 # refuses STATUS TEXT ARGUMENT...: that status, and the text on standard error
 refuses()

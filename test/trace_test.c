@@ -5,7 +5,7 @@
  * ring that is too small, folders and disks that take nothing. The kernels here have time stamps, unlike
  * the library's. One file, because what goes wrong is shown on traces that the first cases' scene leaves.
  *
- * test/trace.sh looks closer at the traces that the first two cases leave where TERN_TRACE says. */
+ * test/trace.sh looks closer at the traces that the first three cases leave where TERN_TRACE says. */
 #include "ep/trace_file.h"
 #include "support.h"
 
@@ -25,6 +25,7 @@ enum { DELAY_MS = 1000, OPERATIONS = 5, MAX_PATH = 512 };
 
 static char tool[MAX_PATH];
 static uint32_t ll_tokens = TOKENS; /* of low latency */
+static uint32_t ll_weights = TERN_LL_WEIGHTS_AT_COMBINE;
 
 struct rank {
     struct tern_comm *comm;
@@ -91,6 +92,7 @@ static enum tern_status issue(struct rank *r, int operation)
         ll_out.num_tokens = ll_tokens;
         ll_out.topk = TOPK;
         ll_out.hidden = HIDDEN;
+        ll_out.weights = ll_weights;
         ll_out.out = r->slabs;
         ll_out.out_counts = r->counts;
         return tern_ll_dispatch(r->ep, &ll_out, r->stream);
@@ -234,6 +236,15 @@ static int names_late_of_few(struct test *t)
     ll_tokens = FEW;
     int result = names_late(t);
     ll_tokens = TOKENS;
+    return result;
+}
+
+/* The same where weights go ahead: a combine is two kernels. */
+static int names_late_ahead(struct test *t)
+{
+    ll_weights = TERN_LL_WEIGHTS_AHEAD;
+    int result = names_late(t);
+    ll_weights = TERN_LL_WEIGHTS_AT_COMBINE;
     return result;
 }
 
@@ -587,6 +598,7 @@ int main(int argc, char **argv)
     test_begin(&t, argc, argv);
     test_run(&t, "the late rank is the one that was waited for", names_late);
     test_run(&t, "the same of low latency of few tokens", names_late_of_few);
+    test_run(&t, "the same where weights go ahead of a combine", names_late_ahead);
     test_run(&t, "files that are not whole, or not of Tern, are refused by name", refuses_files);
     test_run(&t, "a small ring keeps the latest events and counts the others", drops_oldest);
     test_run(&t, "no folder, no room: the operations go on", goes_on_without);
