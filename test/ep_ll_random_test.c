@@ -7,30 +7,20 @@
 
 enum { CASES_A_GROUP = 100, GROUPS = 5, OVER_BLANKS = 401 };
 
-static int run_seeds(struct test *t, uint64_t first, uint64_t last)
+static void change(struct ll_case *c)
 {
-    int failures = 0;
-    uint64_t seed;
-
-    for (seed = first; seed <= last && failures < 3; seed++) {
-        struct ll_case c;
-        ll_case_draw(&c, seed, 0, t->scale < 100);
-        if (seed >= OVER_BLANKS) {
-            ll_case_over_blanks(&c);
-        }
-        failures += ll_case_run(&c, -1, NULL) != 0;
+    if (c->seed >= OVER_BLANKS) {
+        ll_case_over_blanks(c);
     }
-    test_detail(t, "seeds %llu-%llu", (unsigned long long)first, (unsigned long long)seed - 1);
-    return failures ? TEST_FAILED : TEST_PASSED;
 }
 
-static int asked(struct test *t) { return run_seeds(t, t->seeds[0], t->seeds[1]); }
+static int asked(struct test *t) { return ll_case_run_seeds(t, t->seeds[0], t->seeds[1], change); }
 
 static int group(struct test *t)
 {
     uint64_t first = (uint64_t)(t->number - 1) * CASES_A_GROUP + 1;
 
-    return run_seeds(t, first, first + (uint64_t)test_scaled(t, CASES_A_GROUP) - 1);
+    return ll_case_run_seeds(t, first, first + (uint64_t)test_scaled(t, CASES_A_GROUP) - 1, change);
 }
 
 int main(int argc, char **argv)

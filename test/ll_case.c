@@ -281,6 +281,21 @@ int ll_case_run(const struct ll_case *c, int self, const struct tern_id *id)
     return run_case(c, self, id, NULL);
 }
 
+int ll_case_run_seeds(struct test *t, uint64_t first, uint64_t last, void (*change)(struct ll_case *c))
+{
+    int failures = 0;
+    uint64_t seed;
+
+    for (seed = first; seed <= last && failures < 3; seed++) {
+        struct ll_case c;
+        ll_case_draw(&c, seed, 0, t->scale < 100);
+        change(&c);
+        failures += ll_case_run(&c, -1, NULL) != 0;
+    }
+    test_detail(t, "seeds %llu-%llu", (unsigned long long)first, (unsigned long long)seed - 1);
+    return failures ? TEST_FAILED : TEST_PASSED;
+}
+
 int ll_case_run_on(const struct ll_case *c, struct tern_comm *comm)
 {
     return run_case(c, tern_comm_rank(comm), NULL, comm);

@@ -32,7 +32,9 @@ void ll_case_cut(struct ll_case *c, int domain_ranks, uint32_t transport);
 void ll_case_rail(struct ll_case *c);
 /* Opens rank `self` (-1: all), runs the case against the reference, closes. Prints the case if it fails. */
 int ll_case_run(const struct ll_case *c, int self, const struct tern_id *id);
-/* The same for one rank on a communicator that is open, with windows that suffice; closes it, too. */
+/* Of cases of these seeds, with all ranks, each changed after it is drawn; until three have failed. */
+int ll_case_run_seeds(struct test *t, uint64_t first, uint64_t last, void (*change)(struct ll_case *c));
+/* One case, for one rank on a communicator that is open, with windows that suffice; closes it, too. */
 int ll_case_run_on(const struct ll_case *c, struct tern_comm *comm);
 
 #endif

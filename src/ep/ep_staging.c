@@ -118,10 +118,9 @@ static void bulk_launch(const struct staging *s, struct copy_args *a, struct lau
     l->num_blocks = l->num_blocks < EP_MAX_BLOCKS ? l->num_blocks : EP_MAX_BLOCKS; /* one ticket each */
     l->num_threads = cpu ? (int)CPU_COPY_THREADS : (int)BULK_COPY_THREADS;
     uint32_t warps = (uint32_t)l->num_threads / 32;
-    uint32_t beside = (uint32_t)(sizeof(uint64_t) + sizeof(struct ring_note)); /* a stage */
-    uint32_t most = info->max_shared_bytes / (warps * COPY_STAGES) - beside;
+    uint32_t most = info->max_shared_bytes / (warps * COPY_STAGES) - (uint32_t)RING_BESIDE;
     a->stage_bytes = wanted < most ? wanted : most & ~15u;
-    a->warp_bytes = COPY_STAGES * (a->stage_bytes + beside);
+    a->warp_bytes = COPY_STAGES * (a->stage_bytes + (uint32_t)RING_BESIDE);
     l->shared_bytes = warps * a->warp_bytes;
 }
 

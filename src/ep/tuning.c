@@ -308,7 +308,7 @@ enum tern_status terni_tuning_drain(const struct machine_info *info, int cast, u
 {
     uint32_t wanted = info->kind == TERN_MACHINE_CPU ? CPU_DRAIN_STAGE : DRAIN_STAGE;
     uint32_t counters = (uint32_t)align_up(DRAIN_PHASES * sizeof(uint32_t), 128);
-    uint32_t beside = (uint32_t)(sizeof(uint64_t) + sizeof(struct ring_note));
+    const uint32_t beside = RING_BESIDE;
     uint32_t couriers;
     x->num_drainers = info->kind == TERN_MACHINE_CPU ? CPU_DRAIN_WARPS : DRAIN_WARPS;
     TERN_TRY(

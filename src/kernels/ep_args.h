@@ -242,6 +242,8 @@ struct ring_note {
     char *to;
     uint32_t bytes, reserved;
 };
+/* What a stage takes beside its bytes: a barrier and a note. */
+enum { RING_BESIDE = sizeof(uint64_t) + sizeof(struct ring_note) };
 
 /* Dispatch whose rows leave staging while others arrive (dispatch_drain.h). */
 struct dispatch_drain_args {

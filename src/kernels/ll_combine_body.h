@@ -20,9 +20,6 @@
 #include "kernels/ll_make.h"
 #include "kernels/ll_pipe.h"
 
-/* The warp that speaks and listens for this rank: no other has fewer rows. */
-TERN_DEVICE int ll_is_speaker(void) { return bid() == nblk() - 1 && warp() == nwarps() - 1; }
-
 /* What a warp knows before it has entered. */
 struct ll_outset {
     uint32_t dispatched, count; /* what is to be sent: rows */

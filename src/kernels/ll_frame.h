@@ -230,6 +230,9 @@ TERN_DEVICE int ll_await(const struct op_frame *f, const struct ll_lane *l, uint
     return ll_await_by(f, l, epoch, begin, awaited, 0, peer, word, data);
 }
 
+/* Of a combine, the warp that speaks and listens for this rank: no other has fewer rows, or weights. */
+TERN_DEVICE int ll_is_speaker(void) { return bid() == nblk() - 1 && warp() == nwarps() - 1; }
+
 /* One warp of a rank: every rank is in, in the same operation, or masked; 0: abandon. */
 TERN_DEVICE int ll_await_entries(const struct op_frame *f, const struct ll_lane *l, uint64_t epoch,
                                  uint64_t begin)

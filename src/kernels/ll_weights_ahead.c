@@ -32,10 +32,7 @@ TERN_DEVICE uint64_t *ahead_word(const struct ll_combine_args *p, char *heap, ui
     return (uint64_t *)(heap + p->lane.ahead + (epoch & 1) * p->lane.ahead_bytes) + (uint32_t)s * choices + c;
 }
 
-/* The warp that says so, which has fewest choices to send. */
-TERN_DEVICE int ahead_speaks(void) { return bid() == nblk() - 1 && warp() == nwarps() - 1; }
-
-/* Its lanes, behind a fence that makes the entry words releases: this rank's earlier kernels are over. */
+/* The speaker, behind a fence that makes the entry words releases: this rank's earlier kernels are over. */
 TERN_DEVICE void ahead_announce(const struct ll_combine_args *p, uint64_t epoch)
 {
     for (int d = lane(); d < p->f.num_ranks; d += 32) {
@@ -114,12 +111,12 @@ TERN_KERNEL_AS(tern_ll, weights_ahead, ll_weights_ahead, struct ll_ahead_args, a
     int fits = p->lane.state->dispatched == p->dispatched, ok;
     uint32_t rows = (uint32_t)p->lane.totals[LL_TOTAL_ROWS];
     uint64_t began = ll_begin(&p->lane);
-    if (ahead_speaks()) {
+    if (ll_is_speaker()) {
         OP_FENCE(); /* pairs with the acquires in ll_await; nothing is on its way that it would wait for */
     }
     ll_enter(&p->f, &glance, &ok);
     if (ok && fits) {
-        if (ahead_speaks()) {
+        if (ll_is_speaker()) {
             ahead_announce(p, glance.epoch);
         }
         ahead_send(p, glance.epoch);
@@ -128,7 +125,7 @@ TERN_KERNEL_AS(tern_ll, weights_ahead, ll_weights_ahead, struct ll_ahead_args, a
          i += (uint32_t)(nblk() * nwarps())) {
         ok = ahead_take(a, glance.epoch, began, i);
     }
-    if (ok && fits && ahead_speaks()) {
+    if (ok && fits && ll_is_speaker()) {
         (void)ll_await_entries(&p->f, &p->lane, glance.epoch, began);
     }
     ll_leave(&p->f, &p->lane, glance.epoch);
