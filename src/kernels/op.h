@@ -93,22 +93,24 @@ TERN_DEVICE int op_has_tag(uint64_t word, uint64_t epoch)
     return (uint32_t)(word >> 32) == (uint32_t)epoch;
 }
 
-/* Threads of one block: this rank is in; the first so many values of its message, and all that this thread
- * and the kernels before it in the stream wrote or read, precede. */
+/* The first warp of one block, others pass: this rank is in; the first so many values of its message, and
+ * all that this warp and the kernels before it in the stream wrote or read, precede. One warp, because a
+ * fence takes the longer the more of them have one; storing several words a lane takes less. */
 TERN_DEVICE void op_announce(const struct op_frame *f, uint64_t epoch, int num_values)
 {
     const uint64_t *values = (const uint64_t *)&f->message;
     int words = 2 * num_values;
-    int i = tid();
-    char *heap = f->ep_bases[i / words < f->num_ranks ? i / words : 0]; /* on its way before the fence */
-    if (i < words * f->num_ranks) { /* no others: a fence takes the longer the more warps have one */
-        OP_FENCE(); /* makes the stores below releases; pairs with the acquires in op_receive */
+    int i = lane();
+    if (warp() != 0) {
+        return;
     }
+    char *heap = f->ep_bases[i / words < f->num_ranks ? i / words : 0]; /* on its way before the fence */
+    OP_FENCE(); /* makes the stores below releases; pairs with the acquires in op_receive */
     while (i < words * f->num_ranks) {
         int w = i % words;
         uint32_t half = (uint32_t)(values[w >> 1] >> (32 * (w & 1)));
         OP_STORE_READY(op_message(f, heap, epoch, f->rank) + w, op_tagged(epoch, half));
-        i += nthr();
+        i += 32;
         heap = f->ep_bases[i / words < f->num_ranks ? i / words : 0];
     }
 }
@@ -121,10 +123,11 @@ TERN_DEVICE int op_receive(const struct op_frame *f, uint64_t epoch, int peer, c
     struct op_patience patience = {0};
     int stamps = words == op_message(f, f->own, epoch, peer); /* its first value's, for all */
     for (;;) {
-        /* Acquires, which pair with the fence and stores of op_announce: what the peer's earlier kernels
-         * wrote is visible afterwards, and what they read has been read. */
+        /* First, as a load behind an acquire begins only when that is here. It says itself all it says. */
+        uint64_t high = ld_relaxed_sys_u64(words + 1);
+        /* Pairs with the fence and stores of op_announce: what the peer's earlier kernels wrote is visible
+         * afterwards, and what they read has been read. */
         uint64_t low = ld_acquire_sys_u64(words);
-        uint64_t high = ld_acquire_sys_u64(words + 1);
         if (op_has_tag(low, epoch) && op_has_tag(high, epoch)) {
             *value = high << 32 | (uint32_t)low;
             if (stamps) {
