@@ -9,6 +9,7 @@
 #include "ll_stage.h"
 #include "scene.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { RANKS = 2, DEADLINE_MS = 1500 };
@@ -18,6 +19,7 @@ static struct fuse {
     const struct machine_ops *real;
     struct machine_ops ops;
     int launch, event_record, copy;
+    int leads, captured; /* the event that is awaited next leads its stream into a capture; it has */
 } fuse;
 
 static int burns(int *later) { return *later >= 0 && (*later)-- == 0; }
@@ -40,6 +42,17 @@ static enum tern_status bad_copy(struct machine *m, void *dst, const void *src, 
                              : fuse.real->copy(m, dst, src, bytes, s);
 }
 
+static enum tern_status leading_wait(struct machine *m, struct tern_event *e, struct tern_stream *s)
+{
+    fuse.captured |= fuse.leads;
+    return fuse.real->event_wait(m, e, s);
+}
+
+static int led_capturing(struct machine *m, struct tern_stream *s)
+{
+    return fuse.captured || fuse.real->stream_capturing(m, s);
+}
+
 static void fuse_insert(struct machine *m)
 {
     fuse.real = m->ops;
@@ -47,6 +60,9 @@ static void fuse_insert(struct machine *m)
     fuse.ops.launch = bad_launch;
     fuse.ops.event_record = bad_record;
     fuse.ops.copy = bad_copy;
+    fuse.ops.event_wait = leading_wait;
+    fuse.ops.stream_capturing = led_capturing;
+    fuse.leads = fuse.captured = 0;
     fuse.launch = fuse.event_record = fuse.copy = -1;
     m->ops = &fuse.ops;
 }
@@ -128,6 +144,29 @@ static int copy_fails(struct scene *s)
     return scene_round(s, 0);
 }
 
+/* `after` leads the stream into a capture: there the copy engine's counts would be those of now for ever. */
+static int engine_is_led(struct scene *s)
+{
+    struct tern_comm *comm = s->world.members[0].comm;
+    struct tern_combine_args a;
+    struct tern_event *event;
+
+    OK(tern_event_open(comm, &event));
+    OK(issue(s, TERN_OP_DISPATCH, 1, NULL));
+    OK(issue(s, TERN_OP_DISPATCH, 0, event));
+    s->combines[0].copy_engine = 1;
+    a = combine_args(&s->combines[0], 0, 1);
+    a.after = event;
+    fuse.leads = 1;
+    REFUSES(tern_combine(s->batches[0].routes[0], &a, s->world.members[0].lanes[0]), TERN_UNSUPPORTED,
+            "captured");
+    fuse.leads = fuse.captured = 0;
+    PASS(combine_check(&s->combines[0], s->eps, 0)); /* nothing has been issued */
+    s->combines[0].copy_engine = 0;
+    tern_event_close(comm, event);
+    return 0;
+}
+
 /* The rows are in staging, and the kernel that brings them to tensors in no window is not launched: as with
  * an event that cannot be recorded. */
 static int staged_copy_fails(struct scene *s)
@@ -142,6 +181,44 @@ static int staged_copy_fails(struct scene *s)
     return ended_until_reset(s, TERN_OP_DISPATCH);
 }
 
+/* Rank 0's rows, as a stream sees them that waits for nobody. */
+static int rows_are_there(struct scene *s, int lane)
+{
+    struct member *m = &s->world.members[0];
+    struct place place = s->dispatches[0].ranks[0].out[0].place;
+    void *seen = malloc(place.bytes);
+
+    CHECK(seen, "%zu bytes", place.bytes);
+    OK(tern_copy(m->comm, seen, world_device(&s->world, place), place.bytes, m->lanes[lane]));
+    OK(tern_stream_synchronize(m->comm, m->lanes[lane]));
+    int differs = memcmp(seen, world_image(&s->world, place), place.bytes);
+    free(seen);
+    CHECK(!differs, "the object is said to be done, and its rows are not there");
+    return 0;
+}
+
+/* Copies out of staging that leave no ticket are known by an event behind them: a call that fails later must
+ * not make the object forget it. */
+static int copies_stay_known(struct scene *s)
+{
+    s->config.transfer = TERN_TRANSFER_PLAIN;
+    s->config.copy_engine = 0;
+    PASS(scene_open(s));
+    PASS(scene_round(s, 0));
+    dispatch_poison(&s->dispatches[0]);
+    PASS(world_upload(&s->world));
+    PASS(dispatch_issue(&s->dispatches[0], 0));
+    fuse_insert(s->world.members[0].comm->machine);
+    fuse.launch = 0;
+    REFUSES(issue(s, TERN_OP_ROUTE, 0, NULL), TERN_SYSTEM_ERROR, "no launch today");
+    fuse_remove(s->world.members[0].comm->machine);
+    dispatch_expect(&s->dispatches[0]);
+    OK(tern_ep_synchronize(s->eps[0]));
+    PASS(rows_are_there(s, 1));
+    PASS(world_ep_synchronize(&s->world, s->eps));
+    return world_verify(&s->world, "copies behind a dispatch");
+}
+
 static int failures(struct scene *s)
 {
     static const int operations[] = {TERN_OP_ROUTE, TERN_OP_DISPATCH, TERN_OP_COMBINE};
@@ -153,6 +230,7 @@ static int failures(struct scene *s)
         PASS(launch_fails(s, operations[i]));
         PASS(record_fails(s, operations[i]));
     }
+    PASS(engine_is_led(s));
     PASS(copy_fails(s));
     fuse_remove(s->world.members[0].comm->machine);
     return 0;
@@ -180,6 +258,8 @@ static int run_scene(struct test *t, int arena, int (*body)(struct scene *s))
 static int high_throughput(struct test *t) { return run_scene(t, ARENA_WINDOW, failures); }
 
 static int out_of_staging(struct test *t) { return run_scene(t, ARENA_DEVICE, staged_copy_fails); }
+
+static int known_copies(struct test *t) { return run_scene(t, ARENA_DEVICE, copies_stay_known); }
 
 /* ---- Low latency ---- */
 
@@ -293,6 +373,7 @@ int main(int argc, char **argv)
     test_begin(&t, argc, argv);
     test_run(&t, "route, dispatch and combine while the machine fails", high_throughput);
     test_run(&t, "dispatch into tensors while the machine fails", out_of_staging);
+    test_run(&t, "copies behind a dispatch, and a call that fails", known_copies);
     test_run(&t, "low latency while the machine fails", low_latency);
     test_run(&t, "weights that go ahead while the machine fails", weights_ahead);
     return test_end(&t);

@@ -237,6 +237,9 @@ enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_co
         divide(k, g.num_blocks);
     }
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
+    if (a->copy_engine) {
+        TERN_TRY(terni_engine_check_stream(ep, stream)); /* again: `after` may have led it into a capture */
+    }
     k->f.ticket = terni_ep_ticket(ep, stream);
     enum tern_status status = terni_staging_copy(&staging, 0, stream);
     if (status == TERN_OK && crosses) {

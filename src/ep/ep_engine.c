@@ -35,6 +35,16 @@ static uint32_t piece_rows(const struct tern_ep *ep)
     return rows < fewest ? fewest : rows;
 }
 
+enum tern_status terni_engine_check_stream(const struct tern_ep *ep, struct tern_stream *stream)
+{
+    if (ep->machine->ops->stream_capturing(ep->machine, stream)) {
+        return TERN_FAIL(TERN_UNSUPPORTED,
+                         "copy_engine is 1, but the stream is being captured: a graph would "
+                         "keep these counts");
+    }
+    return TERN_OK;
+}
+
 enum tern_status terni_engine_check(const struct tern_route *route, const struct tern_combine_args *a,
                                     struct tern_stream *stream)
 {
@@ -62,11 +72,7 @@ enum tern_status terni_engine_check(const struct tern_route *route, const struct
             a->in.row_bytes, ep->shape.num_ranks, ep->shape.max_tokens, (unsigned long long)need,
             (unsigned long long)ep->shape.staging_bytes);
     }
-    if (ep->machine->ops->stream_capturing(ep->machine, stream)) {
-        return TERN_FAIL(TERN_UNSUPPORTED,
-                         "copy_engine is 1, but the stream is being captured: a graph would "
-                         "keep these counts");
-    }
+    TERN_TRY(terni_engine_check_stream(ep, stream));
     if (route->in_graph) {
         return TERN_FAIL(TERN_BAD_STATE,
                          "copy_engine is 1, but the route also runs in a graph, whose replays change its "

@@ -7,6 +7,8 @@
 
 #include "ep/ep.h"
 
+/* TERN_UNSUPPORTED in a capture. */
+enum tern_status terni_engine_check_stream(const struct tern_ep *ep, struct tern_stream *stream);
 enum tern_status terni_engine_check(const struct tern_route *route, const struct tern_combine_args *a,
                                     struct tern_stream *stream);
 /* Bytes at the front of staging that the rows take. */

@@ -115,8 +115,10 @@ enum tern_status terni_ep_end(struct tern_ep *ep, int operation, enum tern_statu
     terni_first_add(&first, status);
     if (!captured) {
         terni_child_used(&ep->child, stream);
-        ep->is_recorded = 0;
-        if (copies || ep->changes_streams) {
+        /* Copies of the operation before may still run behind an event. A call that has failed does not end
+         * them, and its own event is behind them; if that cannot be recorded the older one stays. */
+        ep->is_recorded = ep->is_recorded && status != TERN_OK;
+        if (copies || ep->changes_streams || ep->is_recorded) {
             recorded = record_last(ep, stream);
         }
     }
