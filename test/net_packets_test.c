@@ -84,6 +84,7 @@ static void add_looking(struct passing *p, const struct litmus *l, int round)
     q->width = l->width != 0 ? l->width : 8;
     q->op = TERN_COMPARE_EQ;
     q->value = 1;
+    q->timeout_ns = round % 2 ? ~0ull : 0; /* no deadline, or the network's */
     q = net_rig_add(&p->rig, 1);
     q->kind = NET_REQUEST_GET;
     q->peer = 1;

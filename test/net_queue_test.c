@@ -47,66 +47,6 @@ static int local_memory(struct test *t)
     return in_scene(NULL, local_body);
 }
 
-/* More than the bounce area has, by two streams at once, which take turns; and back. */
-enum { LONG = 700001 };
-
-static int bounce_on(struct host_scene *s, char *window, char *here, char *back)
-{
-    struct tern_network *n = s->rig.networks[0];
-    struct member *m = &s->rig.world.members[0];
-    for (int lane = 0; lane < 2; lane++) {
-        OK(tern_net_put_on_stream(n, 3, 0, window + lane * LONG, here + lane * LONG, LONG, m->lanes[lane]));
-        OK(tern_net_get_on_stream(n, 3, 0, back + lane * LONG, window + lane * LONG, LONG, m->lanes[lane]));
-    }
-    for (int lane = 0; lane < 2; lane++) {
-        OK(tern_net_synchronize(n, m->lanes[lane]));
-    }
-    CHECK(memcmp(here, back, 2 * LONG) == 0, "other bytes have come back");
-    memset(back, 0, 2 * LONG);
-    OK(tern_net_get(n, 3, 0, back + 1, window, LONG));
-    CHECK(memcmp(here, back + 1, LONG) == 0, "other bytes have come by a call that blocks");
-    return 0;
-}
-
-static int bounce_body(struct host_scene *s)
-{
-    struct tern_comm *comms[RANKS];
-    void *windows[RANKS], *host = NULL;
-    int result;
-    for (int r = 0; r < RANKS; r++) {
-        comms[r] = s->rig.world.members[r].comm;
-    }
-    OK(tern_heap_grow_all(RANKS, comms, 2 * LONG));
-    for (int r = 0; r < RANKS; r++) {
-        OK(tern_alloc(comms[r], TERN_MEMORY_WINDOW, 2 * LONG, &windows[r]));
-    }
-    OK(tern_alloc(comms[0], TERN_MEMORY_HOST, 4 * LONG, &host));
-    for (int i = 0; i < 2 * LONG; i++) {
-        ((unsigned char *)host)[i] = (unsigned char)(i * 2654435761u >> 13);
-    }
-    result = bounce_on(s, (char *)windows[0], (char *)host, (char *)host + 2 * LONG);
-    for (int r = 0; r < RANKS; r++) {
-        tern_free(comms[r], windows[r]);
-    }
-    tern_free(comms[0], host);
-    return result;
-}
-
-static int bounces(struct test *t)
-{
-    static struct host_scene s;
-    int result;
-    (void)t;
-    memset(&s, 0, sizeof s);
-    net_rig_init(&s.rig, RANKS);
-    s.rig.world.grows = 1;
-    (void)world_take(&s.rig.world, 0, ARENA_WINDOW, 64, "something");
-    result = net_rig_open(&s.rig, NULL, 3);
-    result = result ? result : bounce_body(&s);
-    net_rig_close(&s.rig);
-    return result;
-}
-
 /* ---- Queues that fail ---- */
 
 /* What has not grown yet is refused before it is handed over; a key that its NIC does not know ends the
@@ -516,7 +456,6 @@ int main(int argc, char **argv)
     test_run(&t, "opening that fails", opening_fails);
     test_run(&t, "NICs of which one does not run", running_fails);
     net_rig_nic_cases(&t, "local memory that NICs do not reach", local_memory);
-    net_rig_nic_cases(&t, "long puts and gets of the host by a bounce area", bounces);
     net_rig_nic_cases(&t, "queues that fail", failures);
     net_rig_nic_cases(&t, "an error that others have overwritten", overwritten);
     net_rig_nic_cases(&t, "a crowd on a small ring, past 16 bits", crowds);

@@ -201,7 +201,8 @@ TERN_DEVICE int tern_quiet_all(const struct tern_net *net) { return route_quiet(
 /* ---- Waits -------------------------------------------------------------------------------------------- */
 
 /* Until the word, in this rank's memory, compares so to value (enum tern_compare, unsigned), but no longer
- * than timeout_ns, 0 for the network's. What came before the signal that ends the wait is here then. */
+ * than timeout_ns, 0 for the network's, ~0 for no deadline. What came before the signal that ends the wait is
+ * here then. */
 TERN_DEVICE int tern_wait(const struct tern_net *net, const void *word, uint32_t compare, uint64_t value,
                           uint32_t width, uint64_t timeout_ns)
 {

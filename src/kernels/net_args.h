@@ -27,7 +27,7 @@ enum {
     NET_REQUEST_PLAIN = 1,  /* PUT, GET, PUT_SIGNAL: not _nbi; of one thread's: a quiet of its peer and queue
                               follows */
     NET_REQUEST_NO_OLD = 2, /* ATOMIC: nobody asks for the old value */
-    NET_REQUEST_BOUNCE = 4  /* PUT, GET: `local` is where NICs do not reach */
+    NET_REQUEST_BOUNCE = 4  /* PUT, GET, PUT_SIGNAL: `local` is where NICs do not reach */
 };
 
 /* In memory that the host reads. */
@@ -54,9 +54,17 @@ struct net_request {
     uint32_t reserved;
 };
 
+/* Who has the bounce area, and who may have it still: a NIC from which it was handed over, and whose completion
+ * was not waited for to its end. */
+struct net_bounce_state {
+    uint32_t lock;  /* 1: taken */
+    uint32_t owner; /* 1 + the peer to which that queue leads; 0: no NIC has it */
+    uint32_t queue;
+};
+
 /* Device memory that NICs reach; one group at a time has it. */
 struct net_bounce {
-    uint32_t *lock; /* 1: taken */
+    struct net_bounce_state *state;
     char *memory;
     uint64_t bytes;
 };

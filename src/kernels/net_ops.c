@@ -43,6 +43,32 @@ TERN_DEVICE void perform_single(const struct tern_net *net, const struct net_req
     }
 }
 
+/* The thread that has the lock: until no NIC reads or writes the area any more. An operation that gave up on
+ * its own completion has left it to the next one; a queue that has failed does nothing any more. */
+TERN_DEVICE int bounce_settle(const struct net_args *p, uint64_t begin_ns)
+{
+    const struct tern_net *net = &p->net;
+    struct net_bounce_state *state = p->bounce.state;
+    if (state->owner == 0) {
+        return TERN_OK;
+    }
+    int peer = (int)state->owner - 1;
+    uint32_t status = queue_flush_all(queue_to(net, peer, state->queue), begin_ns + net->timeout_ns);
+    if (net_status_kind(status) == NET_OK || net_status_kind(status) == NET_FAILED) {
+        state->owner = 0;
+        return TERN_OK;
+    }
+    return net_ended(net, NET_FAULT_QUEUE, peer, state->queue, 0, status, begin_ns);
+}
+
+TERN_DEVICE void bounce_give(const struct net_args *p, struct net_group g)
+{
+    group_sync(g); /* nobody reads or writes it any more */
+    if (g.index == 0) {
+        atom_cas_acqrel_gpu_u32(&p->bounce.state->lock, 1, 0); /* pairs with bounce_take */
+    }
+}
+
 TERN_DEVICE int bounce_take(const struct net_args *p, struct net_group g, const struct net_request *q)
 {
     const struct tern_net *net = &p->net;
@@ -50,24 +76,24 @@ TERN_DEVICE int bounce_take(const struct net_args *p, struct net_group g, const 
     struct net_patience w = net_patience_of(net->abort_word, begin_ns + net->timeout_ns);
     uint32_t status = NET_OK;
     /* Pairs with bounce_give in the group that had it. */
-    while (g.index == 0 && status == NET_OK && atom_cas_acqrel_gpu_u32(p->bounce.lock, 0, 1) != 0) {
+    while (g.index == 0 && status == NET_OK && atom_cas_acqrel_gpu_u32(&p->bounce.state->lock, 0, 1) != 0) {
         status = net_patient(&w);
     }
-    return group_status(g, net_ended(net, NET_FAULT_QUEUE, q->peer, q->queue, 0, status, begin_ns));
-}
-
-TERN_DEVICE void bounce_give(const struct net_args *p, struct net_group g)
-{
-    group_sync(g); /* nobody reads or writes it any more */
-    if (g.index == 0) {
-        atom_cas_acqrel_gpu_u32(p->bounce.lock, 1, 0); /* pairs with bounce_take */
+    int taken = group_status(g, net_ended(net, NET_FAULT_QUEUE, q->peer, q->queue, 0, status, begin_ns));
+    if (taken != TERN_OK) {
+        return taken;
     }
+    int settled = group_status(g, g.index == 0 ? bounce_settle(p, begin_ns) : TERN_OK);
+    if (settled != TERN_OK) {
+        bounce_give(p, g);
+    }
+    return settled;
 }
 
-/* PUT and GET: as a whole, or through the bounce area by its pieces. */
+/* PUT and GET, and what a PUT_SIGNAL puts: as a whole, or through the bounce area by its pieces. */
 TERN_DEVICE int perform_move(const struct net_args *p, struct net_group g, const struct net_request *q)
 {
-    int bounces = (q->flags & NET_REQUEST_BOUNCE) != 0, is_put = q->kind == NET_REQUEST_PUT;
+    int bounces = (q->flags & NET_REQUEST_BOUNCE) != 0, is_put = q->kind != NET_REQUEST_GET;
     int is_plain = bounces || (q->flags & NET_REQUEST_PLAIN) != 0;
     int status = bounces ? bounce_take(p, g, q) : TERN_OK, is_taken = bounces && status == TERN_OK;
     uint64_t at = 0;
@@ -88,9 +114,25 @@ TERN_DEVICE int perform_move(const struct net_args *p, struct net_group g, const
         is_last = bytes == left;
     }
     if (is_taken) {
+        if (g.index == 0 && status != TERN_OK) { /* what was handed over may still happen */
+            p->bounce.state->owner = (uint32_t)q->peer + 1;
+            p->bounce.state->queue = q->queue;
+        }
         bounce_give(p, g);
     }
     return status;
+}
+
+/* PUT_SIGNAL through the bounce area: the signal behind the last piece, and none if one has failed. */
+TERN_DEVICE int perform_bounced_signal(const struct net_args *p, struct net_group g,
+                                       const struct net_request *q)
+{
+    int status = perform_move(p, g, q);
+    if (status == TERN_OK && g.index == 0) {
+        status = route_signal(&p->net, q->peer, q->queue, q->word, q->width, q->op, q->value);
+        status = status == TERN_OK ? route_quiet(&p->net, q->peer, q->queue) : status;
+    }
+    return group_status(g, status);
 }
 
 TERN_DEVICE void perform(const struct net_args *p, struct net_group g, const struct net_request *q)
@@ -103,8 +145,10 @@ TERN_DEVICE void perform(const struct net_args *p, struct net_group g, const str
         r.status = perform_move(p, g, q);
         break;
     case NET_REQUEST_PUT_SIGNAL:
-        r.status = route_put_signal(net, g, q->peer, q->queue, q->remote, q->local, q->bytes, q->word,
-                                    q->width, q->op, q->value, q->flags & NET_REQUEST_PLAIN);
+        r.status = q->flags & NET_REQUEST_BOUNCE
+                       ? perform_bounced_signal(p, g, q)
+                       : route_put_signal(net, g, q->peer, q->queue, q->remote, q->local, q->bytes, q->word,
+                                          q->width, q->op, q->value, q->flags & NET_REQUEST_PLAIN);
         break;
     case NET_REQUEST_FENCE:
     case NET_REQUEST_QUIET:

@@ -192,7 +192,8 @@ TERN_DEVICE int net_await(const struct tern_net *net, const void *word, uint32_t
         }
         if (begin == 0) { /* not before: a word that is there needs no clock */
             begin = clock_ns();
-            patience.deadline_ns = begin + (timeout_ns ? timeout_ns : net->timeout_ns);
+            uint64_t most = timeout_ns ? timeout_ns : net->timeout_ns;
+            patience.deadline_ns = most < TERN_NET_NO_DEADLINE - begin ? begin + most : TERN_NET_NO_DEADLINE;
         }
         status = net_status_public(net_patient(&patience));
         if (status == TERN_OK && watched && patience.looks % 32 == 0 &&

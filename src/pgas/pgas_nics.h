@@ -11,7 +11,7 @@ struct pgas_nics {
     struct carrier carrier; /* first: a carrier is its pgas_nics */
     struct nic_provider provider;
     unsigned char *wanted;  /* [num_ranks] ranks that are reached so */
-    char *bounce;           /* device memory: the lock, then the area */
+    char *bounce;           /* device memory: a struct net_bounce_state, then the area */
     struct net_queue *calm; /* device memory: the queues without an abort word (terni_pgas_nics_calm) */
 };
 

@@ -114,11 +114,14 @@ static enum tern_status prepare(const struct pgas_call *c, struct net_args *args
     return TERN_OK;
 }
 
-/* Whether a NIC is to move local memory that it does not reach. */
-static int must_bounce(const struct pgas_call *c, const void *local, size_t bytes)
+/* A NIC is to move local memory: by the bounce area, if that lies where it does not reach. */
+static void add_bounce(const struct pgas_call *c, struct net_args *args, const void *local, size_t bytes)
 {
-    return c->network->routes[c->peer] == NET_ROUTE_QUEUE &&
-           terni_window_left(c->network->comm, local) < bytes;
+    if (c->network->routes[c->peer] == NET_ROUTE_QUEUE &&
+        terni_window_left(c->network->comm, local) < bytes) {
+        args->one.flags |= NET_REQUEST_BOUNCE;
+        terni_pgas_bounce(c->network, &args->bounce);
+    }
 }
 
 /* A put or a get by a request: plain also on a stream, for what comes there later may use the local
@@ -133,10 +136,7 @@ static enum tern_status move_by_request(const struct pgas_call *c, uint32_t kind
     args.one.remote = remote;
     args.one.local = local;
     args.one.bytes = bytes;
-    if (must_bounce(c, local, bytes)) {
-        args.one.flags |= NET_REQUEST_BOUNCE;
-        terni_pgas_bounce(c->network, &args.bounce);
-    }
+    add_bounce(c, &args, local, bytes);
     return request(c, &args, 32);
 }
 
@@ -206,7 +206,7 @@ enum tern_status terni_pgas_put_signal(const struct pgas_call *c, void *remote, 
     struct net_args args;
     void *at = NULL;
     TERN_TRY(check_signal(c, s));
-    if (bytes == 0 || is_by_copy(c) || must_bounce(c, local, bytes)) {
+    if (bytes == 0 || is_by_copy(c)) { /* a copy comes to its end, or the stream ends */
         TERN_TRY(terni_pgas_put(c, remote, local, bytes));
         return terni_pgas_signal(c, s);
     }
@@ -219,6 +219,7 @@ enum tern_status terni_pgas_put_signal(const struct pgas_call *c, void *remote, 
     args.one.bytes = bytes;
     args.one.word = s->word;
     fill_signal(&args.one, s);
+    add_bounce(c, &args, local, bytes);
     return request(c, &args, 32);
 }
 

@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BOUNCE_BYTES = 1 << 18, LOCK_BYTES = 256 };
+enum { BOUNCE_BYTES = 1 << 18, STATE_BYTES = 256 };
 
 static int is_nic_transport(uint32_t transport)
 {
@@ -200,9 +200,9 @@ static enum tern_status open_memory(struct tern_network *n)
     void *memory = NULL;
     TERN_TRY(ops->alloc(n->machine, queues, &memory));
     n->nics->calm = (struct net_queue *)memory;
-    TERN_TRY(ops->alloc(n->machine, LOCK_BYTES + BOUNCE_BYTES, &memory));
+    TERN_TRY(ops->alloc(n->machine, STATE_BYTES + BOUNCE_BYTES, &memory));
     n->nics->bounce = (char *)memory;
-    TERN_TRY(ops->fill(n->machine, n->nics->bounce, 0, LOCK_BYTES, n->stream));
+    TERN_TRY(ops->fill(n->machine, n->nics->bounce, 0, STATE_BYTES, n->stream));
     return ops->stream_synchronize(n->machine, n->stream);
 }
 
@@ -303,7 +303,7 @@ static enum tern_status connect_with(struct tern_network *n, const void *cards)
     status = status == TERN_OK ? p->ops->pause(p) : status;
     status = status == TERN_OK ? p->ops->connect(p, cards, links, wires) : status;
     free(links);
-    return status == TERN_OK ? p->ops->add(p, nics->bounce + LOCK_BYTES, BOUNCE_BYTES, &unused) : status;
+    return status == TERN_OK ? p->ops->add(p, nics->bounce + STATE_BYTES, BOUNCE_BYTES, &unused) : status;
 }
 
 static enum tern_status connect_all(struct tern_network *n)
@@ -399,8 +399,8 @@ void terni_pgas_nics_close(struct tern_network *n)
 
 void terni_pgas_bounce(const struct tern_network *n, struct net_bounce *bounce)
 {
-    bounce->lock = (uint32_t *)(void *)n->nics->bounce;
-    bounce->memory = n->nics->bounce + LOCK_BYTES;
+    bounce->state = (struct net_bounce_state *)(void *)n->nics->bounce;
+    bounce->memory = n->nics->bounce + STATE_BYTES;
     bounce->bytes = BOUNCE_BYTES;
 }
 
