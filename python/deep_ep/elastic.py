@@ -361,7 +361,7 @@ class ElasticBuffer:
         """COLLECTIVE. (sums, sums of weights, event). In FP32, rounded once: biases, then rows by
         rank. Expanded ones likewise by choice, or, with allow_multiple_reduction, on their rank
         first. num_sms: default that of the handle."""
-        comm = self._comm()
+        self._comm()
         sms = num_sms or handle.num_sms or None
         biases = (bias,) if isinstance(bias, torch.Tensor) else tuple(bias or ())
         with (
@@ -384,11 +384,12 @@ class ElasticBuffer:
             try:
                 sums = route.plain_combine(x, topk_weights, given, None, sms)
             except tern.NoSpace:  # more rows than the dispatch gave, and than staging takes
-                x = comm.empty(x.shape, x.dtype).copy_(x)
+                if not self._streams.need_window():
+                    raise
+                empty = self._streams.empty
+                x = empty(x.shape, x.dtype).copy_(x)
                 if topk_weights is not None:
-                    topk_weights = comm.empty(topk_weights.shape, topk_weights.dtype).copy_(
-                        topk_weights
-                    )
+                    topk_weights = empty(topk_weights.shape, topk_weights.dtype).copy_(topk_weights)
                 sums = route.plain_combine(x, topk_weights, given, None, sms)
                 operation.makes(x, topk_weights)
             operation.makes(sums.x, sums.weights)

@@ -4,6 +4,11 @@
 An operation begins behind `previous_event`, or behind all that the caller's stream holds; the
 caller's stream waits for it, unless it is async and an event says when it is over. What it
 allocates belongs to its own stream. On a machine without GPUs a call returns when it has run.
+
+Window memory whose tensors are gone is taken again, and written by peers, behind all that its own
+stream has waited for; torch, which did not allocate it, knows nothing of who else reads it
+(record_stream). So one stream of callers has outputs there, the first that gets some, from
+operations that wait for all that it holds. Other outputs are torch's memory.
 """
 
 import contextlib
@@ -23,6 +28,8 @@ class Streams:
         self.cuda = comm.machine == "cuda"
         self.own: Any = torch.cuda.Stream(comm.device, priority=-1) if self.cuda else None
         self.window = True  # outputs may be in window memory
+        self._reader: Any = None  # the stream of callers that has some there
+        self._callers: Any = None  # that of the latest operation
 
     @contextlib.contextmanager
     def operation(
@@ -35,15 +42,12 @@ class Streams:
             previous_event is not None and async_finish
         ), "allocate_on_comm_stream needs previous_event and async_finish"
         previous = handle_of(previous_event)
-        # Window memory whose tensors are gone is in order behind what the caller's stream holds
-        # now, for which an operation with a previous event does not wait; and a graph must have
-        # its outputs to itself, for as long as it is replayed.
-        self.window = not self.cuda or (previous is None and not capturing(self.comm))
+        self.begin(waits=previous is None)
         operation = Operation(self, async_finish)
         if not self.cuda:
             yield operation
             return
-        callers = torch.cuda.current_stream(self.comm.device)
+        callers = self._callers
         with torch.cuda.stream(self.own):
             if previous is None or previous.event is None:
                 self.own.wait_stream(callers)
@@ -59,14 +63,33 @@ class Streams:
         if not async_finish:
             callers.wait_stream(self.own)
 
+    def begin(self, waits: bool = True) -> None:
+        """On the caller's stream, before an operation: whether its outputs may be in window memory.
+        waits: it waits for all that the caller's stream holds."""
+        if self.cuda:
+            self._callers = torch.cuda.current_stream(self.comm.device)
+            # A graph must have its outputs to itself, for as long as it is replayed.
+            self.window = (
+                waits and self._reader in (None, self._callers) and not capturing(self.comm)
+            )
+
+    def need_window(self) -> bool:
+        """In operation(), for what has room nowhere else: waits for the stream that reads window
+        memory, if that was not done. False: a graph is captured, which gets none."""
+        if not self.window and not capturing(self.comm):
+            if self._reader is not None:
+                self.own.wait_stream(self._reader)
+            self._callers, self.window = self._reader, True
+        return self.window
+
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Memory for an output: in the window, where peers write it, if that is allowed and has
         room; else torch's, which staging serves."""
         if self.window:
-            try:
-                return self.comm.empty(tuple(shape), dtype)
-            except tern.OutOfMemory:
-                pass
+            with contextlib.suppress(tern.OutOfMemory):
+                made = self.comm.empty(tuple(shape), dtype)
+                self._reader = self._callers
+                return made
         return torch.empty(tuple(shape), dtype=dtype, device=self.comm.device)
 
 

@@ -21,6 +21,7 @@ WORLDS = [
     ("test_graphs", 4, ()),
     ("test_tools", 1, ()),
     ("test_deep_ep_buffer", 1, ()),
+    ("test_deep_ep_streams", 1, ()),
     ("test_deep_ep_normal", 4, ()),
     ("test_deep_ep_nodes", 4, ()),
     ("test_deep_ep_low_latency", 4, ()),

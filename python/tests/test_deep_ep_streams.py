@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which memory deep_ep's outputs get, and what waits for what, on streams of a GPU: stand-ins, so
+that the CPU machine shows it."""
+
+import contextlib
+import unittest
+from types import SimpleNamespace
+from unittest import mock
+
+import torch
+
+import tern
+from deep_ep.streams import Streams
+
+
+class Stream:
+    """Remembers which streams it waited for."""
+
+    def __init__(self, *args, **options):
+        self.waited = []
+
+    def wait_stream(self, other):
+        self.waited.append(other)
+
+    wait_event = wait_stream
+
+
+class Gpu:
+    """torch.cuda, as far as operations ask it."""
+
+    def __init__(self):
+        self.current, self.is_capturing = Stream(), False
+        self.cuda = SimpleNamespace(is_current_stream_capturing=lambda: self.is_capturing)
+
+    @contextlib.contextmanager
+    def on(self, stream):
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+    def patch(self):
+        return mock.patch.multiple(
+            torch.cuda,
+            Stream=Stream,
+            current_stream=lambda device=None: self.current,
+            stream=self.on,
+        )
+
+
+class Windows(unittest.TestCase):
+    def setUp(self):
+        self.gpu, self.is_full = Gpu(), False
+        patch = self.gpu.patch()
+        patch.start()
+        self.addCleanup(patch.stop)
+        comm = SimpleNamespace(
+            machine="cuda", device=torch.device("cpu"), torch=self.gpu, empty=self.window
+        )
+        self.streams = Streams(comm)
+        self.event = SimpleNamespace(event=object())
+
+    def window(self, shape, dtype):
+        if self.is_full:
+            raise tern.OutOfMemory("full")
+        return torch.full(shape, 7, dtype=dtype)
+
+    def is_window(self):
+        return self.streams.empty((1,), torch.int32).tolist() == [7]
+
+    def dispatch(self, stream, previous=None):
+        """Whether an operation's output is in window memory."""
+        with mock.patch.object(torch, "empty", torch.zeros), self.gpu.on(stream):
+            with self.streams.operation(previous):
+                return self.is_window()
+
+    def test_window_memory_is_for_one_stream(self):
+        """Another one's operations do not wait for the first, which may still read what it let
+        go."""
+        one, two = Stream(), Stream()
+        with self.gpu.on(two), self.streams.operation():
+            pass  # takes nothing
+        self.is_full = True
+        self.assertFalse(self.dispatch(two))
+        self.is_full = False
+        self.assertFalse(self.dispatch(one, self.event))
+        self.assertTrue(self.dispatch(one))
+        self.assertFalse(self.dispatch(two))
+        self.assertFalse(self.dispatch(one, self.event))
+        self.assertTrue(self.dispatch(one))
+        self.gpu.is_capturing = True
+        self.assertFalse(self.dispatch(one))
+
+    def test_window_memory_that_is_needed(self):
+        """Behind a previous event, or on another stream, its reader is waited for."""
+        one, two = Stream(), Stream()
+        self.assertTrue(self.dispatch(one))
+        for stream, previous in ((one, self.event), (two, None)):
+            with self.gpu.on(stream), self.streams.operation(previous):
+                self.streams.own.waited.clear()
+                self.assertTrue(self.streams.need_window())
+                self.assertEqual(self.streams.own.waited, [one])
+                self.assertTrue(self.is_window())
+        self.assertFalse(self.dispatch(two))
+        self.assertTrue(self.dispatch(one))
+        self.gpu.is_capturing = True
+        with self.streams.operation():
+            self.assertFalse(self.streams.need_window())
