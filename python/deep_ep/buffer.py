@@ -2,6 +2,7 @@
 """deep_ep.Buffer: arguments and results as DeepEP has them; the work is done by normal.py and
 low_latency.py."""
 
+import contextlib
 import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
@@ -82,13 +83,11 @@ class Buffer:
         comm, self.runtime = self.runtime, None
         if comm is not None:
             self._local.clear()
-            try:
-                self._low_latency.close()
-            finally:
-                try:
-                    self._normal.close()
-                finally:
-                    comm.close()
+            with contextlib.ExitStack() as ends:  # from the last on, whatever fails
+                ends.callback(comm.close)
+                ends.callback(self._normal.close)
+                ends.callback(self._low_latency.close)
+                self._streams.finish()
 
     def __del__(self) -> None:
         if getattr(self, "runtime", None) is None or sys.is_finalizing():

@@ -93,7 +93,11 @@ class ElasticBuffer:
         if comm is not None:
             bad_ids: List[tern.InvalidArgument] = []
             try:
-                if self._exchange.close():  # else there was no dispatch
+                try:
+                    self._streams.finish()
+                finally:
+                    had_dispatches = self._exchange.close()
+                if had_dispatches:
                     bad_ids = self._routes.wait()
                     comm.barrier()
             finally:

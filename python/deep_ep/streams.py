@@ -82,6 +82,11 @@ class Streams:
             self._callers, self.window = self._reader, True
         return self.window
 
+    def finish(self) -> None:
+        """Until nothing runs on the device: replays of graphs are known to nobody else."""
+        if self.cuda:
+            torch.cuda.synchronize(self.comm.device)
+
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Memory for an output: in the window, where peers write it, if that is allowed and has
         room; else torch's, which staging serves."""

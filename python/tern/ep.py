@@ -245,7 +245,8 @@ class EP(Closing):
 
     def close(self) -> None:
         """Local: waits for what this rank issued and closes routes left open. Not while a peer's
-        operation waits for this rank: a barrier before it sees to that."""
+        operation waits for this rank: a barrier before it sees to that. Nor while a graph of it is
+        replayed, for which it does not wait: synchronize the streams first."""
         if self._raw is not None:
             self._raw.close()
             self._raw = None

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 
+import deep_ep
 import tern
 from deep_ep.streams import Streams
 
@@ -105,3 +107,37 @@ class Windows(unittest.TestCase):
         self.gpu.is_capturing = True
         with self.streams.operation():
             self.assertFalse(self.streams.need_window())
+
+
+class Ends(unittest.TestCase):
+    def test_destroy_waits_for_replays(self):
+        """For the device, before it tells the others that nothing runs here."""
+        for kind in (deep_ep.Buffer, deep_ep.ElasticBuffer):
+            for fails in (False, True):
+                with self.subTest(kind=kind.__name__, fails=fails):
+                    buffer, calls = kind(dist.group.WORLD, 2**20, explicitly_destroy=True), []
+                    x = torch.zeros((1, 64)).bfloat16()
+                    self.dispatch(buffer, x, torch.zeros((1, 1), dtype=torch.int64))
+                    runtime, meet = buffer.runtime, buffer.runtime.barrier
+                    runtime.barrier = lambda: (calls.append("barrier"), meet())
+                    buffer._streams.cuda = True
+
+                    def wait(device):
+                        calls.append(device)
+                        if fails:
+                            raise RuntimeError("a fault of the device")
+
+                    with mock.patch.object(torch.cuda, "synchronize", wait):
+                        with self.assertRaises(RuntimeError) if fails else contextlib.suppress():
+                            buffer.destroy()
+                    self.assertEqual(calls[0], runtime.device)
+                    self.assertTrue(fails or "barrier" in calls)
+                    self.assertIsNone(buffer.runtime)
+                    self.assertFalse(runtime.is_available())
+
+    def dispatch(self, buffer, x, ids):
+        if isinstance(buffer, deep_ep.ElasticBuffer):
+            buffer.dispatch(x, ids, num_experts=1, num_max_tokens_per_rank=1)
+        else:
+            per_rank, _, per_expert, mask, _ = buffer.get_dispatch_layout(ids, 1)
+            buffer.dispatch(x, None, per_rank, None, mask, per_expert)
