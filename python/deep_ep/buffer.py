@@ -30,9 +30,10 @@ class Buffer:
 
     num_nvl_bytes: memory to begin with, for outputs and for what combine reads; more is taken if
     it is needed. num_rdma_bytes, low_latency_mode: if the bytes are what
-    get_low_latency_rdma_size_hint said, the low-latency buffers are made at once, else with the
-    first call. num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl: taken and not
-    needed. enable_shrink: ranks that miss the deadline of a low-latency operation are masked.
+    get_low_latency_rdma_size_hint said on every rank, the low-latency buffers are made at once,
+    else with the first call. num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl:
+    taken and not needed. enable_shrink: ranks that miss the deadline of a low-latency operation are
+    masked.
     """
 
     num_sms: int = 20

@@ -7,6 +7,7 @@ good.
 """
 
 import contextlib
+import struct
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
 
 import torch
@@ -23,7 +24,7 @@ LANES = 2
 _TOPK = 16  # that an EP object has room for, unless more are asked for
 
 # What the size hints were asked for, by their answers: a Buffer of such a size opens its lanes when
-# it is made, while all ranks are certainly there.
+# it is made, while all ranks are certainly there, if all have asked.
 _hints: Dict[int, Tuple[int, int, int]] = {}
 
 
@@ -48,9 +49,11 @@ class LowLatency:
         self._bad_ids: List[tern.InvalidArgument] = []  # of EP objects that are gone
 
     def open_for(self, num_bytes: int) -> None:
-        """COLLECTIVE: at once, if it is known what a buffer of this size is for."""
-        if num_bytes in _hints:
-            self.reserve(*_hints[num_bytes])
+        """COLLECTIVE: at once, if every rank knows what a buffer of this size is for."""
+        sizes = _hints.get(num_bytes, (0, 0, 0))
+        every = set(self.comm.allgather(struct.pack("3q", *sizes)))
+        if every == {struct.pack("3q", *sizes)} and sizes[0] > 0:
+            self.reserve(*sizes)
 
     def reserve(self, num_max_tokens: int, hidden: int, num_experts: int, topk: int = 1) -> tern.EP:
         """COLLECTIVE: an EP object with room for this."""
@@ -229,8 +232,8 @@ class LowLatency:
         assert self.enable_shrink, "masks need a Buffer with enable_shrink=True"
         if self._ep is None:
             raise tern.BadState(
-                "there are no low-latency buffers yet: call get_low_latency_rdma_size_hint before "
-                "the Buffer is made, or clean_low_latency_buffer"
+                "there are no low-latency buffers yet: call get_low_latency_rdma_size_hint on "
+                "every rank before the Buffer is made, or clean_low_latency_buffer"
             )
         return self._used()
 

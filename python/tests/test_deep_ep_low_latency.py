@@ -303,6 +303,34 @@ class LowLatency(unittest.TestCase):
         with self.assertRaisesRegex(tern.BadState, "closed"):
             held.synchronize()
 
+    def test_hints_of_some_ranks(self):
+        """Who has asked for a size, or for which one last, differs; the buffers are made by the
+        first call then, on all ranks."""
+        size = deep_ep.low_latency.size_hint(TOKENS, HIDDEN, EXPERTS)
+        known, others = (TOKENS, HIDDEN, EXPERTS), (2 * TOKENS, HIDDEN, EXPERTS)
+        for hints in (
+            {size: known} if self.rank == 0 else {},
+            {size: known if self.rank == 0 else others},
+            {},
+            {size: known},
+        ):
+            with mock.patch.dict(deep_ep.low_latency._hints, hints, clear=True):
+                buffer = deep_ep.Buffer(
+                    dist.group.WORLD,
+                    num_rdma_bytes=size,
+                    low_latency_mode=True,
+                    explicitly_destroy=True,
+                )
+            boxes = [None] * self.size
+            dist.all_gather_object(boxes, hints)
+            is_open = buffer._low_latency._ep is not None
+            self.assertEqual(is_open, boxes == [{size: known}] * self.size)
+            recv, counts, handle, _, _ = buffer.low_latency_dispatch(
+                self.x, self.ids, TOKENS, EXPERTS, use_fp8=False
+            )
+            self.check(recv, counts, handle)
+            buffer.destroy()
+
     def test_time_waited_for_sources(self):
         waited, back = torch.zeros((2, self.size), dtype=torch.int64)
         for _ in range(3):
