@@ -220,6 +220,7 @@ class Buffer:
             previous_event, async_finish, allocate_on_comm_stream
         ) as operation:
             operation.reads(x, topk_idx, topk_weights, is_token_in_rank)
+            operation.reads(num_tokens_per_rank, num_tokens_per_expert)
             if handle is not None:
                 assert topk_idx is None and topk_weights is None, "ids or weights beside a handle"
                 got = self._normal.again(parts, handle, settings)

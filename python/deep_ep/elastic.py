@@ -245,6 +245,7 @@ class ElasticBuffer:
                     plan.most_rows = self._most_expanded(told, plan.alignment)
             else:
                 plan = handle.plan
+                operation.reads(handle.topk_idx)  # the caller's, with do_handle_copy=False
             self._reserve(plan, parts)
             route = self._routes.route(plan)
             counts: List[int] = []
@@ -374,7 +375,7 @@ class ElasticBuffer:
         ):
             if previous_event_before_epilogue is not None:
                 previous_event_before_epilogue.current_stream_wait()
-            operation.reads(x, topk_weights, biases)
+            operation.reads(x, topk_weights, biases, handle.topk_idx)
             plan = handle.plan
             if handle.by_rank is not None and self.allow_multiple_reduction:
                 plan = handle.by_rank

@@ -233,6 +233,15 @@ class Elastic(unittest.TestCase):
             self.buffer.combine(recv, handle)
         self.assertEqual(seen, [2, 4, None])
 
+    def test_ids_of_the_caller_are_kept_until_an_event(self):
+        recv, _, _, handle, _ = self.dispatch(do_handle_copy=False)
+        self.assertIs(handle.topk_idx, self.ids)
+        for event in (
+            self.buffer.dispatch(self.x, handle=handle, async_with_compute_stream=True)[4],
+            self.buffer.combine(recv, handle, async_with_compute_stream=True)[2],
+        ):
+            self.assertTrue(any(tensor is self.ids for tensor in event.extra_tensors))
+
     def test_scales_by_column(self):
         x = per_token_cast_to_fp8(self.x)
         (codes, scales), _, _, handle, _ = self.dispatch(x)

@@ -101,6 +101,13 @@ class Normal(unittest.TestCase):
             self.assertIsInstance(counts, list)
             self.assertEqual(len(handle), 6)
 
+    def test_what_an_operation_reads_is_kept_until_its_event(self):
+        given = self.layout()
+        _, _, _, _, handle, event = self.dispatch(self.x, async_finish=True, **given)
+        kept = {id(tensor) for tensor in event.extra_tensors}
+        for tensor in (self.x, self.ids, self.weights, *given.values()):
+            self.assertTrue(tensor is None or id(tensor) in kept)
+
     def test_handle_has_its_matrices(self):
         handle = self.dispatch(self.x)[4]
         prefix, channels, recv_channels, source, mask, head = handle
