@@ -290,7 +290,7 @@ def _and_count(
     def hook() -> None:
         receive()
         if stats is not None:
-            with torch.no_grad():
+            with torch.inference_mode():  # in which all may be written, whatever made it
                 stats.add_(counts)
 
     return hook

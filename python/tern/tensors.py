@@ -197,9 +197,9 @@ def target(
 def wrote(*written: Optional["torch.Tensor"]) -> None:
     """Says to autograd that the tensors have changed, as it sees of torch's own operations: a
     backward pass that saved one fails. None of them requires a gradient where gradients are on
-    (target)."""
+    (target); no backward pass has saved one of inference mode, which counts no changes."""
     for tensor in written:
-        if tensor is not None:
+        if tensor is not None and not tensor.is_inference():
             tensor.copy_(tensor)  # moves nothing: torch sees that it is itself
 
 

@@ -303,6 +303,34 @@ class LowLatency(unittest.TestCase):
         with self.assertRaisesRegex(tern.BadState, "closed"):
             held.synchronize()
 
+    def test_hooks_outside_of_inference_mode(self):
+        for mode in (torch.inference_mode, torch.no_grad):
+            with torch.inference_mode():
+                x, weights = self.x.clone(), self.weights.clone()
+            with mode():
+                stats = torch.zeros(self.share, dtype=torch.int32)
+                waited = torch.zeros(self.size, dtype=torch.int64)
+                out = torch.empty_like(self.x)
+                recv, counts, handle, _, hook = self.buffer.low_latency_dispatch(
+                    x,
+                    self.ids,
+                    TOKENS,
+                    EXPERTS,
+                    cumulative_local_expert_recv_stats=stats,
+                    dispatch_wait_recv_cost_stats=waited,
+                    use_fp8=False,
+                    return_recv_hook=True,
+                )
+            hook()
+            self.check(recv, counts, handle)
+            self.assertTrue(torch.equal(stats, counts))
+            with mode():
+                sums, _, hook = self.buffer.low_latency_combine(
+                    recv, self.ids, weights, handle, return_recv_hook=True, out=out
+                )
+            hook()
+            self.check_sums(sums, 1e-5)
+
     def test_hints_of_some_ranks(self):
         """Who has asked for a size, or for which one last, differs; the buffers are made by the
         first call then, on all ranks."""
