@@ -182,6 +182,7 @@ class ElasticBuffer:
             with self._streams.operation():
                 self._exchange.run([word])
         else:
+            self._streams.begin()
             self._exchange.run([word])
         if with_cpu_sync:
             self._exchange.wait()

@@ -108,6 +108,35 @@ class Windows(unittest.TestCase):
         with self.streams.operation():
             self.assertFalse(self.streams.need_window())
 
+    def test_barrier_on_the_callers_stream(self):
+        """It takes window memory as any operation of that stream does, and none in a graph,
+        whatever the operation before it took."""
+        buffer = deep_ep.ElasticBuffer(dist.group.WORLD, 2**20, explicitly_destroy=True)
+        runtime, streams, taken = buffer.runtime, buffer._streams, []
+        plain = runtime.empty
+        runtime.empty = lambda shape, dtype: (taken.append(shape), plain(shape, dtype))[1]
+
+        def takes(stream):
+            taken.clear()
+            with self.gpu.on(stream):
+                buffer.barrier(use_comm_stream=False)
+            return bool(taken)
+
+        one, two = Stream(), Stream()
+        takes(one)  # makes what the others need
+        runtime.machine, streams.cuda, streams.own = "cuda", True, Stream()
+        asked = mock.patch.object(
+            torch.cuda, "is_current_stream_capturing", lambda: self.gpu.is_capturing
+        )
+        with asked:
+            self.assertTrue(takes(one))
+            self.assertFalse(takes(two))
+            self.assertTrue(takes(one))
+            self.gpu.is_capturing = True
+            self.assertFalse(takes(one))
+        runtime.machine, streams.cuda = runtime.device.type, False
+        buffer.destroy()
+
 
 class Ends(unittest.TestCase):
     def test_destroy_waits_for_replays(self):
