@@ -61,7 +61,7 @@ class Normal:
         ids = (
             _ranks_as_ids(is_token_in_rank, num_experts) if topk_idx is None else topk_idx.clone()
         )
-        plan = Plan(num_experts, ids, mine, most_rows, most_tokens)
+        plan = Plan(num_experts, ids, mine, most_rows, most_tokens, bool(num_worst_tokens))
         extra = [] if node_mask is None else [node_bits(is_token_in_rank, node_ranks)]
         got = self._send(plan, parts + extra, topk_weights, topk_idx is not None, True, settings)
         masks = got.x[-1] if extra else None

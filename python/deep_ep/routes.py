@@ -21,6 +21,9 @@ import tern
 from tern.tensors import capturing
 
 MAX_ROUTES = 16
+_LEAST_TOPK = 16
+_MOST_TOKENS = 2**24  # of an EP object
+_MOST_CHOICES = 2**31 - 1  # likewise, ranks * tokens * topk
 _serials = count()
 
 
@@ -33,6 +36,7 @@ class Plan:
     num_rows: int  # that this rank receives, or has room for
     most_rows: int  # the same on all ranks: the most that any receives
     most_tokens: int  # likewise: the most that any has, or more
+    is_guess: bool = False  # most_tokens may be far more, and may be cut to what an EP object takes
     layout: str = "rank"
     alignment: int = 1
     serial: int = field(default_factory=lambda: next(_serials))
@@ -66,7 +70,10 @@ class Routes:
         topk = int(plan.ids.shape[1])
         shape = self._shapes.setdefault(plan.num_experts, _Shape())
         staging = plan.most_rows * (row_bytes + 12 * topk + 8) + 2**13
-        asked = dict(tokens=plan.most_tokens, topk=topk, row_bytes=row_bytes, staging=staging)
+        tokens = plan.most_tokens
+        if plan.is_guess:
+            tokens = min(tokens, self._most_tokens(max(topk, shape.sizes["topk"])))
+        asked = dict(tokens=tokens, topk=topk, row_bytes=row_bytes, staging=staging)
         if shape.ep is None or any(asked[name] > size for name, size in shape.sizes.items()):
             self._open(plan.num_experts, shape, asked)
 
@@ -76,10 +83,12 @@ class Routes:
                 f"a graph is being captured, and the buffers are too small for {asked}: "
                 "run the same shapes once before"
             )
-        least = dict(tokens=4096, topk=16, row_bytes=2**14, staging=self.staging_bytes)
+        least = dict(tokens=4096, topk=_LEAST_TOPK, row_bytes=2**14, staging=self.staging_bytes)
         sizes = {
             name: max(size, least[name], _up(asked[name])) for name, size in shape.sizes.items()
         }
+        most = self._most_tokens(sizes["topk"])
+        sizes["tokens"] = max(asked["tokens"], min(sizes["tokens"], most))
         if shape.ep is not None:
             shape.ep.wait()
             self._bad_ids += shape.ep.bad_ids
@@ -102,6 +111,11 @@ class Routes:
             staging_bytes=sizes["staging"],
         )
         shape.sizes = sizes
+
+    def _most_tokens(self, topk: int) -> int:
+        """That an EP object can have, with room for so many ids a token, as _open makes it."""
+        room = min(64, max(_LEAST_TOPK, _up(topk)))
+        return min(_MOST_TOKENS, _MOST_CHOICES // (self.comm.size * room))
 
     def route(self, plan: Plan) -> tern.Route:
         """COLLECTIVE: the plan's route, after reserve()."""

@@ -13,6 +13,7 @@ import sys
 import unittest
 from math import isnan
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import torch
@@ -68,6 +69,49 @@ class Sizes(unittest.TestCase):
                 deep_ep.Config(*wrong)
         with self.assertRaises(AssertionError):
             deep_ep.Buffer.set_num_sms(7)
+
+
+class Objects(unittest.TestCase):
+    """EP objects, which stand-ins are here: as large as asked, and as they can be."""
+
+    def setUp(self):
+        self.made = []
+        patch = mock.patch.object(tern, "EP", lambda comm, **sizes: self.open(sizes))
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def open(self, sizes):
+        self.made.append(sizes)
+        return SimpleNamespace(wait=lambda: None, close=lambda: None, bad_ids=[])
+
+    def routes(self, ranks):
+        comm = SimpleNamespace(size=ranks, machine="cpu", barrier=lambda: None)
+        return deep_ep.routes.Routes(comm, 2**24)
+
+    def plan(self, tokens, topk, is_guess):
+        ids = torch.zeros((1, topk), dtype=torch.int64)
+        return deep_ep.routes.Plan(256, ids, 1, 1, tokens, is_guess)
+
+    def test_worst_cases_of_many_ranks(self):
+        """num_worst_tokens stands for the tokens of a rank, which are fewer."""
+        for ranks, tokens in ((8, 4096), (64, 16384), (128, 8192), (128, 2**17)):
+            routes = self.routes(ranks)
+            plans = [self.plan(ranks * tokens, topk, True) for topk in (8, 9, 32, 33, 64)]
+            for plan in plans:
+                routes.reserve(plan, 16)
+                last = self.made[-1]
+                self.assertLess(ranks * last["max_tokens"] * last["max_topk"], 2**31)
+                self.assertTrue(min(tokens, 2**18) <= last["max_tokens"] <= 2**24)
+            opened = len(self.made)
+            for plan in plans:
+                routes.reserve(plan, 16)
+            self.assertEqual(len(self.made), opened)  # each has its room
+
+    def test_tokens_that_are_counted(self):
+        """No fewer than asked: what cannot be the object refuses, on all ranks."""
+        for tokens, have in ((5000, 8192), (2**20 - 1, 2**20 - 1), (2**21 - 1, 2**21 - 1)):
+            self.routes(128).reserve(self.plan(tokens, 8, False), 16)
+            self.assertEqual(self.made[-1]["max_tokens"], have)
 
 
 class Lifetimes(unittest.TestCase):
