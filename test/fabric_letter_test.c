@@ -173,6 +173,50 @@ static int shares(struct trio *s)
     return result;
 }
 
+/* The pair's k-th read, every fourth a write; whether it is posted. */
+static int post_kth(struct trio *s, int i, int to, int k, struct engine_op *op)
+{
+    fill_write(s, op, to, ranks[to], (uint32_t)k, PIECE);
+    op->kind = k % 4 == 3 ? ENGINE_WRITE : ENGINE_READ;
+    op->local = s->ends[i].area;
+    return s->ends[i].e->ops->post(s->ends[i].e, op) == ENGINE_POSTED;
+}
+
+/* As many reads and writes as there may be, from each of each. The first does not stir while the others post theirs: these
+ * have no letter to answer in any more then, and what they are asked is parked. */
+static int floods(struct trio *s)
+{
+    struct engine_op *ops = (struct engine_op *)test_take(9 * ENGINE_WINDOW, sizeof *ops);
+    double end = test_seconds() + 20;
+    int num_posted[9] = {0}, result = TEST_PASSED;
+    while (s->ended < 6 * ENGINE_WINDOW && test_seconds() < end) {
+        for (int p = 0; p < 9; p++) { /* end p / 3 reads what p % 3 has */
+            while (p / 3 != p % 3 && num_posted[p] < ENGINE_WINDOW &&
+                   post_kth(s, p / 3, p % 3, num_posted[p], &ops[p * ENGINE_WINDOW + num_posted[p]])) {
+                num_posted[p]++;
+            }
+        }
+        int are_all[2] = {num_posted[1] + num_posted[2] == 2 * ENGINE_WINDOW,
+                          num_posted[3] + num_posted[5] + num_posted[6] + num_posted[7] == 4 * ENGINE_WINDOW};
+        for (int i = 0; i < 3; i++) {
+            if (i == 0 ? !are_all[0] || are_all[1] : are_all[0]) {
+                turn(s, i);
+            }
+        }
+    }
+    if (s->ended < 6 * ENGINE_WINDOW || s->syndromes != 0) {
+        test_note(__FILE__, __LINE__, "%d of %d ended, syndromes 0x%02x", s->ended, 6 * ENGINE_WINDOW,
+                  s->syndromes);
+        result = TEST_FAILED;
+    }
+    for (int i = 0; i < 3 && s->ends[i].e != NULL; i++) {
+        s->ends[i].e->ops->close(s->ends[i].e); /* before the operations go */
+        s->ends[i].e = NULL;
+    }
+    free(ops);
+    return result;
+}
+
 static int with_trio(struct test *t, int (*body)(struct trio *s))
 {
     struct trio *s = (struct trio *)test_take(1, sizeof *s);
@@ -214,6 +258,7 @@ static int with_trio(struct test *t, int (*body)(struct trio *s))
 static int run_greetings(struct test *t) { return with_trio(t, NULL); }
 static int run_no_bytes(struct test *t) { return with_trio(t, no_bytes); }
 static int run_shares(struct test *t) { return with_trio(t, shares); }
+static int run_floods(struct test *t) { return with_trio(t, floods); }
 
 int main(int argc, char **argv)
 {
@@ -223,5 +268,6 @@ int main(int argc, char **argv)
     test_run(&t, "more ranks than letters meet, though most do not stir", run_greetings);
     test_run(&t, "messages of no bytes", run_no_bytes);
     test_run(&t, "peers that take nothing hold no other's letters", run_shares);
+    test_run(&t, "more than there are letters to answer in, of everybody by everybody", run_floods);
     return test_end(&t);
 }

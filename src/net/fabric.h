@@ -53,7 +53,15 @@ struct letter {
     uint64_t bytes;             /* of both */
     int peer;                   /* that it goes to */
     int is_answer;
-    struct letter *next; /* free, unsent or parked */
+    struct letter *next; /* free or unsent */
+};
+
+/* What waits for a letter to answer in: of a read the request, of anything else the answer, which it has
+ * already. */
+struct parked {
+    struct parked *next;
+    struct wire_frame frame;
+    int peer, is_read;
 };
 
 struct fabric_peer {
@@ -61,6 +69,7 @@ struct fabric_peer {
     int is_here;                          /* its hello has come */
     uint32_t greeting;                    /* WIRE_HELLO or WIRE_BYE is to be sent; 0: neither */
     int num_requests;                     /* letters that carry requests to it */
+    int num_parked;                       /* of its requests */
     struct engine_op *ops[ENGINE_WINDOW]; /* messages that are not answered, by tag */
     struct letter *unsent, **last_unsent;
 };
@@ -95,7 +104,7 @@ struct fabric_engine {
     int num_letters;
     int max_requests; /* a peer's share: one that takes nothing holds none of another's */
     struct letter *free_requests, *free_answers;
-    struct letter *parked, **last_parked; /* requests for whose answers there was no letter */
+    struct parked *parked, **last_parked; /* in the order of requests */
     struct fabric_peer *peers;            /* [num_ranks] */
     struct fabric_region *regions;
     struct engine_op *ended, **last_ended;

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages of the libfabric engine. Buffers for requests and for answers are apart, and a request whose
- * answer has no buffer is parked: two ranks that ask each other for much cannot wait for each other. The
+ * Messages of the libfabric engine. Buffers for requests and for answers are apart, and so are those that are
+ * received into: they go back to the provider at once, whatever becomes of the request, for an answer of many
+ * bytes leaves only when its receiver has such a buffer. A request whose answer has no buffer is parked
+ * without one: so ranks that ask each other for much cannot wait for each other, however many they are.
+ * Parked reads are served later than what came behind them; stores, writes and atomics at once. The
  * provider keeps messages between two ranks in order (FI_ORDER_SAS is asked for), and so does the queue in
  * front of it: that is the order of stores and atomics that an engine promises. */
 #include "net/fabric.h"
@@ -83,6 +86,11 @@ void terni_letters_close(struct fabric_engine *f)
         f->machine->ops->host_free(f->machine, f->letters_memory);
     }
     free(f->letters);
+    while (f->parked != NULL) {
+        struct parked *p = f->parked;
+        f->parked = p->next;
+        free(p);
+    }
 }
 
 /* ---- Out ---- */
@@ -214,55 +222,106 @@ static void hear_answer(struct fabric_engine *f, const struct letter *l, int pee
     terni_fabric_end(f, op, frame->key);
 }
 
-/* A request, with a letter for its answer. Staged bytes go straight between payloads and the machine. */
-static void serve_letter(struct fabric_engine *f, const struct letter *l, struct letter *answer)
+/* Of a request; `payload`: what has come with a write, or room for what a read asks for. Staged bytes go
+ * straight between there and the machine. */
+static void serve_request(struct fabric_engine *f, int peer, const struct wire_frame *in, char *payload,
+                          uint64_t payload_bytes, struct wire_frame *answer)
 {
-    const struct letter_head *head = head_of(l);
-    const struct wire_frame *in = &head->frame;
-    struct wire_frame *out = &head_of(answer)->frame;
     struct served served;
-    char *buffer = in->kind == WIRE_READ ? payload_of(answer) : payload_of(l);
-    uint64_t payload = 0;
-    if ((in->kind == WIRE_WRITE && l->bytes != sizeof *head + in->bytes) ||
+    uint64_t bytes = 0;
+    if ((in->kind == WIRE_WRITE && payload_bytes != in->bytes) ||
         (in->kind == WIRE_READ && in->bytes > LETTER_BYTES)) {
         memset(&served, 0, sizeof served);
         served.syndrome = SYNDROME_REMOTE_INVALID_REQUEST;
     } else {
-        terni_serve_begin(f->base.serve, in, (int)head->rank, buffer, &served);
+        terni_serve_begin(f->base.serve, in, peer, payload, &served);
         if (in->kind == WIRE_WRITE && served.syndrome == SYNDROME_NONE) {
-            if (in->bytes != 0 && served.at != payload_of(l)) {
-                memcpy(served.at, payload_of(l), in->bytes);
+            if (in->bytes != 0 && served.at != payload) {
+                memcpy(served.at, payload, in->bytes);
             }
             terni_serve_end(f->base.serve, in, &served);
         }
         if (in->kind == WIRE_READ && served.syndrome == SYNDROME_NONE) {
-            payload = in->bytes;
-            if (payload != 0 && served.at != payload_of(answer)) {
-                memcpy(payload_of(answer), served.at, payload);
+            bytes = in->bytes;
+            if (bytes != 0 && served.at != payload) {
+                memcpy(payload, served.at, bytes);
             }
         }
     }
-    memset(out, 0, sizeof *out);
-    out->kind = WIRE_ANSWER;
-    out->tag = in->tag;
-    out->key = served.syndrome;
-    out->bytes = payload;
-    out->value = served.old;
-    address_to(f, answer, (int)head->rank, payload);
+    memset(answer, 0, sizeof *answer);
+    answer->kind = WIRE_ANSWER;
+    answer->tag = in->tag;
+    answer->key = served.syndrome;
+    answer->bytes = bytes;
+    answer->value = served.old;
+}
+
+static void send_answer(struct fabric_engine *f, struct letter *answer, int peer)
+{
+    address_to(f, answer, peer, head_of(answer)->frame.bytes);
     send_or_queue(f, answer);
 }
 
-static void park(struct fabric_engine *f, struct letter *l)
+static void park(struct fabric_engine *f, struct letter *l, int peer)
 {
-    l->next = NULL;
-    *f->last_parked = l;
-    f->last_parked = &l->next;
+    const struct wire_frame *in = &head_of(l)->frame;
+    struct parked *p = NULL;
+    if (f->peers[peer].num_parked == ENGINE_WINDOW) {
+        terni_engine_lose(&f->base, peer, TERN_MISMATCH, "rank %d asks for more than %d things at once", peer,
+                          ENGINE_WINDOW);
+        return;
+    }
+    p = (struct parked *)malloc(sizeof *p);
+    if (p == NULL) {
+        terni_engine_lose(&f->base, peer, TERN_OUT_OF_MEMORY, "no memory for what rank %d asks for", peer);
+        return;
+    }
+    p->next = NULL;
+    p->peer = peer;
+    p->is_read = in->kind == WIRE_READ;
+    if (p->is_read) {
+        p->frame = *in;
+    } else {
+        serve_request(f, peer, in, payload_of(l), l->bytes - sizeof(struct letter_head), &p->frame);
+    }
+    f->peers[peer].num_parked++;
+    *f->last_parked = p;
+    f->last_parked = &p->next;
+}
+
+static void hear_request(struct fabric_engine *f, struct letter *l, int peer)
+{
+    const struct wire_frame *in = &head_of(l)->frame;
+    struct letter *answer = f->parked == NULL ? take(&f->free_answers) : NULL;
+    if (answer == NULL) {
+        park(f, l, peer);
+        return;
+    }
+    serve_request(f, peer, in, in->kind == WIRE_READ ? payload_of(answer) : payload_of(l),
+                  l->bytes - sizeof(struct letter_head), &head_of(answer)->frame);
+    send_answer(f, answer, peer);
+}
+
+/* There is a letter. */
+static void answer_parked(struct fabric_engine *f)
+{
+    struct parked *p = f->parked;
+    struct letter *answer = take(&f->free_answers);
+    f->parked = p->next;
+    f->last_parked = f->parked == NULL ? &f->parked : f->last_parked;
+    if (p->is_read) {
+        serve_request(f, p->peer, &p->frame, payload_of(answer), 0, &head_of(answer)->frame);
+    } else {
+        head_of(answer)->frame = p->frame;
+    }
+    send_answer(f, answer, p->peer);
+    f->peers[p->peer].num_parked--;
+    free(p);
 }
 
 void terni_letter_arrived(struct fabric_engine *f, struct letter *l, uint64_t bytes)
 {
     const struct letter_head *head = head_of(l);
-    struct letter *answer;
     int peer = (int)head->rank;
     l->bytes = bytes;
     if (bytes < sizeof *head || memcmp(head->cookie, f->cookie, sizeof head->cookie) != 0 ||
@@ -283,12 +342,7 @@ void terni_letter_arrived(struct fabric_engine *f, struct letter *l, uint64_t by
         hear_answer(f, l, peer);
         break;
     default:
-        answer = f->parked == NULL ? take(&f->free_answers) : NULL;
-        if (answer == NULL) {
-            park(f, l);
-            return;
-        }
-        serve_letter(f, l, answer);
+        hear_request(f, l, peer);
         break;
     }
     terni_letter_receive(f, l);
@@ -311,10 +365,7 @@ int terni_letters_advance(struct fabric_engine *f)
         busy |= greet(f, r);
     }
     while (f->parked != NULL && f->free_answers != NULL) {
-        struct letter *l = take(&f->parked);
-        f->last_parked = f->parked == NULL ? &f->parked : f->last_parked;
-        serve_letter(f, l, take(&f->free_answers));
-        terni_letter_receive(f, l);
+        answer_parked(f);
         busy = 1;
     }
     return busy;
