@@ -251,16 +251,6 @@ static int first_sentence(struct test *t)
 
 /* ---- Strangers ---- */
 
-static int call_port(const struct address *a)
-{
-    int fd = socket(a->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && connect(fd, (const struct sockaddr *)&a->storage, a->bytes) != 0) {
-        close(fd);
-        return -1;
-    }
-    return fd;
-}
-
 /* Garbage, another cookie, silence in numbers, a hello cut short: then the last rank comes. */
 static int strangers_actor(struct actor *a)
 {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -140,6 +141,16 @@ int open_and_check(struct actor *a)
     PASS(check_all(comm));
     tern_comm_close(comm);
     return 0;
+}
+
+int call_port(const struct address *a)
+{
+    int fd = socket(a->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&a->storage, a->bytes) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
 }
 
 int leave_fds(int num)

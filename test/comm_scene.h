@@ -6,6 +6,7 @@
 #define TERN_TEST_COMM_SCENE_H
 
 #include "comm/comm.h"
+#include "comm/socket.h"
 #include "support.h"
 
 #include <pthread.h>
@@ -46,6 +47,8 @@ int check_all(struct tern_comm *comm);
 /* A body: opens with the scene's id, checks all, closes. */
 int open_and_check(struct actor *a);
 
+/* A connection to who listens there; -1: nobody does. */
+int call_port(const struct address *a);
 /* Leaves this process, best a child, no more than `num` descriptors to open. */
 int leave_fds(int num);
 /* Descriptors and mapped windows that this process has. */

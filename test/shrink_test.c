@@ -201,13 +201,7 @@ static int call_door(struct tern_comm *comm, int rank)
 {
     struct id_fields fields;
     struct address a;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (terni_id_read(&comm->cards[rank].door, &fields, &a) != TERN_OK ||
-        connect(fd, (const struct sockaddr *)&a.storage, a.bytes) != 0) {
-        close(fd);
-        return -1;
-    }
-    return fd;
+    return terni_id_read(&comm->cards[rank].door, &fields, &a) == TERN_OK ? call_port(&a) : -1;
 }
 
 /* Rank 1 calls rank 0 in two parts, between which a stranger who knocked before it leaves: it hears that

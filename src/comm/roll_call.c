@@ -8,15 +8,17 @@
  *     c -> r            HERE                 c is in the call, too: r waits for it
  *     c -> r            ROLL, or VERDICT     what was decided, by c or by whom c called
  *
- * A rank below that refuses or closes its connection has gone. One that is silent or out of reach (stopped,
- * its host off, no route to it) may still come: after a short while the next is called besides, and when the
- * terms' time is over it counts as lost. A rank that has no socket itself takes nobody for lost, but fails.
- * Who has no rank below it left leads. It knocks at all doors above it that have not called, to learn at once
- * which are closed, and decides when every rank has called or gone, or the time is over; a rank below that
- * comes late takes the lead back. A connection that was made while its door was being closed may stand for
- * ever on this side: only what is sent is answered with a reset, and so a frame is. Ranks pass on what they
- * hear to those who called them, so that nobody who was in the call goes on with a list of its own: a rank
- * that is not in the list it hears has been left out, and fails.
+ * A rank below that refuses has gone, and so has one that was in the call and closes its connection. A door
+ * with more callers than it can hear at once lets them wait; where one closes on a call before it has
+ * answered, it is knocked at once more. A rank that is silent or out of reach (stopped, its host off, no
+ * route to it) may still come: after a short while the next is called besides, and when the terms' time is
+ * over it counts as lost. A rank that has no socket itself takes nobody for lost, but fails. Who has no rank
+ * below it left leads. It knocks at all doors above it that have not called, to learn at once which are
+ * closed, and decides when every rank has called or gone, or the time is over; a rank below that comes late
+ * takes the lead back. A connection that was made while its door was being closed may stand for ever on this
+ * side: only what is sent is answered with a reset, and so a frame is. Ranks pass on what they hear to those
+ * who called them, so that nobody who was in the call goes on with a list of its own: a rank that is not in
+ * the list it hears has been left out, and fails.
  *
  * A door's port at which somebody else listens since its rank has gone is a silent rank, too. The ids of a
  * call are kept apart from doors; other programs, and other communicators' doors, are not.
@@ -27,8 +29,10 @@
  * One long file, because connections both ways and who leads are one state, and one loop waits for all of
  * it. */
 #include "comm/roll_call.h"
+#include "comm/lobby.h"
 #include "comm/id.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -40,12 +44,12 @@
 enum { FRAME_CALL = 0x4c4c4143, FRAME_HERE = 2, FRAME_ROLL = 3, FRAME_VERDICT = 4, FRAME_KNOCK = 5 };
 
 static const uint64_t ms = 1000000, quiet_ns = 500 * 1000000ull, tick_ns = 50 * 1000000ull;
-enum { MOST_GUESTS = 64 };
 
 struct call {
     unsigned char cookie[TERN_COOKIE_BYTES]; /* the communicator's */
     struct tern_id id;
 };
+static_assert(sizeof(struct call) <= TERN_GUEST_BYTES, "a guest may say as much");
 
 /* How far this rank's connection to another has come. */
 enum reach {
@@ -62,23 +66,18 @@ struct seat {
     enum reach reach;
     uint64_t tried_ns; /* when its door was last knocked at, or a connection lost */
     uint64_t since_ns; /* of the latest news by `out`; before any, of the first knock */
+    int is_doubted;    /* it closed before it had answered, and its door was knocked at once more */
     struct tern_id id; /* of its call */
-};
-
-struct guest {
-    struct link link;
-    struct call call;
 };
 
 struct roll_call {
     struct tern_comm *comm;
     const struct roll_terms *terms;
-    uint64_t patience_ns, lead_ns;    /* lead_ns: since when this rank leads; 0: it does not */
-    struct seat *seats;               /* [num_ranks] */
-    struct pollfd *fds;               /* [1 + MOST_GUESTS + 2 * num_ranks] */
-    struct guest guests[MOST_GUESTS]; /* accepted, and have not called yet; oldest first */
-    int num_guests;
-    struct call call; /* this rank's */
+    uint64_t patience_ns, lead_ns; /* lead_ns: since when this rank leads; 0: it does not */
+    struct seat *seats;            /* [num_ranks] */
+    struct pollfd *fds;            /* [1 + TERN_MOST_GUESTS + 2 * num_ranks] */
+    struct lobby lobby;            /* have not called yet, or have only knocked */
+    struct call call;              /* this rank's */
     int is_over;
     enum tern_status verdict;           /* once it is over */
     char sentence[TERN_SENTENCE_BYTES]; /* of a verdict that is no success */
@@ -138,14 +137,19 @@ static void lose(struct seat *s)
     s->reach = REACH_GONE;
 }
 
-/* A connection that stood was closed. A rank below has left the call, or died. One above may also have had
- * too many guests: its door will tell, which is knocked at again. */
+/* A connection that stood was closed. A rank that was in the call has left it, or died. One that had not
+ * answered may also have had too many guests: its door will tell, which is knocked at again. A rank below
+ * gets one more knock, in the time that it has: somebody else may listen at its port and close whatever
+ * comes. */
 static void lose_open(struct roll_call *c, int r)
 {
-    lose(&c->seats[r]);
-    if (r > c->comm->rank) {
-        c->seats[r].reach = REACH_UNTRIED;
-        c->seats[r].tried_ns = terni_clock_ns();
+    struct seat *s = &c->seats[r];
+    int is_above = r > c->comm->rank, is_unheard = s->reach == REACH_OPEN && !s->is_doubted;
+    lose(s);
+    if (is_above || is_unheard) {
+        s->reach = is_above ? REACH_UNTRIED : REACH_AGAIN;
+        s->is_doubted = 1;
+        s->tried_ns = terni_clock_ns();
     }
 }
 
@@ -217,72 +221,47 @@ static void read_below(struct roll_call *c, int r)
 
 /* ---- From other ranks ---- */
 
-static void drop_guest(struct roll_call *c, int i, int keeps_socket)
-{
-    if (!keeps_socket) {
-        terni_link_close(&c->guests[i].link);
-    }
-    c->num_guests--;
-    memmove(&c->guests[i], &c->guests[i + 1], (size_t)(c->num_guests - i) * sizeof c->guests[0]);
-}
-
-/* With the house full the oldest who has not called makes room. */
-static enum tern_status accept_guests(struct roll_call *c)
-{
-    for (;;) {
-        int fd;
-        TERN_TRY(terni_accept(c->comm->door_fd, c->comm->rank, &fd));
-        if (fd < 0) {
-            return TERN_OK;
-        }
-        if (c->num_guests == MOST_GUESTS) {
-            drop_guest(c, 0, 0);
-        }
-        terni_socket_tune(fd);
-        terni_link_init(&c->guests[c->num_guests++].link, fd);
-    }
-}
-
 /* A rank above has called: it takes its seat, also anew. */
 static void seat(struct roll_call *c, int i)
 {
-    const struct guest *g = &c->guests[i];
+    const struct guest *g = &c->lobby.guests[i];
     uint32_t r = g->link.in.value;
+    struct call call;
     struct seat *s;
-    if (memcmp(g->call.cookie, c->call.cookie, sizeof c->call.cookie) != 0 || r <= (uint32_t)c->comm->rank ||
+    memcpy(&call, g->said, sizeof call);
+    if (memcmp(call.cookie, c->call.cookie, sizeof c->call.cookie) != 0 || r <= (uint32_t)c->comm->rank ||
         r >= (uint32_t)num_ranks_of(c)) {
-        drop_guest(c, i, 0);
+        terni_lobby_drop(&c->lobby, i, 0);
         return;
     }
     s = &c->seats[r];
     terni_link_close(&s->in);
     s->in = g->link;
-    s->id = g->call.id;
-    drop_guest(c, i, 1);
+    s->id = call.id;
+    terni_lobby_drop(&c->lobby, i, 1);
     terni_link_put(&s->in, FRAME_HERE, 0, 0, NULL, 0);
     terni_link_send(&s->in);
 }
 
 static void hear(struct roll_call *c, int i)
 {
-    struct guest *g = &c->guests[i];
-    g->link.in_data = (char *)&g->call; /* it may have moved since its header was read */
+    const struct frame *in = &c->lobby.guests[i].link.in;
     for (;;) {
-        switch (terni_link_recv(&g->link)) {
+        switch (terni_lobby_recv(&c->lobby, i)) {
         case LINK_AGAIN:
             return;
         case LINK_CLOSED:
-            drop_guest(c, i, 0);
+            terni_lobby_drop(&c->lobby, i, 0);
             return;
         case LINK_HEADER:
-            if ((g->link.in.type != FRAME_CALL || g->link.in.bytes != sizeof g->call) &&
-                (g->link.in.type != FRAME_KNOCK || g->link.in.bytes != 0)) {
-                drop_guest(c, i, 0);
+            if ((in->type != FRAME_CALL || in->bytes != sizeof(struct call)) &&
+                (in->type != FRAME_KNOCK || in->bytes != 0)) {
+                terni_lobby_drop(&c->lobby, i, 0);
                 return;
             }
             break;
         case LINK_FRAME:
-            if (g->link.in.type == FRAME_CALL) {
+            if (in->type == FRAME_CALL) {
                 seat(c, i);
             }
             return; /* who has only knocked says no more, or waits for the next look */
@@ -463,12 +442,12 @@ static void want(struct pollfd *fd, const struct link *l, int is_connecting)
 
 static enum tern_status wait_for_news(struct roll_call *c)
 {
-    int n = num_ranks_of(c), num_guests = c->num_guests;
+    int n = num_ranks_of(c), num_guests = c->lobby.num;
     struct pollfd *guest_fds = c->fds + 1, *out_fds = guest_fds + num_guests, *in_fds = out_fds + n;
-    c->fds[0].fd = c->comm->door_fd;
+    c->fds[0].fd = terni_lobby_is_full(&c->lobby) ? -1 : c->comm->door_fd;
     c->fds[0].events = POLLIN;
     for (int i = 0; i < num_guests; i++) {
-        want(&guest_fds[i], &c->guests[i].link, 0);
+        want(&guest_fds[i], &c->lobby.guests[i].link, 0);
     }
     for (int r = 0; r < n; r++) {
         want(&out_fds[r], &c->seats[r].out, c->seats[r].reach == REACH_KNOCKING);
@@ -494,8 +473,14 @@ static enum tern_status wait_for_news(struct roll_call *c)
             hear(c, i);
         }
     }
+    if (terni_lobby_waits_too_long(&c->lobby)) {
+        hear(c, 0);
+        if (terni_lobby_is_full(&c->lobby)) {
+            terni_lobby_drop(&c->lobby, 0, 0);
+        }
+    }
     if (c->fds[0].revents != 0) {
-        enum tern_status status = accept_guests(c);
+        enum tern_status status = terni_lobby_accept(&c->lobby, c->comm->door_fd, c->comm->rank);
         return c->is_over ? TERN_OK : status;
     }
     return TERN_OK;
@@ -569,9 +554,7 @@ static void roll_call_free(struct roll_call *c)
         terni_link_close(&c->seats[r].out);
         terni_link_close(&c->seats[r].in);
     }
-    while (c->num_guests > 0) {
-        drop_guest(c, c->num_guests - 1, 0);
-    }
+    terni_lobby_close(&c->lobby);
     free(c->news);
     free(c->fds);
     free(c->seats);
@@ -590,7 +573,7 @@ static struct roll_call *roll_call_new(struct tern_comm *comm, const struct roll
     c->patience_ns = terms->timeout_ms * ms;
     c->news_bytes = sizeof(struct tern_id) + n;
     c->seats = (struct seat *)calloc(n, sizeof *c->seats);
-    c->fds = (struct pollfd *)calloc(1 + MOST_GUESTS + 2 * n, sizeof *c->fds);
+    c->fds = (struct pollfd *)calloc(1 + TERN_MOST_GUESTS + 2 * n, sizeof *c->fds);
     c->news = (char *)calloc(1, c->news_bytes);
     for (size_t r = 0; c->seats != NULL && r < n; r++) {
         terni_link_init(&c->seats[r].out, -1);

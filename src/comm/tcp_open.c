@@ -6,59 +6,26 @@
  * port has listened since before the id existed: a refusal means that rank 0 has gone. With an agreed address
  * it may mean that rank 0 is not there yet, or that an earlier job still holds the port: they try again until
  * the deadline. */
+#include "comm/lobby.h"
 #include "comm/tcp.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { max_guests = 64, patience_ms = 1000, first_pause_ms = 5, last_pause_ms = 200 };
+enum { first_pause_ms = 5, last_pause_ms = 200 };
 
-/* An accepted connection that has not said a valid hello yet. */
-struct guest {
-    struct link link;
-    uint64_t patience_end_ns; /* with the house full, a guest that is silent for longer makes room */
-    struct hello hello;
-};
+static_assert(sizeof(struct hello) <= TERN_GUEST_BYTES, "a guest may say as much");
 
 struct door {
     struct tcp *tcp;
     const unsigned char *cookie;
     int listen_fd;
-    int num_guests;
-    struct guest guests[max_guests]; /* oldest first */
+    struct lobby lobby; /* have not said a valid hello yet */
 };
-
-static void drop_guest(struct door *d, int i, int keep_socket)
-{
-    if (!keep_socket) {
-        terni_link_close(&d->guests[i].link);
-    }
-    d->num_guests--;
-    memmove(&d->guests[i], &d->guests[i + 1], (size_t)(d->num_guests - i) * sizeof d->guests[0]);
-}
-
-static int is_full(const struct door *d) { return d->num_guests == max_guests; }
-
-/* Callers whom a full house cannot take wait in the socket's queue. */
-static enum tern_status accept_guests(struct door *d)
-{
-    while (!is_full(d)) {
-        int fd;
-        if (terni_accept(d->listen_fd, terni_boot_name(&d->tcp->boot, 0), &fd) != TERN_OK) {
-            return terni_tcp_judge(d->tcp, TERN_SYSTEM_ERROR, "%s", tern_last_error());
-        }
-        if (fd < 0) {
-            return TERN_OK;
-        }
-        terni_socket_tune(fd);
-        d->guests[d->num_guests].patience_end_ns = terni_clock_ns() + patience_ms * 1000000ull;
-        terni_link_init(&d->guests[d->num_guests++].link, fd);
-    }
-    return TERN_OK;
-}
 
 /* Sends a failure to a guest that will not be seated, and everybody else the same. */
 static enum tern_status turn_away(struct door *d, struct guest *g)
@@ -73,19 +40,21 @@ static enum tern_status turn_away(struct door *d, struct guest *g)
 static enum tern_status seat(struct door *d, int i)
 {
     struct tcp *t = d->tcp;
-    struct guest *g = &d->guests[i];
+    struct guest *g = &d->lobby.guests[i];
+    struct hello hello;
     int num_ranks = t->boot.num_ranks;
     int root = terni_boot_name(&t->boot, 0);
     uint32_t r = g->link.in.value;
     uint32_t name = r < (uint32_t)num_ranks ? (uint32_t)terni_boot_name(&t->boot, (int)r) : r;
-    if (g->hello.version != tern_version()) {
+    memcpy(&hello, g->said, sizeof hello);
+    if (hello.version != tern_version()) {
         terni_tcp_judge(t, TERN_MISMATCH, "rank %u has version %08x where rank %d has %08x", name,
-                        g->hello.version, root, tern_version());
+                        hello.version, root, tern_version());
         return turn_away(d, g);
     }
-    if (g->hello.num_ranks != (uint32_t)num_ranks) {
+    if (hello.num_ranks != (uint32_t)num_ranks) {
         terni_tcp_judge(t, TERN_MISMATCH, "rank %u expects %u ranks where rank %d expects %d", name,
-                        g->hello.num_ranks, root, num_ranks);
+                        hello.num_ranks, root, num_ranks);
         return turn_away(d, g);
     }
     if (r >= (uint32_t)num_ranks) {
@@ -98,35 +67,44 @@ static enum tern_status seat(struct door *d, int i)
     }
     t->links[r] = g->link;
     t->has_arrived[r] = 1;
-    drop_guest(d, i, 1);
+    terni_lobby_drop(&d->lobby, i, 1);
+    return TERN_OK;
+}
+
+static enum tern_status accept_guests(struct door *d)
+{
+    if (terni_lobby_accept(&d->lobby, d->listen_fd, terni_boot_name(&d->tcp->boot, 0)) != TERN_OK) {
+        return terni_tcp_judge(d->tcp, TERN_SYSTEM_ERROR, "%s", tern_last_error());
+    }
     return TERN_OK;
 }
 
 /* Reads guest i's hello; it may be no guest any more afterwards. */
 static enum tern_status hear(struct door *d, int i)
 {
-    struct guest *g = &d->guests[i];
-    g->link.in_data = (char *)&g->hello; /* it may have moved since its header was read */
+    const struct guest *g = &d->lobby.guests[i];
+    struct hello hello;
     for (;;) {
-        switch (terni_link_recv(&g->link)) {
+        switch (terni_lobby_recv(&d->lobby, i)) {
         case LINK_AGAIN:
             return TERN_OK;
         case LINK_HEADER:
-            if (g->link.in.type != TERN_FRAME_HELLO || g->link.in.bytes != sizeof g->hello) {
+            if (g->link.in.type != TERN_FRAME_HELLO || g->link.in.bytes != sizeof hello) {
                 TERN_LOG(TERN_LOG_INFO, "dropped a connection that does not speak Tern's protocol");
-                drop_guest(d, i, 0);
+                terni_lobby_drop(&d->lobby, i, 0);
                 return TERN_OK;
             }
             break;
         case LINK_FRAME:
-            if (memcmp(g->hello.cookie, d->cookie, TERN_COOKIE_BYTES) != 0) {
+            memcpy(&hello, g->said, sizeof hello);
+            if (memcmp(hello.cookie, d->cookie, TERN_COOKIE_BYTES) != 0) {
                 TERN_LOG(TERN_LOG_INFO, "dropped a connection with another cookie");
-                drop_guest(d, i, 0);
+                terni_lobby_drop(&d->lobby, i, 0);
                 return TERN_OK;
             }
             return seat(d, i);
         case LINK_CLOSED:
-            drop_guest(d, i, 0);
+            terni_lobby_drop(&d->lobby, i, 0);
             return TERN_OK;
         }
     }
@@ -137,23 +115,19 @@ static enum tern_status attend(struct door *d, uint64_t deadline_ns, struct poll
 {
     struct tcp *t = d->tcp;
     int num_ranks = t->boot.num_ranks;
-    int num_polled_guests = d->num_guests;
+    int num_polled_guests = d->lobby.num;
     struct pollfd *guest_fds = fds + num_ranks;
-    if (is_full(d) && terni_clock_ns() >= d->guests[0].patience_end_ns) {
-        drop_guest(d, 0, 0);
-        num_polled_guests--;
+    if (terni_lobby_is_full(&d->lobby) && d->lobby.guests[0].patience_end_ns < deadline_ns) {
+        deadline_ns = d->lobby.guests[0].patience_end_ns;
     }
-    if (is_full(d) && d->guests[0].patience_end_ns < deadline_ns) {
-        deadline_ns = d->guests[0].patience_end_ns;
-    }
-    fds[0].fd = is_full(d) ? -1 : d->listen_fd;
+    fds[0].fd = terni_lobby_is_full(&d->lobby) ? -1 : d->listen_fd;
     fds[0].events = POLLIN;
     for (int r = 1; r < num_ranks; r++) {
         fds[r].fd = t->links[r].fd;
         fds[r].events = POLLIN;
     }
     for (int i = 0; i < num_polled_guests; i++) {
-        guest_fds[i].fd = d->guests[i].link.fd;
+        guest_fds[i].fd = d->lobby.guests[i].link.fd;
         guest_fds[i].events = POLLIN;
     }
     TERN_TRY(terni_poll(fds, num_ranks + num_polled_guests, terni_poll_ms(deadline_ns)));
@@ -168,10 +142,13 @@ static enum tern_status attend(struct door *d, uint64_t deadline_ns, struct poll
             TERN_TRY(hear(d, i));
         }
     }
-    if (fds[0].revents != 0) {
-        return accept_guests(d);
+    if (terni_lobby_waits_too_long(&d->lobby)) {
+        TERN_TRY(hear(d, 0));
+        if (terni_lobby_is_full(&d->lobby)) {
+            terni_lobby_drop(&d->lobby, 0, 0);
+        }
     }
-    return TERN_OK;
+    return fds[0].revents != 0 ? accept_guests(d) : TERN_OK;
 }
 
 static int is_complete(const struct tcp *t)
@@ -184,7 +161,7 @@ static enum tern_status receive_all(struct tcp *t, const unsigned char *cookie, 
 {
     uint64_t deadline_ns = terni_clock_ns() + (uint64_t)timeout_ms * 1000000;
     enum tern_status status = TERN_OK;
-    struct pollfd *fds = (struct pollfd *)calloc((size_t)t->boot.num_ranks + max_guests, sizeof *fds);
+    struct pollfd *fds = (struct pollfd *)calloc((size_t)t->boot.num_ranks + TERN_MOST_GUESTS, sizeof *fds);
     struct door *d = (struct door *)calloc(1, sizeof *d);
     if (fds == NULL || d == NULL) {
         status = TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory to receive %d ranks", t->boot.num_ranks);
@@ -203,9 +180,7 @@ static enum tern_status receive_all(struct tcp *t, const unsigned char *cookie, 
     if (status == TERN_OK) {
         terni_tcp_root_scatter(t, deadline_ns + TERN_GRACE_NS);
     }
-    while (d->num_guests > 0) {
-        drop_guest(d, d->num_guests - 1, 0);
-    }
+    terni_lobby_close(&d->lobby);
 
 free_door:
     free(d);
