@@ -134,6 +134,7 @@ static int late_root_at_barrier(struct test *t)
     memset(&scene, 0, sizeof scene);
     OK(tern_id_create("127.0.0.1", &scene.id));
     PASS(run_threads(&scene, actors, 4, late_at_barrier_actor));
+    PASS(same_sentence(actors, 1, TERN_TIMEOUT, "rank 0 (this one) did not arrive within 300 ms"));
     return same_sentence(actors + 1, 3, TERN_TIMEOUT, "rank 0 did not arrive within 300 ms");
 }
 

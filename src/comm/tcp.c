@@ -6,10 +6,12 @@
  *     rank r    POST n ->          <- RESULT n            all well
  *               POST n ->          <- VERDICT             rank 0 saw a failure, or its own deadline passed
  *               POST n -> QUERY n  <- VERDICT             rank r's deadline passed first
+ *               POST n -> QUERY n -> LEAVE n              no answer came to the question
  *
  * Only rank 0 can see who is missing, so only rank 0 names culprits, and all ranks fail with one sentence. A
  * rank whose deadline passes therefore asks; only if rank 0 stays silent does it conclude that rank 0 itself
- * is late. Nothing runs between calls: sockets keep what arrives. */
+ * is late, and leaves word of it, so that rank 0 does not take for well what others have given up. Nothing
+ * runs between calls: sockets keep what arrives. */
 #include "comm/tcp.h"
 
 #include <poll.h>
@@ -66,16 +68,33 @@ static int num_missing(const struct tcp *t)
     return n;
 }
 
+/* A rank has given rank 0 up, in this exchange or in one that rank 0 believed well. */
+static enum tern_status root_is_late(struct tcp *t, uint32_t timeout_ms)
+{
+    char own[TERN_SENTENCE_BYTES];
+    int root = terni_boot_name(&t->boot, 0);
+    enum tern_status status =
+        terni_tcp_judge(t, TERN_TIMEOUT, "rank %d did not arrive within %u ms", root, timeout_ms);
+    memcpy(own, t->sentence, sizeof own);
+    terni_late_mark(own, root);
+    return TERN_FAIL(status, "%s", own);
+}
+
 static enum tern_status root_header(struct tcp *t, int r)
 {
     struct link *l = &t->links[r];
     const struct frame *in = &l->in;
     unsigned long long n = t->sequence;
     if (in->type == TERN_FRAME_QUERY && in->bytes == 0) {
-        /* A question that crossed its result, or whose last missing rank has just come, is answered by that.
-         */
-        return in->sequence == t->sequence && num_missing(t) > 0 ? terni_tcp_judge_late(t, in->value)
-                                                                 : TERN_OK;
+        /* A question that crossed its result, or whose last missing rank has come, is answered by that. */
+        if (in->sequence == t->sequence) {
+            t->is_asked = 1;
+            t->asked_ms = in->value;
+        }
+        return TERN_OK;
+    }
+    if (in->type == TERN_FRAME_LEAVE && in->bytes == 0) {
+        return root_is_late(t, in->value);
     }
     if (in->type != TERN_FRAME_POST) {
         return terni_tcp_judge(t, TERN_MISMATCH, "rank %d sent a message of unknown type %u",
@@ -131,6 +150,9 @@ static enum tern_status root_gather(struct tcp *t, uint64_t deadline_ns, uint32_
             if (t->fds[r].revents != 0 || t->links[r].is_closed) {
                 TERN_TRY(terni_tcp_root_input(t, r));
             }
+        }
+        if (num_missing(t) > 0 && t->is_asked) {
+            return terni_tcp_judge_late(t, t->asked_ms);
         }
         if (num_missing(t) > 0 && terni_clock_ns() >= deadline_ns) {
             return terni_tcp_judge_late(t, timeout_ms);
@@ -270,6 +292,10 @@ static enum tern_status peer_exchange(struct tcp *t, uint32_t timeout_ms)
     case PEER_SILENT:
         break;
     }
+    if (!terni_link_is_sending(&t->links[0])) {
+        terni_link_put(&t->links[0], TERN_FRAME_LEAVE, timeout_ms, t->sequence, NULL, 0);
+        terni_link_send(&t->links[0]);
+    }
     return terni_tcp_judge(t, TERN_TIMEOUT, "rank %d did not arrive within %u ms",
                            terni_boot_name(&t->boot, 0), timeout_ms);
 }
@@ -300,6 +326,7 @@ static enum tern_status tcp_post(struct boot *boot, const void *send, size_t byt
     if (boot->rank == 0) {
         memset(t->has_arrived, 0, (size_t)boot->num_ranks);
         t->has_arrived[0] = 1;
+        t->is_asked = 0;
     } else {
         terni_link_put(&t->links[0], TERN_FRAME_POST, 0, t->sequence,
                        t->gather + (uint64_t)boot->rank * bytes, bytes);

@@ -14,7 +14,8 @@ enum {
     TERN_FRAME_POST = 1,           /* to rank 0: this rank's bytes of the exchange */
     TERN_FRAME_QUERY = 2,          /* to rank 0: my deadline of `value` ms has passed, who is late? */
     TERN_FRAME_RESULT = 3,         /* from rank 0: everybody's bytes */
-    TERN_FRAME_VERDICT = 4         /* from rank 0: the exchange failed; value = status, data = the sentence */
+    TERN_FRAME_VERDICT = 4,        /* from rank 0: the exchange failed; value = status, data = the sentence */
+    TERN_FRAME_LEAVE = 5 /* to rank 0: you are late, I have given you up; value as in the question */
 };
 
 struct hello {
@@ -32,7 +33,9 @@ struct tcp {
     struct link *links;         /* rank 0: [num_ranks], the first unused; others: [1], to rank 0 */
     struct pollfd *fds;         /* rank 0: [num_ranks] */
     unsigned char *has_arrived; /* rank 0: [num_ranks], in this exchange */
-    enum tern_status verdict;   /* the failure that ended this boot */
+    int is_asked;               /* rank 0: a rank's deadline, of asked_ms, has passed in this exchange */
+    uint32_t asked_ms;
+    enum tern_status verdict; /* the failure that ended this boot */
     char sentence[TERN_SENTENCE_BYTES];
 };
 
@@ -42,9 +45,10 @@ struct tcp {
 /* Ends the boot with a failure: keeps it, and rank 0 tells everybody. Returns `status`. */
 enum tern_status terni_tcp_judge(struct tcp *t, enum tern_status status, const char *format, ...)
     TERN_PRINTF(3, 4);
-/* Rank 0: names the ranks that have not arrived. */
+/* Rank 0: names the ranks that have not arrived. To a question only once all that has come was read: rank 0
+ * may be the last itself, and the others' posts lie in its sockets. */
 enum tern_status terni_tcp_judge_late(struct tcp *t, uint32_t timeout_ms);
-/* Rank 0: reads what rank r sent. */
+/* Rank 0: reads what rank r sent; a question is noted. */
 enum tern_status terni_tcp_root_input(struct tcp *t, int r);
 /* Rank 0: sends everybody the result of this exchange. */
 void terni_tcp_root_scatter(struct tcp *t, uint64_t deadline_ns);

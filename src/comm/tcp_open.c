@@ -110,6 +110,27 @@ static enum tern_status hear(struct door *d, int i)
     }
 }
 
+static int is_complete(const struct tcp *t)
+{
+    return memchr(t->has_arrived, 0, (size_t)t->boot.num_ranks) == NULL;
+}
+
+/* Who asks is answered when nobody is left in the socket's queue, and no guest has more to say. */
+static enum tern_status answer(struct door *d)
+{
+    int num_before;
+    do {
+        for (int i = d->lobby.num - 1; i >= 0; i--) {
+            TERN_TRY(hear(d, i));
+        }
+        num_before = d->lobby.num;
+        TERN_TRY(accept_guests(d));
+    } while (d->lobby.num > num_before);
+    return is_complete(d->tcp) || terni_lobby_is_full(&d->lobby)
+               ? TERN_OK
+               : terni_tcp_judge_late(d->tcp, d->tcp->asked_ms);
+}
+
 /* One round of the door: waits for news, then hears guests and seated ranks. */
 static enum tern_status attend(struct door *d, uint64_t deadline_ns, struct pollfd *fds)
 {
@@ -148,12 +169,10 @@ static enum tern_status attend(struct door *d, uint64_t deadline_ns, struct poll
             terni_lobby_drop(&d->lobby, 0, 0);
         }
     }
-    return fds[0].revents != 0 ? accept_guests(d) : TERN_OK;
-}
-
-static int is_complete(const struct tcp *t)
-{
-    return memchr(t->has_arrived, 0, (size_t)t->boot.num_ranks) == NULL;
+    if (fds[0].revents != 0) {
+        TERN_TRY(accept_guests(d));
+    }
+    return t->is_asked && !is_complete(t) ? answer(d) : TERN_OK;
 }
 
 static enum tern_status receive_all(struct tcp *t, const unsigned char *cookie, int listen_fd,

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rank 0 comes after the others. What they have said by then waits in its sockets, their questions who is
+ * late among it: who has come is not named, and where all have, all is well. */
+#include "comm/id.h"
+#include "comm/lobby.h"
+#include "comm_scene.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Within the grace that the others give it after their deadline. */
+enum { late_ms = 400, open_deadline_ms = 1000 };
+
+/* ---- At a barrier ---- */
+
+/* The last rank is later still if the scene has a deadline. */
+static int barrier_actor(struct actor *a)
+{
+    struct tern_comm_config config = config_of(20000);
+    int is_absent = a->scene->timeout_ms != 0 && a->rank == a->num_ranks - 1;
+    struct tern_comm *comm;
+    OK(tern_comm_open(&a->scene->id, a->rank, a->num_ranks, &config, &comm));
+    comm->timeout_ms = deadline_ms;
+    pthread_barrier_wait(&a->scene->barrier);
+    nap_ms(a->rank == 0 ? deadline_ms + late_ms : is_absent ? deadline_ms + 1700 : 0);
+    note_status(a, tern_comm_barrier(comm));
+    if (a->scene->timeout_ms == 0) {
+        CHECK(a->status == TERN_OK, "rank %d: \"%s\"", a->rank, a->text);
+        OK(tern_comm_barrier(comm));
+    }
+    pthread_barrier_wait(&a->scene->barrier);
+    tern_comm_close(comm);
+    return 0;
+}
+
+static int at_barrier(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    return run_threads(&scene, actors, 4, barrier_actor);
+}
+
+static int one_is_absent(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    scene.timeout_ms = 1;
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    PASS(run_threads(&scene, actors, 4, barrier_actor));
+    PASS(same_sentence(actors, 3, TERN_TIMEOUT, "rank 3 did not arrive within 300 ms"));
+    return same_sentence(actors + 3, 1, TERN_TIMEOUT, "rank 3 (this one) did not arrive within 300 ms");
+}
+
+/* ---- At the opening ---- */
+
+/* Rank 1 calls, then as many who say nothing as fill the house with it, then rank 2 unless it is absent:
+ * when rank 0 comes it has seated rank 1, and may read its question, before it lets rank 2 in. */
+static int open_actor(struct actor *a)
+{
+    struct tern_comm_config config = config_of(open_deadline_ms);
+    int fds[TERN_MOST_GUESTS - 1], num = 0;
+    struct tern_comm *comm = NULL;
+    struct id_fields f;
+    struct address where;
+    if (a->rank == 0) {
+        nap_ms(open_deadline_ms + late_ms);
+    }
+    if (a->rank == 2) {
+        OK(terni_id_read(&a->scene->id, &f, &where));
+        nap_ms(100);
+        for (; num < TERN_MOST_GUESTS - 1; num++) {
+            fds[num] = call_port(&where);
+        }
+    }
+    if (a->rank != 2 || a->scene->timeout_ms == 0) {
+        note_status(a, tern_comm_open(&a->scene->id, a->rank, a->num_ranks, &config, &comm));
+    } else {
+        nap_ms(open_deadline_ms + late_ms + 700);
+    }
+    while (num > 0) {
+        close(fds[--num]);
+    }
+    tern_comm_close(comm);
+    return 0;
+}
+
+static int at_open(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    PASS(run_threads(&scene, actors, 3, open_actor));
+    for (int r = 0; r < 3; r++) {
+        CHECK(actors[r].status == TERN_OK, "rank %d: \"%s\"", r, actors[r].text);
+    }
+    return 0;
+}
+
+static int one_never_opens(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    scene.timeout_ms = 1;
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    PASS(run_threads(&scene, actors, 3, open_actor));
+    return same_sentence(actors, 2, TERN_TIMEOUT, "rank 2 did not arrive within 1000 ms");
+}
+
+int main(int argc, char **argv)
+{
+    struct test t;
+    test_begin(&t, argc, argv);
+    test_quiet();
+    test_run(&t, "rank 0 is late at a barrier", at_barrier);
+    test_run(&t, "rank 0 is late at a barrier, and one more is", one_is_absent);
+    test_run(&t, "rank 0 is late to open, with a crowd at its door", at_open);
+    test_run(&t, "rank 0 is late to open, and one more is", one_never_opens);
+    return test_end(&t);
+}
