@@ -6,8 +6,11 @@
 #include "comm/lobby.h"
 #include "comm_scene.h"
 
+#include <netinet/in.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* Within the grace that the others give it after their deadline. */
@@ -117,6 +120,54 @@ static int one_never_opens(struct test *t)
     return same_sentence(actors, 2, TERN_TIMEOUT, "rank 2 did not arrive within 1000 ms");
 }
 
+/* ---- A port that nobody listens at yet ---- */
+
+/* The next caller of this port is given the port itself, as a system may that chooses among all. */
+static _Atomic int port_given, times_given;
+
+int connect(int fd, const struct sockaddr *a, socklen_t bytes)
+{
+    struct sockaddr_in v4;
+    int port = atomic_load(&port_given);
+    if (port != 0 && a->sa_family == AF_INET && bytes == sizeof v4) {
+        memcpy(&v4, a, sizeof v4);
+        if (ntohs(v4.sin_port) == port && bind(fd, a, bytes) == 0) {
+            atomic_store(&port_given, 0);
+            atomic_fetch_add(&times_given, 1);
+        }
+    }
+    return (int)syscall(SYS_connect, fd, a, bytes);
+}
+
+/* Rank 1 calls the agreed port before rank 0 is there, and first reaches itself. */
+static int self_actor(struct actor *a)
+{
+    nap_ms(a->rank == 0 ? late_ms : 0);
+    return open_and_check(a);
+}
+
+static int self_connection(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    struct id_fields f;
+    struct address where;
+    char text[64];
+    int fd;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id)); /* to learn a free port */
+    OK(terni_id_read(&scene.id, &f, &where));
+    OK(terni_id_take_listener(&scene.id, &fd));
+    close(fd);
+    snprintf(text, sizeof text, "127.0.0.1:%u/job", f.port);
+    OK(tern_id_from_address(text, &scene.id));
+    atomic_store(&port_given, f.port);
+    PASS(run_threads(&scene, actors, 2, self_actor));
+    CHECK(atomic_load(&times_given) == 1, "the port was given %d times", atomic_load(&times_given));
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -126,5 +177,6 @@ int main(int argc, char **argv)
     test_run(&t, "rank 0 is late at a barrier, and one more is", one_is_absent);
     test_run(&t, "rank 0 is late to open, with a crowd at its door", at_open);
     test_run(&t, "rank 0 is late to open, and one more is", one_never_opens);
+    test_run(&t, "a caller of rank 0's port, before rank 0, reaches itself", self_connection);
     return test_end(&t);
 }

@@ -94,6 +94,21 @@ void terni_socket_tune(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
+int terni_is_self_connection(int fd)
+{
+    struct address own = {.bytes = sizeof own.storage}, peer = {.bytes = sizeof peer.storage};
+    return getsockname(fd, (struct sockaddr *)&own.storage, &own.bytes) == 0 &&
+           getpeername(fd, (struct sockaddr *)&peer.storage, &peer.bytes) == 0 && own.bytes == peer.bytes &&
+           memcmp(&own.storage, &peer.storage, own.bytes) == 0;
+}
+
+void terni_socket_abort(int fd)
+{
+    struct linger now = {.l_onoff = 1, .l_linger = 0};
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    close(fd);
+}
+
 int terni_is_shortage(int error)
 {
     return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM ||

@@ -26,6 +26,11 @@ void terni_address_clear_port(struct address *a);
 enum tern_status terni_listen(const struct address *a, struct address *bound, int *fd);
 void terni_socket_tune(int fd); /* small messages leave at once */
 
+/* Whether a connection leads back to its own socket: a system that gives a caller the very port that it
+ * calls, where nobody listens, connects it so. */
+int terni_is_self_connection(int fd);
+void terni_socket_abort(int fd); /* closes it with a reset: its port is free at once */
+
 /* Whether such an errno of socket, connect or accept is for want of descriptors, memory or ports here. */
 int terni_is_shortage(int error);
 /* *fd: the connection of one who waits; -1: nobody does. Fails for a shortage, of this rank's. */

@@ -255,6 +255,12 @@ static enum tern_status connect_before(const struct boot *boot, const struct add
         return TERN_FAIL(TERN_SYSTEM_ERROR, "rank %d cannot wait for rank %d: %s", rank, root,
                          tern_last_error());
     }
+    if (*error == 0 && terni_is_self_connection(*fd)) {
+        terni_socket_abort(*fd); /* rank 0 may be about to listen there */
+        *error = ECONNREFUSED;
+        *fd = -1;
+        return TERN_OK;
+    }
     if (*error != 0) {
         close(*fd);
         *fd = -1;
