@@ -5,10 +5,12 @@
 #include "comm/lobby.h"
 #include "comm/id.h"
 #include "comm_scene.h"
+#include "procs.h"
 
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { PATIENCE_MS = 20000, STRANGERS = 3 * TERN_MOST_GUESTS / 2 };
@@ -169,11 +171,47 @@ static int never_heard(struct test *t)
     return run_two(never_heard_actor);
 }
 
+/* ---- Few descriptors, for many ranks ---- */
+
+enum { MANY = 16 };
+
+/* Rank 1 may have as many descriptors as two for each rank: it needs few of them, and poll takes no more
+ * entries than that. */
+static int many_body(int rank, struct procs_page *page, void *user)
+{
+    struct tern_comm_config config = config_of(PATIENCE_MS);
+    struct tern_shrink_args args = TERN_SHRINK_ARGS_INIT;
+    struct tern_comm *comm, *shrunk;
+    struct rlimit limit;
+    (void)user;
+    setenv("TERN_DOMAIN_SIZE", "2", 1);
+    args.timeout_ms = PATIENCE_MS;
+    OK(tern_comm_open(&page->id, rank, MANY, &config, &comm));
+    OK(tern_comm_barrier(comm));
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0, "getrlimit: %m");
+    limit.rlim_cur = rank == 1 ? 2 * MANY : limit.rlim_cur;
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit: %m");
+    OK(tern_comm_shrink(comm, &args, NULL, &shrunk));
+    CHECK(tern_comm_size(shrunk) == MANY, "rank %d: %d ranks are left", rank, tern_comm_size(shrunk));
+    OK(tern_comm_barrier(shrunk));
+    tern_comm_close(shrunk);
+    tern_comm_close(comm);
+    return 0;
+}
+
+static int many_ranks(struct test *t)
+{
+    (void)t;
+    return procs_run(MANY, -1, 60, many_body, NULL);
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
     test_begin(&t, argc, argv);
     test_quiet();
+    /* Processes first: their parent must not have started a machine. */
+    test_run(&t, "a rank may have two descriptors for each rank", many_ranks);
     test_run(&t, "a call before more than the house holds", first_of_many);
     test_run(&t, "a call after more than the house holds", last_of_many);
     test_run(&t, "a door closes on a call that it has not heard", unheard);

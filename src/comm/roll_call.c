@@ -70,12 +70,18 @@ struct seat {
     struct tern_id id; /* of its call */
 };
 
+/* Whose link an entry of the list for poll is. */
+struct polled {
+    int rank, is_in;
+};
+
 struct roll_call {
     struct tern_comm *comm;
     const struct roll_terms *terms;
     uint64_t patience_ns, lead_ns; /* lead_ns: since when this rank leads; 0: it does not */
     struct seat *seats;            /* [num_ranks] */
     struct pollfd *fds;            /* [1 + TERN_MOST_GUESTS + 2 * num_ranks] */
+    struct polled *polled;         /* as many; of links */
     struct lobby lobby;            /* have not called yet, or have only knocked */
     struct call call;              /* this rank's */
     int is_over;
@@ -433,43 +439,62 @@ static enum tern_status create_apart(const struct tern_comm *comm, const struct 
 
 /* ---- The loop ---- */
 
-static void want(struct pollfd *fd, const struct link *l, int is_connecting)
+/* Links to and from ranks are listed with whose they are: a system takes no more entries than a process may
+ * have descriptors, not even empty ones. */
+static void want(struct roll_call *c, int *num, struct polled whose, const struct link *l, int is_connecting)
 {
-    fd->fd = l->fd;
-    fd->events = (short)(is_connecting || terni_link_is_sending(l) ? POLLIN | POLLOUT : POLLIN);
-    fd->revents = 0;
+    if (l->fd >= 0) {
+        c->fds[*num].fd = l->fd;
+        c->fds[*num].events = (short)(is_connecting || terni_link_is_sending(l) ? POLLIN | POLLOUT : POLLIN);
+        c->polled[(*num)++] = whose;
+    }
+}
+
+/* The door unless the house is full, the guests, then links. Returns how many entries there are. */
+static int list_polled(struct roll_call *c)
+{
+    int num = 1 + c->lobby.num;
+    c->fds[0].fd = terni_lobby_is_full(&c->lobby) ? -1 : c->comm->door_fd;
+    c->fds[0].events = POLLIN;
+    for (int i = 0; i < c->lobby.num; i++) {
+        c->fds[1 + i].fd = c->lobby.guests[i].link.fd;
+        c->fds[1 + i].events = POLLIN;
+    }
+    for (int r = 0; r < num_ranks_of(c); r++) {
+        struct seat *s = &c->seats[r];
+        want(c, &num, (struct polled){r, 0}, &s->out, s->reach == REACH_KNOCKING);
+        want(c, &num, (struct polled){r, 1}, &s->in, 0);
+    }
+    return num;
+}
+
+static enum tern_status read_link(struct roll_call *c, struct polled whose)
+{
+    struct seat *s = &c->seats[whose.rank];
+    if (whose.is_in) {
+        terni_link_send(&s->in);
+        read_above(s);
+    } else if (s->reach == REACH_KNOCKING) {
+        return knocked(c, whose.rank);
+    } else {
+        terni_link_send(&s->out);
+        read_below(c, whose.rank);
+    }
+    return TERN_OK;
 }
 
 static enum tern_status wait_for_news(struct roll_call *c)
 {
-    int n = num_ranks_of(c), num_guests = c->lobby.num;
-    struct pollfd *guest_fds = c->fds + 1, *out_fds = guest_fds + num_guests, *in_fds = out_fds + n;
-    c->fds[0].fd = terni_lobby_is_full(&c->lobby) ? -1 : c->comm->door_fd;
-    c->fds[0].events = POLLIN;
-    for (int i = 0; i < num_guests; i++) {
-        want(&guest_fds[i], &c->lobby.guests[i].link, 0);
-    }
-    for (int r = 0; r < n; r++) {
-        want(&out_fds[r], &c->seats[r].out, c->seats[r].reach == REACH_KNOCKING);
-        want(&in_fds[r], &c->seats[r].in, 0);
-    }
-    TERN_TRY(terni_poll(c->fds, 1 + num_guests + 2 * n, terni_poll_ms(terni_clock_ns() + tick_ns)));
-    for (int r = 0; r < n && !c->is_over; r++) {
-        struct seat *s = &c->seats[r];
-        if (out_fds[r].revents != 0 && s->reach == REACH_KNOCKING) {
-            TERN_TRY(knocked(c, r));
-        } else if (out_fds[r].revents != 0) {
-            terni_link_send(&s->out);
-            read_below(c, r);
-        }
-        if (in_fds[r].revents != 0) {
-            terni_link_send(&s->in);
-            read_above(s);
+    int num_guests = c->lobby.num, num = list_polled(c);
+    TERN_TRY(terni_poll(c->fds, num, terni_poll_ms(terni_clock_ns() + tick_ns)));
+    for (int i = 1 + num_guests; i < num && !c->is_over; i++) {
+        if (c->fds[i].revents != 0) {
+            TERN_TRY(read_link(c, c->polled[i]));
         }
     }
     /* From the last, because a guest that leaves moves those after it. */
     for (int i = num_guests - 1; i >= 0; i--) {
-        if (guest_fds[i].revents != 0) {
+        if (c->fds[1 + i].revents != 0) {
             hear(c, i);
         }
     }
@@ -556,6 +581,7 @@ static void roll_call_free(struct roll_call *c)
     }
     terni_lobby_close(&c->lobby);
     free(c->news);
+    free(c->polled);
     free(c->fds);
     free(c->seats);
     free(c);
@@ -574,12 +600,13 @@ static struct roll_call *roll_call_new(struct tern_comm *comm, const struct roll
     c->news_bytes = sizeof(struct tern_id) + n;
     c->seats = (struct seat *)calloc(n, sizeof *c->seats);
     c->fds = (struct pollfd *)calloc(1 + TERN_MOST_GUESTS + 2 * n, sizeof *c->fds);
+    c->polled = (struct polled *)calloc(1 + TERN_MOST_GUESTS + 2 * n, sizeof *c->polled);
     c->news = (char *)calloc(1, c->news_bytes);
     for (size_t r = 0; c->seats != NULL && r < n; r++) {
         terni_link_init(&c->seats[r].out, -1);
         terni_link_init(&c->seats[r].in, -1);
     }
-    if (c->seats == NULL || c->fds == NULL || c->news == NULL) {
+    if (c->seats == NULL || c->fds == NULL || c->polled == NULL || c->news == NULL) {
         roll_call_free(c);
         return NULL;
     }
