@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rank 0 comes after the others. What they have said by then waits in its sockets, their questions who is
+ * Ranks that come late. Past everybody's grace the exchange has failed, and the late one hears that it is the
+ * one. A rank 0 that comes before that finds what the others have said in its sockets, their questions who is
  * late among it: who has come is not named, and where all have, all is well. */
 #include "comm/id.h"
 #include "comm/lobby.h"
@@ -13,10 +14,85 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* ---- Past the grace ---- */
+
+static int refused_earlier(struct tern_comm *comm)
+{
+    REFUSES(tern_comm_barrier(comm), TERN_TIMEOUT, "the communicator failed earlier: rank 3");
+    return 0;
+}
+
+static int late_at_barrier_actor(struct actor *a)
+{
+    struct tern_comm_config config = config_of(deadline_ms);
+    struct tern_comm *comm = a->scene->comms[a->rank];
+    int late = a->scene->timeout_ms == 0 ? 0 : a->num_ranks - 1, result = 0;
+    config.timeout_ms = 20000;
+    if (comm == NULL) {
+        OK(tern_comm_open(&a->scene->id, a->rank, a->num_ranks, &config, &comm));
+    }
+    comm->timeout_ms = deadline_ms; /* opening may take longer under a sanitizer */
+    pthread_barrier_wait(&a->scene->barrier);
+    if (a->rank == late) {
+        nap_ms(deadline_ms + 1700); /* past everybody's grace: it finds the verdict when it comes */
+    }
+    note_status(a, tern_comm_barrier(comm));
+    pthread_barrier_wait(&a->scene->barrier);
+    for (int i = 0; i < 2 && late != 0 && result == 0; i++) {
+        result = refused_earlier(comm);
+    }
+    tern_comm_close(comm);
+    return result;
+}
+
+/* The late rank is told that it is the one. */
+static int same_but_for_late(const struct actor *actors)
+{
+    PASS(same_sentence(actors, 3, TERN_TIMEOUT, "rank 3 did not arrive within 300 ms"));
+    return same_sentence(actors + 3, 1, TERN_TIMEOUT, "rank 3 (this one) did not arrive within 300 ms");
+}
+
+static int late_at_barrier(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    scene.timeout_ms = 1; /* the last rank is late */
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    PASS(run_threads(&scene, actors, 4, late_at_barrier_actor));
+    return same_but_for_late(actors);
+}
+
+static int late_root_at_barrier(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    PASS(run_threads(&scene, actors, 4, late_at_barrier_actor));
+    PASS(same_sentence(actors, 1, TERN_TIMEOUT, "rank 0 (this one) did not arrive within 300 ms"));
+    return same_sentence(actors + 1, 3, TERN_TIMEOUT, "rank 0 did not arrive within 300 ms");
+}
+
+static int late_on_board(struct test *t)
+{
+    struct tern_comm_config config = config_of(20000);
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    scene.timeout_ms = 1;
+    OK(tern_comm_open_all(4, &config, scene.comms));
+    PASS(run_threads(&scene, actors, 4, late_at_barrier_actor));
+    return same_but_for_late(actors);
+}
+
+/* ---- Rank 0 within the grace: at a barrier ---- */
+
 /* Within the grace that the others give it after their deadline. */
 enum { late_ms = 400, open_deadline_ms = 1000 };
-
-/* ---- At a barrier ---- */
 
 /* The last rank is later still if the scene has a deadline. */
 static int barrier_actor(struct actor *a)
@@ -57,11 +133,10 @@ static int one_is_absent(struct test *t)
     scene.timeout_ms = 1;
     OK(tern_id_create("127.0.0.1", &scene.id));
     PASS(run_threads(&scene, actors, 4, barrier_actor));
-    PASS(same_sentence(actors, 3, TERN_TIMEOUT, "rank 3 did not arrive within 300 ms"));
-    return same_sentence(actors + 3, 1, TERN_TIMEOUT, "rank 3 (this one) did not arrive within 300 ms");
+    return same_but_for_late(actors);
 }
 
-/* ---- At the opening ---- */
+/* ---- Rank 0 within the grace: at the opening ---- */
 
 /* Rank 1 calls, then as many who say nothing as fill the house with it, then rank 2 unless it is absent:
  * when rank 0 comes it has seated rank 1, and may read its question, before it lets rank 2 in. */
@@ -173,6 +248,9 @@ int main(int argc, char **argv)
     struct test t;
     test_begin(&t, argc, argv);
     test_quiet();
+    test_run(&t, "a rank is too late at a barrier", late_at_barrier);
+    test_run(&t, "rank 0 is too late at a barrier", late_root_at_barrier);
+    test_run(&t, "a rank of one process is too late at a barrier", late_on_board);
     test_run(&t, "rank 0 is late at a barrier", at_barrier);
     test_run(&t, "rank 0 is late at a barrier, and one more is", one_is_absent);
     test_run(&t, "rank 0 is late to open, with a crowd at its door", at_open);

@@ -284,6 +284,7 @@ enum tern_status terni_comm_open(const struct tern_id *id, int rank, int num_ran
     struct id_fields fields;
     struct address address;
     struct boot *boot;
+    struct first_failure first = {TERN_OK, ""};
     enum tern_status status;
     TERN_TRY(check_ranks(num_ranks));
     if (rank < 0 || rank >= num_ranks) {
@@ -300,8 +301,9 @@ enum tern_status terni_comm_open(const struct tern_id *id, int rank, int num_ran
         status = halves[i](&o);
     }
     if (status != TERN_OK) {
+        terni_first_add(&first, status);
         terni_comm_close(o.comm);
-        return status;
+        return terni_first_end(&first); /* after all that closes */
     }
     tell(o.comm);
     *comm = o.comm;
@@ -330,12 +332,13 @@ enum tern_status terni_comm_open_all(int num_ranks, const struct tern_comm_confi
     struct opening *openings;
     struct boot **boots;
     struct executor *executor = NULL;
+    struct first_failure first = {TERN_OK, ""};
     enum tern_status status = TERN_OK;
     TERN_TRY(check_ranks(num_ranks));
     openings = (struct opening *)calloc((size_t)num_ranks, sizeof *openings);
     boots = (struct boot **)calloc((size_t)num_ranks, sizeof *boots);
     if (openings == NULL || boots == NULL) {
-        status = TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d ranks", num_ranks);
+        terni_first_add(&first, TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d ranks", num_ranks));
         goto free_arrays;
     }
     for (int r = 0; r < num_ranks && status == TERN_OK; r++) {
@@ -353,6 +356,7 @@ enum tern_status terni_comm_open_all(int num_ranks, const struct tern_comm_confi
     if (status == TERN_OK) {
         status = drive_all(openings, num_ranks, boots);
     }
+    terni_first_add(&first, status);
     for (int r = 0; r < num_ranks; r++) {
         if (status == TERN_OK) {
             tell(openings[r].comm);
@@ -371,7 +375,7 @@ enum tern_status terni_comm_open_all(int num_ranks, const struct tern_comm_confi
 free_arrays:
     free(boots);
     free(openings);
-    return status;
+    return terni_first_end(&first); /* after all that closes */
 }
 
 /* Also of a communicator that opened halfway. The machine goes after the memory it gave, the boot last.
