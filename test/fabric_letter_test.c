@@ -173,10 +173,11 @@ static int shares(struct trio *s)
     return result;
 }
 
-/* The pair's k-th read, every fourth a write; whether it is posted. */
+/* The pair's k-th read, every fourth a short write, which leaves though its receiver does not stir; whether it
+ * is posted. */
 static int post_kth(struct trio *s, int i, int to, int k, struct engine_op *op)
 {
-    fill_write(s, op, to, ranks[to], (uint32_t)k, PIECE);
+    fill_write(s, op, to, ranks[to], (uint32_t)k, k % 4 == 3 ? 8 : PIECE);
     op->kind = k % 4 == 3 ? ENGINE_WRITE : ENGINE_READ;
     op->local = s->ends[i].area;
     return s->ends[i].e->ops->post(s->ends[i].e, op) == ENGINE_POSTED;
