@@ -118,6 +118,7 @@ static int taken_body(struct host_scene *s)
                                      TERN_SIGNAL_SET, 8, 2, lane_of(s, 0)));
     REFUSES(tern_net_synchronize(n, lane_of(s, 0)), TERN_TIMEOUT, "rank 3");
     OK(tern_copy(n->comm, &bounce.state->lock, &given, sizeof given, lane_of(s, 0)));
+    OK(tern_stream_synchronize(n->comm, lane_of(s, 0))); /* what follows is on other streams */
     OK(tern_net_quiet(n, -1, -1));
     PASS(word_is(s, 3, 1));
     OK(tern_net_put_signal(n, 3, 0, device(s, s->box[0], 0), host, BYTES, device(s, s->words[0], 0),
