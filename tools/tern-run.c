@@ -8,7 +8,7 @@
  * waits for everything: signals come through a signalfd, prefixed output through pipes, times through the
  * poll's deadline. A run ends in phases; each has a deadline that leads to the next:
  *
- *     running -> a rank failed: grace for the others to report -> SIGTERM -> SIGKILL
+ *     running -> a rank failed, or a signal came: grace for ranks to report -> SIGTERM -> SIGKILL
  *
  * With --keep-going a failure ends no phase: survivors of a lost rank, which they may mask, run to their end.
  *
@@ -54,9 +54,13 @@ static const char manual[] =
     "\n"
     "When a rank exits with a status other than 0, or dies of a signal, the others have 2 seconds to end,\n"
     "then get SIGTERM, and SIGKILL 2 seconds later, unless --keep-going was given. Processes that ranks\n"
-    "started and left are killed when the run ends. SIGINT, SIGTERM and SIGHUP are passed on. The exit\n"
-    "status is that of the first rank that failed, 128 + n for signal n, also with --keep-going; 0 if all\n"
-    "ranks exited with 0; 2 if the run could not be started, or output was lost and no rank failed.\n";
+    "started and left are killed when the run ends. SIGINT and SIGHUP are passed on as they are, and ranks\n"
+    "then have the same 2 seconds, also with --keep-going; SIGTERM is passed on, and SIGKILL follows 2\n"
+    "seconds later.\n"
+    "\n"
+    "The exit status is that of the first rank that failed, 128 + n for signal n, also with --keep-going;\n"
+    "128 + n if signal n ended the run; 0 if all ranks exited with 0; 2 if the run could not be started, or\n"
+    "output was lost and no rank failed.\n";
 
 enum { grace_seconds = 2, exit_usage = 2, exit_timeout = 124, line_bytes = 8192 };
 
@@ -380,10 +384,15 @@ static void signal_all(const struct run *run, int signal)
     }
 }
 
-static void enter(struct run *run, enum phase phase)
+static void begin_phase(struct run *run, enum phase phase)
 {
     run->phase = phase;
     run->phase_end_ns = terni_clock_ns() + grace_seconds * 1000000000ull;
+}
+
+static void enter(struct run *run, enum phase phase)
+{
+    begin_phase(run, phase);
     if (phase == phase_terminated) {
         signal_all(run, SIGTERM);
     } else if (phase == phase_killed) {
@@ -450,6 +459,17 @@ static void reap_all(const struct run *run)
     }
 }
 
+/* Ranks get the signal itself, each time it comes; the run ends as soon as it would after the first. */
+static void pass_on(struct run *run, int signal)
+{
+    signal_all(run, signal);
+    if (signal == SIGTERM && run->phase < phase_terminated) {
+        begin_phase(run, phase_terminated); /* which has sent it */
+    } else if (run->phase < phase_grace) {
+        begin_phase(run, phase_grace);
+    }
+}
+
 static void take_signals(struct run *run)
 {
     struct signalfd_siginfo info;
@@ -459,8 +479,7 @@ static void take_signals(struct run *run)
             continue; /* find_ended() looks at all ranks anyway */
         }
         run->exit_status = run->exit_status != 0 ? run->exit_status : 128 + signal;
-        enter(run, phase_terminated);
-        signal_all(run, signal);
+        pass_on(run, signal);
     }
 }
 
