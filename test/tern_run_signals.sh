@@ -62,4 +62,19 @@ for signal in INT TERM; do
     ends $status "SIG$signal, however often, ends ranks that ignore it" "$run" -n 2 sh -c "
         trap '' INT TERM; $(again "kill -s $signal \$PPID || exit")"
 done
+
+# What the caller ignores does nothing, here as to the program alone.
+for signal in HUP INT TERM; do
+    ends 0 "SIG$signal stays ignored if the caller ignores it" sh -c "trap '' $signal
+        exec \"\$0\" -n 1 sh -c 'kill -s $signal \$PPID; sleep 0.3'" "$run"
+done
+ends 3 "a caller that ignores SIGCHLD learns how ranks ended" env --ignore-signal=CHLD "$run" -n 2 sh -c 'exit 3'
+mine="grep -E Sig(Ign|Blk) /proc/self/status"
+for ignored in CHLD PIPE,HUP,INT,TERM; do
+    ends 0 "what a program finds ignored and blocked where $ignored is ignored" env --ignore-signal=$ignored $mine
+    cp "$scratch/out" "$scratch/alone"
+    ends 0 "and what a rank finds" env --ignore-signal=$ignored "$run" -n 1 $mine
+    diff "$scratch/alone" "$scratch/out" > "$scratch/differ" 2>&1
+    check "are the same" "$scratch/differ"
+done
 finish

@@ -56,7 +56,7 @@ static const char manual[] =
     "then get SIGTERM, and SIGKILL 2 seconds later, unless --keep-going was given. Processes that ranks\n"
     "started and left are killed when the run ends. SIGINT and SIGHUP are passed on as they are, and ranks\n"
     "then have the same 2 seconds, also with --keep-going; SIGTERM is passed on, and SIGKILL follows 2\n"
-    "seconds later.\n"
+    "seconds later. What the caller ignores of these, as nohup does, stays ignored.\n"
     "\n"
     "The exit status is that of the first rank that failed, 128 + n for signal n, also with --keep-going;\n"
     "128 + n if signal n ended the run; 0 if all ranks exited with 0; 2 if the run could not be started, or\n"
@@ -90,8 +90,9 @@ struct run {
     int num_running;
     int signal_fd;
     int complaint_fd; /* an eventfd that one child can read: the one that says why the program does not run */
-    sigset_t old_mask; /* ranks start with this and with old_pipe */
+    sigset_t old_mask; /* ranks start with this, and with the two below */
     void (*old_pipe)(int);
+    void (*old_child)(int);
     enum phase phase;
     uint64_t phase_end_ns; /* UINT64_MAX: none */
     int exit_status;
@@ -196,6 +197,7 @@ static void become(struct run *run, int rank, int listen_fd, const int *pipes)
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* should tern-run be killed without a chance to clean up */
     signal(SIGPIPE, run->old_pipe);
+    signal(SIGCHLD, run->old_child);
     sigprocmask(SIG_SETMASK, &run->old_mask, NULL);
     set_number("TERN_RANK", rank);
     if (rank == 0) {
@@ -514,6 +516,15 @@ static void watch(struct run *run)
     }
 }
 
+/* What a caller as nohup ignores stays ignored; a signal that is blocked would come all the same. */
+static void add_unless_ignored(sigset_t *mask, int signal)
+{
+    struct sigaction old;
+    if (sigaction(signal, NULL, &old) != 0 || old.sa_handler != SIG_IGN) {
+        sigaddset(mask, signal);
+    }
+}
+
 static int prepare(struct run *run)
 {
     size_t n = (size_t)run->num_ranks;
@@ -529,10 +540,11 @@ static int prepare(struct run *run)
         run->streams[i].fd = -1;
     }
     sigemptyset(&mask);
-    sigaddset(&mask, SIGINT);
-    sigaddset(&mask, SIGTERM);
-    sigaddset(&mask, SIGHUP);
     sigaddset(&mask, SIGCHLD);
+    add_unless_ignored(&mask, SIGINT);
+    add_unless_ignored(&mask, SIGTERM);
+    add_unless_ignored(&mask, SIGHUP);
+    run->old_child = signal(SIGCHLD, SIG_DFL); /* if it is ignored, nothing is left of ranks to wait for */
     sigprocmask(SIG_BLOCK, &mask, &run->old_mask);
     run->old_pipe = signal(SIGPIPE, SIG_IGN); /* a reader that goes is met by write_all */
     run->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
