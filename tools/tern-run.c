@@ -6,7 +6,8 @@
  * It makes the communicator's id, so the port listens before any rank starts, and hands the socket to rank 0
  * (TERN_ID_FD). Each rank leads a process group of its own, so that what it started dies with it. One loop
  * waits for everything: signals come through a signalfd, prefixed output through pipes, times through the
- * poll's deadline. A run ends in phases; each has a deadline that leads to the next:
+ * poll's deadline. Only who reads the output is waited for elsewhere (tern-run/run_output.c). A run ends in
+ * phases; each has a deadline that leads to the next:
  *
  *     running -> a rank failed, or a signal came: grace for ranks to report -> SIGTERM -> SIGKILL
  *
@@ -47,7 +48,8 @@ static const char manual[] =
     "then get SIGTERM, and SIGKILL 2 seconds later, unless --keep-going was given. Processes that ranks\n"
     "started and left are killed when the run ends. SIGINT and SIGHUP are passed on as they are, and ranks\n"
     "then have the same 2 seconds, also with --keep-going; SIGTERM is passed on, and SIGKILL follows 2\n"
-    "seconds later. What the caller ignores of these, as nohup does, stays ignored.\n"
+    "seconds later. What the caller ignores of these, as nohup does, stays ignored. When a\n"
+    "signal or --timeout ends the run, output is lost which nobody takes for 2 seconds.\n"
     "\n"
     "The exit status is that of the first rank that failed, 128 + n for signal n, also with --keep-going;\n"
     "128 + n if signal n ended the run; 0 if all ranks exited with 0; 2 if the run could not be started, or\n"
@@ -125,6 +127,7 @@ static int parse(struct run *run, int argc, char **argv)
 static void watch(struct run *run)
 {
     int num_streams = run->has_prefix ? 2 * run->num_ranks : 0;
+    run_flush(run);
     while (run->num_running > 0) {
         run->fds[0].fd = run->signal_fd;
         run->fds[0].events = POLLIN;
@@ -132,25 +135,25 @@ static void watch(struct run *run)
             run->fds[1 + i].fd = run->streams[i].fd;
             run->fds[1 + i].events = POLLIN;
         }
-        terni_poll(run->fds, 1 + num_streams, terni_poll_ms(run->phase_end_ns));
-        run_take_signals(run);
+        terni_poll(run->fds, 1 + num_streams, terni_poll_ms(run_deadline_ns(run)));
         for (int i = 0; i < num_streams; i++) {
             if (run->streams[i].fd >= 0) {
                 run_pump(run, &run->streams[i]);
             }
         }
-        run_find_ended(run);
-        if (run->num_running > 0 && terni_clock_ns() >= run->phase_end_ns) {
-            run_deadline_passed(run);
+        run_attend(run);
+        if (run->num_running > 0) {
+            run_see_to_time(run);
         }
+        run_flush(run);
     }
     run_signal_all(run, SIGKILL); /* what ranks left behind */
-    run_reap_all(run);
     for (int i = 0; i < num_streams; i++) {
         if (run->streams[i].fd >= 0) {
             run_drain(run, &run->streams[i]);
         }
     }
+    run_reap_all(run); /* behind the last wait, in which a signal may be passed on */
 }
 
 /* What a caller as nohup ignores stays ignored; a signal that is blocked would come all the same. */
@@ -183,10 +186,13 @@ static int prepare(struct run *run)
     add_unless_ignored(&mask, SIGHUP);
     run->old_child = signal(SIGCHLD, SIG_DFL); /* if it is ignored, nothing is left of ranks to wait for */
     sigprocmask(SIG_BLOCK, &mask, &run->old_mask);
-    run->old_pipe = signal(SIGPIPE, SIG_IGN); /* a reader that goes is met by write_all */
+    run->old_pipe = signal(SIGPIPE, SIG_IGN); /* a reader that goes is met by a write */
     run->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (run->signal_fd < 0) {
         run_say("no signalfd: %s", strerror(errno));
+        return 0;
+    }
+    if (!run_prepare_output(run)) {
         return 0;
     }
     run->complaint_fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -194,7 +200,8 @@ static int prepare(struct run *run)
         run_say("no eventfd: %s", strerror(errno));
         return 0;
     }
-    run->phase_end_ns =
+    run->phase_end_ns = UINT64_MAX;
+    run->timeout_ns =
         run->timeout_seconds > 0 ? terni_clock_ns() + (uint64_t)(run->timeout_seconds * 1e9) : UINT64_MAX;
     return 1;
 }
@@ -220,10 +227,12 @@ int main(int argc, char **argv)
         run.exit_status = exit_usage;
     }
     if (run.is_verbose) {
-        run_say("exit status %d", run.exit_status);
+        run_tell(&run, "exit status %d", run.exit_status);
     }
+    run_flush(&run);
     close(run.complaint_fd);
     close(run.signal_fd);
+    free(run.said);
     free(run.streams);
     free(run.fds);
     free(run.ranks);

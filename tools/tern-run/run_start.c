@@ -32,6 +32,7 @@ static void become(struct run *run, int rank, int listen_fd, const int *pipes)
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* should tern-run be killed without a chance to clean up */
     signal(SIGPIPE, run->old_pipe);
     signal(SIGCHLD, run->old_child);
+    sigaction(SIGRTMIN, &run->old_tick, NULL);
     sigprocmask(SIG_SETMASK, &run->old_mask, NULL);
     set_number("TERN_RANK", rank);
     if (rank == 0) {
@@ -64,12 +65,12 @@ static int start_rank(struct run *run, int rank, int listen_fd)
     int pipes[4] = {-1, -1, -1, -1}; /* out: read, write; err: read, write */
     pid_t pid;
     if (run->has_prefix && (pipe2(pipes, O_CLOEXEC) != 0 || pipe2(pipes + 2, O_CLOEXEC) != 0)) {
-        run_say("no pipe for rank %d: %s", rank, strerror(errno));
+        run_tell(run, "no pipe for rank %d: %s", rank, strerror(errno));
         return 0;
     }
     pid = fork();
     if (pid < 0) {
-        run_say("cannot fork rank %d: %s", rank, strerror(errno));
+        run_tell(run, "cannot fork rank %d: %s", rank, strerror(errno));
         return 0;
     }
     if (pid == 0) {
@@ -88,7 +89,7 @@ static int start_rank(struct run *run, int rank, int listen_fd)
         s->rank = rank;
     }
     if (run->is_verbose) {
-        run_say("rank %d is process %d: %s", rank, (int)pid, run->argv[0]);
+        run_tell(run, "rank %d is process %d: %s", rank, (int)pid, run->argv[0]);
     }
     return 1;
 }
@@ -100,7 +101,7 @@ int run_start_all(struct run *run)
     int listen_fd;
     int is_started = 1;
     if (tern_id_create(NULL, &id) != TERN_OK || terni_id_take_listener(&id, &listen_fd) != TERN_OK) {
-        run_say("%s", tern_last_error());
+        run_tell(run, "%s", tern_last_error());
         return 0;
     }
     terni_id_print(&id, text);
