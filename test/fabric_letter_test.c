@@ -173,8 +173,8 @@ static int shares(struct trio *s)
     return result;
 }
 
-/* The pair's k-th read, every fourth a short write, which leaves though its receiver does not stir; whether it
- * is posted. */
+/* The pair's k-th read, every fourth a short write, which leaves though its receiver does not stir; whether
+ * it is posted. */
 static int post_kth(struct trio *s, int i, int to, int k, struct engine_op *op)
 {
     fill_write(s, op, to, ranks[to], (uint32_t)k, k % 4 == 3 ? 8 : PIECE);
@@ -183,8 +183,8 @@ static int post_kth(struct trio *s, int i, int to, int k, struct engine_op *op)
     return s->ends[i].e->ops->post(s->ends[i].e, op) == ENGINE_POSTED;
 }
 
-/* As many reads and writes as there may be, from each of each. The first does not stir while the others post theirs: these
- * have no letter to answer in any more then, and what they are asked is parked. */
+/* As many reads and writes as there may be, from each of each. The first does not stir while the others post
+ * theirs: these have no letter to answer in any more then, and what they are asked is parked. */
 static int floods(struct trio *s)
 {
     struct engine_op *ops = (struct engine_op *)test_take(9 * ENGINE_WINDOW, sizeof *ops);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bounce area: how the host's calls move local memory that NICs do not reach. It serves one operation at a
- * time, and not the next before the NIC is through with it. */
+ * The bounce area: how the host's calls move local memory that NICs do not reach. It serves one operation at
+ * a time, and not the next before the NIC is through with it. */
 #include "net_scene.h"
 
 #include "kernels/kernels.h"

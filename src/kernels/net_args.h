@@ -54,8 +54,8 @@ struct net_request {
     uint32_t reserved;
 };
 
-/* Who has the bounce area, and who may have it still: a NIC from which it was handed over, and whose completion
- * was not waited for to its end. */
+/* Who has the bounce area, and who may have it still: a NIC to which it was handed over, and whose
+ * completion was not waited for to its end. */
 struct net_bounce_state {
     uint32_t lock;  /* 1: taken */
     uint32_t owner; /* 1 + the peer to which that queue leads; 0: no NIC has it */
