@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -92,7 +93,9 @@ static int late_on_board(struct test *t)
 /* ---- Rank 0 within the grace: at a barrier ---- */
 
 /* Within the grace that the others give it after their deadline. */
-enum { late_ms = 400, open_deadline_ms = 1000 };
+enum { late_ms = 200, open_deadline_ms = 1000 };
+/* What a scene's timeout_ms says of an opening. */
+enum { ONE_IS_ABSENT = 1, TOO_LATE = 2 };
 
 /* The last rank is later still if the scene has a deadline. */
 static int barrier_actor(struct actor *a)
@@ -148,7 +151,7 @@ static int open_actor(struct actor *a)
     struct id_fields f;
     struct address where;
     if (a->rank == 0) {
-        nap_ms(open_deadline_ms + late_ms);
+        nap_ms(open_deadline_ms + (a->scene->timeout_ms == TOO_LATE ? 1000 + 700 : late_ms));
     }
     if (a->rank == 2) {
         OK(terni_id_read(&a->scene->id, &f, &where));
@@ -157,7 +160,7 @@ static int open_actor(struct actor *a)
             fds[num] = call_port(&where);
         }
     }
-    if (a->rank != 2 || a->scene->timeout_ms == 0) {
+    if (a->rank != 2 || a->scene->timeout_ms != ONE_IS_ABSENT) {
         note_status(a, tern_comm_open(&a->scene->id, a->rank, a->num_ranks, &config, &comm));
     } else {
         nap_ms(open_deadline_ms + late_ms + 700);
@@ -189,10 +192,47 @@ static int one_never_opens(struct test *t)
     struct scene scene;
     (void)t;
     memset(&scene, 0, sizeof scene);
-    scene.timeout_ms = 1;
+    scene.timeout_ms = ONE_IS_ABSENT;
     OK(tern_id_create("127.0.0.1", &scene.id));
     PASS(run_threads(&scene, actors, 3, open_actor));
     return same_sentence(actors, 2, TERN_TIMEOUT, "rank 2 did not arrive within 1000 ms");
+}
+
+/* Past the grace as well: the others have gone, and have left word. */
+static int too_late_to_open(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    scene.timeout_ms = TOO_LATE;
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    PASS(run_threads(&scene, actors, 3, open_actor));
+    for (int r = 1; r < 3; r++) {
+        CHECK(actors[r].status == TERN_TIMEOUT, "rank %d: \"%s\"", r, actors[r].text);
+    }
+    return same_sentence(actors, 1, TERN_TIMEOUT, "rank 0 (this one) did not arrive within 1000 ms");
+}
+
+/* Of ranks that have not come poll is asked nothing: it takes no more entries than there may be descriptors. */
+static int more_ranks_than_descriptors(struct test *t)
+{
+    struct tern_comm_config config = config_of(300);
+    struct tern_comm *comm = NULL;
+    struct rlimit old, few;
+    struct tern_id id;
+    enum tern_status status;
+    (void)t;
+    OK(tern_id_create("127.0.0.1", &id));
+    CHECK(getrlimit(RLIMIT_NOFILE, &old) == 0, "no limit");
+    few = old;
+    few.rlim_cur = 64;
+    CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0, "no other limit");
+    status = tern_comm_open(&id, 0, 300, &config, &comm);
+    setrlimit(RLIMIT_NOFILE, &old);
+    CHECK(status == TERN_TIMEOUT && strstr(tern_last_error(), "did not arrive within 300 ms") != NULL,
+          "\"%s\"", tern_last_error());
+    return 0;
 }
 
 /* ---- A port that nobody listens at yet ---- */
@@ -255,6 +295,8 @@ int main(int argc, char **argv)
     test_run(&t, "rank 0 is late at a barrier, and one more is", one_is_absent);
     test_run(&t, "rank 0 is late to open, with a crowd at its door", at_open);
     test_run(&t, "rank 0 is late to open, and one more is", one_never_opens);
+    test_run(&t, "rank 0 is too late to open", too_late_to_open);
+    test_run(&t, "more ranks to wait for than descriptors", more_ranks_than_descriptors);
     test_run(&t, "a caller of rank 0's port, before rank 0, reaches itself", self_connection);
     return test_end(&t);
 }

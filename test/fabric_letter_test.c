@@ -184,7 +184,8 @@ static int post_kth(struct trio *s, int i, int to, int k, struct engine_op *op)
 }
 
 /* As many reads and writes as there may be, from each of each. The first does not stir while the others post
- * theirs: these have no letter to answer in any more then, and what they are asked is parked. */
+ * theirs: these have no letter to answer in any more then, and what they are asked is parked; each is
+ * answered in the end, whatever came behind it. */
 static int floods(struct trio *s)
 {
     struct engine_op *ops = (struct engine_op *)test_take(9 * ENGINE_WINDOW, sizeof *ops);

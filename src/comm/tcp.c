@@ -279,6 +279,14 @@ enum peer_event terni_tcp_peer_wait(struct tcp *t, uint64_t deadline_ns, uint32_
     }
 }
 
+void terni_tcp_leave(struct tcp *t, uint32_t timeout_ms)
+{
+    if (!terni_link_is_sending(&t->links[0])) {
+        terni_link_put(&t->links[0], TERN_FRAME_LEAVE, timeout_ms, t->sequence, NULL, 0);
+        terni_link_send(&t->links[0]);
+    }
+}
+
 static enum tern_status peer_exchange(struct tcp *t, uint32_t timeout_ms)
 {
     switch (terni_tcp_peer_wait(t, terni_clock_ns() + (uint64_t)timeout_ms * 1000000, timeout_ms)) {
@@ -292,10 +300,7 @@ static enum tern_status peer_exchange(struct tcp *t, uint32_t timeout_ms)
     case PEER_SILENT:
         break;
     }
-    if (!terni_link_is_sending(&t->links[0])) {
-        terni_link_put(&t->links[0], TERN_FRAME_LEAVE, timeout_ms, t->sequence, NULL, 0);
-        terni_link_send(&t->links[0]);
-    }
+    terni_tcp_leave(t, timeout_ms);
     return terni_tcp_judge(t, TERN_TIMEOUT, "rank %d did not arrive within %u ms",
                            terni_boot_name(&t->boot, 0), timeout_ms);
 }

@@ -48,6 +48,8 @@ enum tern_status terni_tcp_judge(struct tcp *t, enum tern_status status, const c
 /* Rank 0: names the ranks that have not arrived. To a question only once all that has come was read: rank 0
  * may be the last itself, and the others' posts lie in its sockets. */
 enum tern_status terni_tcp_judge_late(struct tcp *t, uint32_t timeout_ms);
+/* Others: tells rank 0 that it has been given up. */
+void terni_tcp_leave(struct tcp *t, uint32_t timeout_ms);
 /* Rank 0: reads what rank r sent; a question is noted. */
 enum tern_status terni_tcp_root_input(struct tcp *t, int r);
 /* Rank 0: sends everybody the result of this exchange. */

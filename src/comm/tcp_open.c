@@ -25,6 +25,7 @@ struct door {
     const unsigned char *cookie;
     int listen_fd;
     struct lobby lobby; /* have not said a valid hello yet */
+    int *polled;        /* [num_ranks] */
 };
 
 /* Sends a failure to a guest that will not be seated, and everybody else the same. */
@@ -131,30 +132,43 @@ static enum tern_status answer(struct door *d)
                : terni_tcp_judge_late(d->tcp, d->tcp->asked_ms);
 }
 
+/* The door, ranks that are seated, guests: no entry without a descriptor, of which a process may have no more
+ * than poll takes entries. Returns how many ranks; whose they are in d->polled. */
+static int list_polled(struct door *d, struct pollfd *fds)
+{
+    const struct tcp *t = d->tcp;
+    int num_seated = 0;
+    fds[0].fd = terni_lobby_is_full(&d->lobby) ? -1 : d->listen_fd;
+    fds[0].events = POLLIN;
+    for (int r = 1; r < t->boot.num_ranks; r++) {
+        if (t->links[r].fd >= 0) {
+            d->polled[num_seated++] = r;
+            fds[num_seated].fd = t->links[r].fd;
+            fds[num_seated].events = POLLIN;
+        }
+    }
+    for (int i = 0; i < d->lobby.num; i++) {
+        fds[1 + num_seated + i].fd = d->lobby.guests[i].link.fd;
+        fds[1 + num_seated + i].events = POLLIN;
+    }
+    return num_seated;
+}
+
 /* One round of the door: waits for news, then hears guests and seated ranks. */
 static enum tern_status attend(struct door *d, uint64_t deadline_ns, struct pollfd *fds)
 {
     struct tcp *t = d->tcp;
-    int num_ranks = t->boot.num_ranks;
-    int num_polled_guests = d->lobby.num;
-    struct pollfd *guest_fds = fds + num_ranks;
+    int num_polled_guests = d->lobby.num, num_seated = list_polled(d, fds);
+    struct pollfd *guest_fds = fds + 1 + num_seated;
     if (terni_lobby_is_full(&d->lobby) && d->lobby.guests[0].patience_end_ns < deadline_ns) {
         deadline_ns = d->lobby.guests[0].patience_end_ns;
     }
-    fds[0].fd = terni_lobby_is_full(&d->lobby) ? -1 : d->listen_fd;
-    fds[0].events = POLLIN;
-    for (int r = 1; r < num_ranks; r++) {
-        fds[r].fd = t->links[r].fd;
-        fds[r].events = POLLIN;
+    if (terni_poll(fds, 1 + num_seated + num_polled_guests, terni_poll_ms(deadline_ns)) != TERN_OK) {
+        return terni_tcp_judge(t, TERN_SYSTEM_ERROR, "%s", tern_last_error());
     }
-    for (int i = 0; i < num_polled_guests; i++) {
-        guest_fds[i].fd = d->lobby.guests[i].link.fd;
-        guest_fds[i].events = POLLIN;
-    }
-    TERN_TRY(terni_poll(fds, num_ranks + num_polled_guests, terni_poll_ms(deadline_ns)));
-    for (int r = 1; r < num_ranks; r++) {
-        if (fds[r].revents != 0) {
-            TERN_TRY(terni_tcp_root_input(t, r));
+    for (int k = 0; k < num_seated; k++) {
+        if (fds[1 + k].revents != 0) {
+            TERN_TRY(terni_tcp_root_input(t, d->polled[k]));
         }
     }
     /* From the last, because a guest that leaves moves those after it. */
@@ -182,7 +196,10 @@ static enum tern_status receive_all(struct tcp *t, const unsigned char *cookie, 
     enum tern_status status = TERN_OK;
     struct pollfd *fds = (struct pollfd *)calloc((size_t)t->boot.num_ranks + TERN_MOST_GUESTS, sizeof *fds);
     struct door *d = (struct door *)calloc(1, sizeof *d);
-    if (fds == NULL || d == NULL) {
+    if (d != NULL) {
+        d->polled = (int *)calloc((size_t)t->boot.num_ranks, sizeof *d->polled);
+    }
+    if (fds == NULL || d == NULL || d->polled == NULL) {
         status = TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory to receive %d ranks", t->boot.num_ranks);
         goto free_door;
     }
@@ -202,6 +219,9 @@ static enum tern_status receive_all(struct tcp *t, const unsigned char *cookie, 
     terni_lobby_close(&d->lobby);
 
 free_door:
+    if (d != NULL) {
+        free(d->polled);
+    }
     free(d);
     free(fds);
     return status;
@@ -301,6 +321,7 @@ static enum tern_status open_peer(struct tcp *t, const struct id_fields *fields,
             case PEER_VERDICT:
                 return TERN_FAIL(t->verdict, "%s", t->sentence);
             case PEER_SILENT:
+                terni_tcp_leave(t, timeout_ms);
                 return TERN_FAIL(TERN_TIMEOUT, "rank %d at %s did not arrive within %u ms", root_name, root,
                                  timeout_ms);
             case PEER_GONE:

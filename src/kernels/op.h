@@ -94,8 +94,8 @@ TERN_DEVICE int op_has_tag(uint64_t word, uint64_t epoch)
 }
 
 /* The first warp of one block, others pass: this rank is in; the first so many values of its message, and
- * all that this warp and the kernels before it in the stream wrote or read, precede. One warp, because a
- * fence takes the longer the more of them have one; storing several words a lane takes less. */
+ * all that the kernels before it in the stream wrote or read, precede. One warp, because a fence takes the
+ * longer the more of them have one; storing several words a lane takes less. */
 TERN_DEVICE void op_announce(const struct op_frame *f, uint64_t epoch, int num_values)
 {
     const uint64_t *values = (const uint64_t *)&f->message;
