@@ -214,7 +214,7 @@ static int too_late_to_open(struct test *t)
     return same_sentence(actors, 1, TERN_TIMEOUT, "rank 0 (this one) did not arrive within 1000 ms");
 }
 
-/* Of ranks that have not come poll is asked nothing: it takes no more entries than there may be descriptors. */
+/* Of ranks that have not come poll is asked nothing: it takes as many entries as there may be descriptors. */
 static int more_ranks_than_descriptors(struct test *t)
 {
     struct tern_comm_config config = config_of(300);
