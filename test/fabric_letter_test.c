@@ -140,6 +140,17 @@ static int no_bytes(struct trio *s)
     return TEST_PASSED;
 }
 
+static void close_engines(struct trio *s)
+{
+    for (int i = 0; i < 3; i++) {
+        struct engine *e = s->ends[i].e;
+        s->ends[i].e = NULL;
+        if (e != NULL) {
+            e->ops->close(e);
+        }
+    }
+}
+
 /* Peers that take nothing are written to until no letter for them is left: the last rank is reached. */
 static int shares(struct trio *s)
 {
@@ -165,10 +176,7 @@ static int shares(struct trio *s)
         test_note(__FILE__, __LINE__, "the bytes; %d posted, %d refused", num_posted, num_refused);
         result = TEST_FAILED;
     }
-    for (int i = 0; i < 3 && s->ends[i].e != NULL; i++) {
-        s->ends[i].e->ops->close(s->ends[i].e); /* before the operations go */
-        s->ends[i].e = NULL;
-    }
+    close_engines(s); /* before the operations go */
     free(ops);
     return result;
 }
@@ -211,10 +219,7 @@ static int floods(struct trio *s)
                   s->syndromes);
         result = TEST_FAILED;
     }
-    for (int i = 0; i < 3 && s->ends[i].e != NULL; i++) {
-        s->ends[i].e->ops->close(s->ends[i].e); /* before the operations go */
-        s->ends[i].e = NULL;
-    }
+    close_engines(s); /* before the operations go */
     free(ops);
     return result;
 }
@@ -239,11 +244,9 @@ static int with_trio(struct test *t, int (*body)(struct trio *s))
     }
     result = result ? result : greetings(s);
     result = result || body == NULL ? result : body(s);
+    close_engines(s);
     for (int i = 0; i < 3; i++) {
         struct end *end = &s->ends[i];
-        if (end->e != NULL) {
-            end->e->ops->close(end->e);
-        }
         terni_stage_close(&end->stage);
         if (end->serve != NULL) {
             terni_serve_close(end->serve);
