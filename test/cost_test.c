@@ -375,7 +375,9 @@ static int schedules(struct test *t)
 
     for (i = 0; i < NUM_CASES; i++) {
         struct cost_case c = cases[i];
-        c.tokens = (uint32_t)test_scaled(t, (int)c.tokens);
+        if (!c.group) { /* across domains few tokens leave more of what a schedule decides */
+            c.tokens = (uint32_t)test_scaled(t, (int)c.tokens);
+        }
         PASS(schedules_of(&c, t->scale < 100 ? 2 : SCHEDULES));
     }
     return 0;
