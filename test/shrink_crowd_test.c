@@ -205,6 +205,37 @@ static int many_ranks(struct test *t)
     return procs_run(MANY, -1, 60, many_body, NULL);
 }
 
+/* Rank 0 has knocked at all doors when the others call, one after the other: one descriptor for each rank is
+ * enough, and a few. */
+static int leader_body(int rank, struct procs_page *page, void *user)
+{
+    struct tern_comm_config config = config_of(PATIENCE_MS);
+    struct tern_shrink_args args = TERN_SHRINK_ARGS_INIT;
+    struct tern_comm *comm, *shrunk;
+    (void)user;
+    setenv("TERN_DOMAIN_SIZE", "2", 1);
+    args.timeout_ms = PATIENCE_MS;
+    OK(tern_comm_open(&page->id, rank, MANY, &config, &comm));
+    OK(tern_comm_barrier(comm));
+    if (rank == 0) {
+        PASS(leave_fds(MANY + 8));
+    } else {
+        poll(NULL, 0, 200 + 50 * rank);
+    }
+    OK(tern_comm_shrink(comm, &args, NULL, &shrunk));
+    CHECK(tern_comm_size(shrunk) == MANY, "rank %d: %d ranks are left", rank, tern_comm_size(shrunk));
+    OK(tern_comm_barrier(shrunk));
+    tern_comm_close(shrunk);
+    tern_comm_close(comm);
+    return 0;
+}
+
+static int leader(struct test *t)
+{
+    (void)t;
+    return procs_run(MANY, -1, 60, leader_body, NULL);
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -212,6 +243,7 @@ int main(int argc, char **argv)
     test_quiet();
     /* Processes first: their parent must not have started a machine. */
     test_run(&t, "a rank may have two descriptors for each rank", many_ranks);
+    test_run(&t, "a leader needs one descriptor for each rank", leader);
     test_run(&t, "a call before more than the house holds", first_of_many);
     test_run(&t, "a call after more than the house holds", last_of_many);
     test_run(&t, "a door closes on a call that it has not heard", unheard);

@@ -391,6 +391,12 @@ static enum tern_status lead(struct roll_call *c, uint64_t now)
         if (has_called(s)) { /* a call may be an old one, of a rank that has given up since */
             read_above(s);
         }
+        if (has_called(s) &&
+            s->out.fd >= 0) { /* it is there: the knock has served, and one socket is enough */
+            terni_link_close(&s->out);
+            s->reach = REACH_UNTRIED;
+            s->tried_ns = now;
+        }
         if (!has_called(s) && is_due(s, now)) {
             TERN_TRY(knock(c, r));
         }
