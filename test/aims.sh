@@ -51,6 +51,31 @@ ends "a run that meets all" 0 "3 aims met, 0 missed" python3 $tool report "$scra
 sed 's/"#wrong": 0/"#wrong": 7/' $recorded/r8_ep_sms24.json > "$scratch/wrong/r8_ep_sms24.json"
 ends "a run with wrong elements is judged by nothing else" 2 "7 elements are wrong" \
     python3 $tool report "$scratch/wrong"
+# spoils NAME WRONG FILE: what r8_FILE.json has to say is WRONG everywhere, in a folder of its own
+spoils()
+{
+    mkdir "$scratch/$1"
+    cp $drained/r8_ep_sms24.json $drained/r8_ep_tensor.json $drained/r8_wire.json $drained/r8_ll_at_dispatch.json "$scratch/$1/"
+    sed -i "s/\"#wrong\": 0/\"#wrong\": $2/" "$scratch/$1/r8_$3.json"
+}
+drained=bench/results/2026-11-27-8xH200
+spoils sound 0 wire
+ends "a run that was compared" 1 "| dispatch, tensors in no window, extra, of a device copy | at most 105 % | 113.9 |" \
+    python3 $tool report "$scratch/sound"
+spoils blind null ll_at_dispatch
+ends "one that compared nothing is judged by nothing else" 2 "ll_at_dispatch: dispatch of 128 tokens: no elements were compared" \
+    python3 $tool report "$scratch/blind"
+ends "and neither is the pair, which has no elements of its own" 2 "combine of 128 tokens: no elements were compared" \
+    python3 -c "import runpy, sys
+aims = runpy.run_path('$tool')
+rows = aims['Measured']('$scratch/blind', 8)
+for row in rows.file('ll_at_dispatch'):
+    row['#wrong'] = 0 if row['op'] == 'dispatch' else None
+rows.us('ll_at_dispatch', 'pair', 128)"
+spoils wired null wire
+ends "nor is a device copy that was not compared" 2 "wire: local: no bytes were compared" python3 $tool report "$scratch/wired"
+spoils torn 3 wire
+ends "or was wrong" 2 "wire: local: 3 bytes are wrong" python3 $tool report "$scratch/torn"
 ends "a folder without measurements" 2 "$scratch/none has nothing of 8 or of 4 ranks to judge: r8_NAME.json" \
     python3 $tool report "$scratch/none"
 printf '{' > "$scratch/none/r8_wire.json"

@@ -6,7 +6,8 @@
                                       tern-bench, every element compared. FOLDER is made if need be. The exit
                                       status is 1 if one of them failed; the others run all the same
   tern-aims.py report FOLDER          the aims of 8 and of 4 ranks beside what lies in FOLDER, as Markdown. The
-                                      exit status is 1 if an aim is missed, 2 if there is nothing to judge
+                                      exit status is 1 if an aim is missed, 2 if there is nothing to judge,
+                                      or what is judged has wrong elements, or none that were compared
 
 Options of run: --bin FOLDER (build/release/bin); --machine auto|cuda|cpu; --only NAME[,NAME]; --list (print the
 commands, run nothing); --seconds N (for each, 240). On the cpu machine there are few tokens: that is for the
@@ -109,6 +110,14 @@ def run(options):
     return 1 if failed else 0
 
 
+def must_be_right(what, row, elements="elements"):
+    """Times of what was wrong, or not looked at, meet no aim."""
+    if row["#wrong"] is None:
+        fail("%s: no %s were compared" % (what, elements))
+    if row["#wrong"] != 0:
+        fail("%s: %d %s are wrong" % (what, row["#wrong"], elements))
+
+
 class Missing(Exception):
     """A measurement that is not there; why."""
 
@@ -133,13 +142,17 @@ class Measured:
             raise Missing("no r%d_%s.json" % (self.ranks, name))
         return self.rows[name]
 
-    def row(self, name, op, tokens):
+    def find(self, name, op, tokens):
         for row in self.file(name):
             if row.get("op") == op and row["tokens"] == tokens:
-                if row["#wrong"]:
-                    fail("%s: %s of %d tokens: %d elements are wrong" % (name, op, tokens, row["#wrong"]))
                 return row
         raise Missing("no %s of %d tokens in r%d_%s.json" % (op, tokens, self.ranks, name))
+
+    def row(self, name, op, tokens):
+        # What a pair moved is counted by its parts.
+        for part in ("dispatch", "combine") if op == "pair" else (op,):
+            must_be_right("%s: %s of %d tokens" % (name, part, tokens), self.find(name, part, tokens))
+        return self.find(name, op, tokens)
 
     def us(self, name, op, tokens=4096):
         """By events, in a row."""
@@ -151,6 +164,7 @@ class Measured:
         row = self.row(name, op, 4096)
         for local in self.file("wire"):
             if local["test"] == "local":
+                must_be_right("wire: local", local, "bytes")
                 return row["logical-bytes"] * row["remote"] / row["logical"] / (local["rate"] * 1e3)
         raise Missing("no device copy in r%d_wire.json" % self.ranks)
 
