@@ -100,10 +100,21 @@ else
 fi
 record 1600
 fails "and fails if it is off" python3 $tool check "$scratch/records"
+# spoilt NAME WRONG TEXT: a record that is not off fails if it is this, and why is said
+spoilt()
+{
+    record 1200
+    sed -i "s/\"#wrong\": 0/\"#wrong\": $2/" "$scratch/records/far.json"
+    fails "$1" python3 $tool check "$scratch/records"
+    grep -hF "$3" "$scratch/out" "$scratch/err" > "$scratch/said"
+    if [ -s "$scratch/said" ]; then ok "and says so"; else not_ok "and says so"; fi
+}
+spoilt "one with wrong elements fails" 7 "far: dispatch of 4096 tokens: 7 elements are wrong"
+spoilt "one that was not compared is not claimed" null "1 predictions not claimed, 0 of them off"
 cat > "$scratch/records/far.json" << END
 {"format": 1, "kind": "ll", "notes": {"machine": "cuda, a GPU", "model": "NICs of 400 Gb/s, 2 us one way; 0: not modelled"},
 "rows": [{"tokens": 128, "op": "combine", "in-a-row": 180.0, "graph": 0, "hook": 0, "layout": "expert", "compression": "none",
-"domain-size": 2, "ranks": 4, "hidden": 7168, "topk": 8, "experts": 288, "sms": 132, "cast": "fp8", "weights": "combine"}]}
+"domain-size": 2, "ranks": 4, "hidden": 7168, "topk": 8, "experts": 288, "sms": 132, "cast": "fp8", "weights": "combine", "#wrong": 0}]}
 END
 says "a record of low latency across domains is read" python3 $tool check "$scratch/records"
 sed -i 's/"domain-size": 2/"domain-size": 4/; s/"graph": 0/"graph": 1/' "$scratch/records/far.json"

@@ -53,7 +53,7 @@ def _why_not(name, row, kind):
     day, others = SINCE[kind, is_far]
     if folder and (folder[:len(day)] < day or folder in others or "before_" in file):
         return "kernels, or a software NIC, of before"
-    return None
+    return "compared with nothing" if row.get("#wrong") is None else None
 
 
 class Record:
@@ -167,6 +167,9 @@ def read_file(path, name):
     if predict is None or report["notes"].get("machine", "").startswith("cpu"):
         return [], ["no GPU's dispatch and combine"]
     for row in report["rows"]:
+        if row.get("#wrong"):
+            sys.exit("tern-cost.py: %s: %s of %d tokens: %d elements are wrong"
+                     % (name, row["op"], row["tokens"], row["#wrong"]))
         predicted = predict(row, report["notes"])
         if isinstance(predicted, str):
             reasons.append(predicted)
