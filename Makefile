@@ -498,6 +498,10 @@ fill = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@INCLUD
 # Installed, the dialect's headers are found by the one -I that finds tern.h.
 rename_dialect = sed -E 's|^(\#include )"(simt\|net)/|\1"tern/dialect/\2/|'
 
+# What the shell writes has the mode that its umask leaves.
+WRITTEN = $(addprefix $(INCLUDEDIR)/tern/,tern_device.h $(DIALECT:src/%=dialect/%)) $(PCDIR)/tern.pc \
+    $(addprefix $(CMAKEDIR)/,TernConfig.cmake TernConfigVersion.cmake)
+
 install: all
 	$(Q)$(INSTALL) -d $(addprefix $(DESTDIR),$(LIBDIR) $(INCLUDEDIR)/tern $(BINDIR) $(CMAKEDIR) $(PCDIR) \
 	    $(DOCDIR) $(DATADIR))
@@ -516,6 +520,7 @@ install: all
 	$(Q)$(fill) tern.pc.in > $(DESTDIR)$(PCDIR)/tern.pc
 	$(Q)$(fill) cmake/TernConfig.cmake.in > $(DESTDIR)$(CMAKEDIR)/TernConfig.cmake
 	$(Q)$(fill) cmake/TernConfigVersion.cmake.in > $(DESTDIR)$(CMAKEDIR)/TernConfigVersion.cmake
+	$(Q)chmod 644 $(addprefix $(DESTDIR),$(WRITTEN))
 	@printf 'installed tern %s into %s\n' '$(VERSION)' '$(DESTDIR)$(PREFIX)'
 
 uninstall:

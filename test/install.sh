@@ -14,12 +14,16 @@ prefix=/opt/tern
 version=$(sed -n 's/^#define TERN_VERSION_[MP][A-Z]* *//p' include/tern/tern.h | paste -sd.)
 run_make() { ${MAKE:-make} VARIANT="${TERN_VARIANT:-release}" CUDA="${TERN_CUDA:-0}" CC="${CC:-gcc}" PREFIX=$prefix DESTDIR="$stage" "$@"; }
 
-if ! run_make install > "$scratch/log" 2>&1; then
+# Under the mask of those whose own files nobody else reads.
+if ! (umask 077; run_make install) > "$scratch/log" 2>&1; then
     sed 's/^/# /' "$scratch/log"
     not_ok "make install"
     finish
 fi
 ok "make install"
+
+find "$stage$prefix" '(' -type f ! -perm -004 -o -type d ! -perm -005 ')' > "$scratch/errors"
+check "whoever the mask of the one who installs would shut out may read all of it" "$scratch/errors"
 
 cat > "$scratch/use.c" <<'END'
 #include <stdio.h>
