@@ -181,6 +181,27 @@ for ranks, domain, groups in [(16, 8, None), (64, 8, (8, 4)), (16, 8, (8, 4)), (
 END
 says "ranks and domains that a token goes to, as draws have it" python3 "$scratch/draws.py"
 
+# Figures of runs that were compared with nothing are told as such: the opening of docs/performance.md names their folders.
+cat > "$scratch/compared.py" << 'END'
+import glob
+import json
+import os
+import re
+with open("docs/performance.md", encoding="utf-8") as file:
+    opening = file.read().partition("\n## ")[0]
+blind = set()
+for path in glob.glob("bench/results/*/*.json"):
+    with open(path, encoding="utf-8") as file:
+        report = json.load(file)
+    if report.get("kind") in ("ep", "ll") and any(row["#wrong"] is None for row in report["rows"]
+                                                  if row["op"] in ("route", "dispatch", "combine")):
+        blind.add(os.path.basename(os.path.dirname(path)))
+for folder in sorted(blind ^ set(re.findall(r"`(\d{4}-\d\d-\d\d-[^`/]*)`", opening))):
+    print(folder)
+END
+python3 "$scratch/compared.py" > "$scratch/missing" 2>&1
+check "docs/performance.md names the folders whose runs were compared with nothing, in part, and no others" "$scratch/missing"
+
 # told FILE LINES: the document has all lines of it
 told()
 {
