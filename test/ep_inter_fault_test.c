@@ -205,6 +205,55 @@ static int forgotten_weights(struct test *t)
     return 0;
 }
 
+/* ---- A rank that is alone in its domain gives up, in a block that is not the first ---- */
+
+/* Nobody else there could tell the other domain. */
+static int tells(struct scene *s)
+{
+    struct sender *senders = s->dispatches[0].ranks;
+    enum tern_status status;
+    double begin;
+
+    senders[0].has_weights = 0;
+    senders[1].has_weights = 1;
+    memset(&senders[0].out_weights, 0, sizeof senders[0].out_weights);
+    PASS(prepare(s));
+    begin = test_seconds();
+    PASS(dispatch_issue(&s->dispatches[0], 0));
+    EXPECT(tern_ep_synchronize(s->eps[1]), TERN_MISMATCH);
+    status = tern_ep_synchronize(s->eps[0]);
+    if (status == TERN_OK) { /* all that it had to do was done; it hears at the next */
+        PASS(issue(s, TERN_OP_COMBINE, 0));
+        status = tern_ep_synchronize(s->eps[0]);
+    }
+    CHECK(status == TERN_MISMATCH, "%s: %s", tern_status_string(status), tern_last_error());
+    CHECK(test_seconds() - begin < 1e-3 * s->config.timeout_ms, "after %.1f s", test_seconds() - begin);
+    return 0;
+}
+
+static int lonely(struct test *t)
+{
+    struct batch_shape shape = scene_shape(2, TERN_LAYOUT_RANK, ROUTING_UNIFORM);
+
+    test_quiet();
+    shape.equal_tokens = 1;
+    for (int i = 0; i < test_scaled(t, 20); i++) {
+        struct scene s;
+        int result;
+        scene_init(&s, 2, 60 + (uint64_t)i);
+        s.world.domain_ranks = 1;
+        s.config.domain_ranks = 1;
+        s.config.net_queues = 2;
+        s.config.timeout_ms = t->scale < 100 ? SANITIZED_MS : DEADLINE_MS;
+        s.config.max_tokens = shape.max_tokens = 4 + (uint32_t)i % 4;
+        scene_add(&s, &shape, 0);
+        result = tells(&s);
+        scene_fini(&s);
+        PASS(result);
+    }
+    return 0;
+}
+
 /* ---- Domain 0 alone comes to a combine: nearly all of its tokens have sums in other domains ---- */
 
 enum { MANY_TOKENS = 200 };
@@ -332,6 +381,7 @@ int main(int argc, char **argv)
     test_run(&t, "a rank of another domain is absent from combine", absent_combine);
     test_run(&t, "domains in different operations", different);
     test_run(&t, "weights that a rank of another domain forgot", forgotten_weights);
+    test_run(&t, "a rank alone in its domain gives up", lonely);
     test_run(&t, "an abandoned combine stops loading", abandoned);
     test_run(&t, "a dispatch right behind an abandoned route", abandoned_route);
     return test_end(&t);

@@ -378,12 +378,12 @@ TERN_API enum tern_status tern_event_wait(struct tern_comm *comm, struct tern_ev
 TERN_API enum tern_status tern_event_elapsed(struct tern_comm *comm, struct tern_event *begin,
                                              struct tern_event *end, float *milliseconds);
 
-/* What is issued on `stream` between begin and end is captured, not run; each launch replays it. Allocation,
- * tern_route_wait and synchronisation are not allowed in between. On cuda this is a CUDA graph, and a capture
- * that the caller began by other means serves as well. Operations of one EP object go to one stream of a
- * capture. Every launch counts as operations of the objects in it: order launches against each other and
- * against other calls on those objects; keep the routes in it open; and synchronise the streams it was
- * launched on before tern_ep_synchronize, tern_ep_reset and tern_ep_close, which know nothing of it. */
+/* What is issued on `stream` between begin and end is captured, not run; each launch replays it. Not allowed
+ * in between: allocation, tern_route_wait, synchronisation. On cuda it is a CUDA graph, and a capture begun
+ * by other means serves as well. Operations of one EP object go to one stream of a capture. A launch counts
+ * as operations of the objects in it: order launches against each other and other calls on those objects,
+ * and keep the routes in it open, with the num_tokens they had (an update in the capture sees to that).
+ * Synchronise its streams before tern_ep_synchronize, _reset and _close, which know nothing of it. */
 TERN_API enum tern_status tern_graph_begin(struct tern_comm *comm, struct tern_stream *stream);
 TERN_API enum tern_status tern_graph_end(struct tern_comm *comm, struct tern_stream *stream,
                                          struct tern_graph **graph);

@@ -44,6 +44,9 @@
 #define OP_STORE_PUSHED st_fenced_sys_u64
 #endif
 
+/* In a done word of this rank's own: the block has ended, and gave up. Its epoch is there as well. */
+#define OP_GAVE_UP (1ull << 63)
+
 /* What a block learns from the messages, in its shared memory. */
 struct op_table {
     struct place *places; /* [num_columns][num_ranks] */
@@ -253,7 +256,8 @@ TERN_DEVICE int op_await_rows(const struct op_frame *f, uint64_t epoch, int s, c
     }
 }
 
-/* Waits until block b of rank s has finished; 0 if the operation is to be abandoned. */
+/* Waits until block b of rank s has finished; 0 if the operation is to be abandoned, also where a block of
+ * this rank has: the abort word, which is asked rarely, may not have been seen yet. */
 TERN_DEVICE int op_await_done(const struct op_frame *f, uint64_t epoch, const struct op_table *t, int s,
                               int b)
 {
@@ -264,9 +268,9 @@ TERN_DEVICE int op_await_done(const struct op_frame *f, uint64_t epoch, const st
         /* Pairs with the fence and store in op_tell_all, or op_leave_quietly: that block's rows are here; or
          * its reads are over. */
         uint64_t seen = ld_acquire_sys_u64(word);
-        if (seen >= epoch) {
+        if ((seen & ~OP_GAVE_UP) >= epoch) {
             op_waited(f, &patience, 0, 1);
-            return 1;
+            return (seen & OP_GAVE_UP) == 0;
         }
         struct op_note note = {OP_STATUS_TIMEOUT, OP_AWAIT_DONE, s, f->rank, epoch, epoch, seen, 0, 0, 0};
         int verdict = op_patient(f, &patience, &note);
@@ -299,7 +303,8 @@ TERN_DEVICE void op_await_own(const struct op_frame *f, uint64_t epoch, int b)
 {
     uint64_t begin = clock_ns();
     /* Pairs with the store to the own window in op_tell_all, or with op_leave_quietly's. */
-    while (ld_acquire_sys_u64(op_done(f, f->own, f->rank, b)) < epoch && clock_ns() - begin < f->timeout_ns) {
+    while ((ld_acquire_sys_u64(op_done(f, f->own, f->rank, b)) & ~OP_GAVE_UP) < epoch &&
+           clock_ns() - begin < f->timeout_ns) {
         spin();
     }
 }
@@ -323,7 +328,7 @@ TERN_DEVICE int op_tell_all(const struct op_frame *f, uint64_t epoch, int ok, co
         if (d == f->rank ? own : ok) {
             /* Pairs with op_await_done at the peer: without it rows may be read before they are there, or
              * buffers reused while they are still read. Of this rank, with op_await_own as well. */
-            OP_STORE_DONE(op_done(f, heap, f->rank, bid()), epoch);
+            OP_STORE_DONE(op_done(f, heap, f->rank, bid()), ok ? epoch : epoch | OP_GAVE_UP);
         }
     }
     sync_block(); /* whoever sees this block's ticket comes after its stores to peers */
