@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * `tern-bench put`, get, atomic, signal, pingpong and barrier: a row for each size or each operation. Beside
- * it stands the raw limit of the same run: for bandwidth the wire's own kernels with the same processors and
- * warps, for latency the bare flag, once for each hop. */
+ * it stands the raw limit of the same run, where all ranks address each other: for bandwidth the wire's own
+ * kernels with the same processors and warps, for latency the bare flag, once for each hop. */
 #include "about.h"
 #include "drive.h"
 #include "kernels/kernels.h"
@@ -69,6 +69,16 @@ static int on_cpu(const struct run *r) { return r->party.machine == TERN_MACHINE
 
 static int moves(const struct run *r) { return r->o.command == COMMAND_PUT || r->o.command == COMMAND_GET; }
 
+/* Raw limits are of ranks that all address each other. */
+static int has_wire(const struct run *r) { return party_domain_ranks(&r->party) == r->party.num_ranks; }
+
+static int has_limit(const struct run *r)
+{
+    return has_wire(r) && (moves(r) || r->o.command == COMMAND_PINGPONG);
+}
+
+static int has_flag(const struct run *r) { return has_wire(r) && !moves(r) && r->party.num_ranks > 1; }
+
 static const char *word_of(const char *option, uint32_t value)
 {
     return options_word(COMMAND_PUT, option, value);
@@ -105,11 +115,11 @@ static enum tern_status add_row(struct run *r, const char *op, const struct shot
     if (shot->args.bytes > 0) {
         row[COL_RATE].number = (double)shot->args.bytes * (double)(moves(r) ? num_ops : 1) / s.p50 / 1e3;
     }
-    if (r->limit_gb_s > 0) {
+    if (has_limit(r)) {
         row[COL_LIMIT].number = r->limit_gb_s;
         row[COL_WIRE].number = 100 * row[COL_RATE].number / r->limit_gb_s;
     }
-    if (r->party.num_ranks > 1) {
+    if (has_flag(r)) {
         row[COL_BARE].number = hops * r->flag_us[FLAG_BARE];
         row[COL_FLAG].number = hops * r->flag_us[FLAG_RELEASED];
         row[COL_OVER].number = s.p50 - hops * r->flag_us[flag_of(r, shot)];
@@ -338,6 +348,9 @@ static enum tern_status note_times(struct run *r)
     if (r->o.command == COMMAND_ATOMIC) {
         TERN_TRY(report_note(r->report, "fetch", "the old value is brought home: beside twice the flags"));
     }
+    if (!has_flag(r)) {
+        return TERN_OK;
+    }
     if (r->o.command != COMMAND_BARRIER) {
         return report_note(
             r->report, "over",
@@ -366,10 +379,13 @@ static enum tern_status note_settings(struct run *r)
 static enum tern_status run_all(struct run *r, double *us)
 {
     TERN_TRY(note_settings(r));
-    if (moves(r) || r->o.command == COMMAND_PINGPONG) {
+    if (!has_wire(r)) {
+        TERN_TRY(wire_note(r->report, &r->party, 0));
+    }
+    if (has_limit(r)) {
         TERN_TRY(measure_limit(r));
     }
-    if (!moves(r) && r->party.num_ranks > 1) {
+    if (has_flag(r)) {
         TERN_TRY(wire_ping(&r->drive->wire, on_cpu(r) ? 200 : 10000, r->flag_us));
         TERN_TRY(report_note(r->report, "flag",
                              "%.3f us one way: store-release there, load-acquire here, as in tern-bench "

@@ -290,6 +290,7 @@ static enum tern_status settle(struct run *r)
 static enum tern_status run_open(struct run *r)
 {
     enum tern_status status;
+    TERN_TRY(party_one_domain(&r->party, "nic"));
     TERN_TRY(about_note(r->report, &r->party));
     TERN_TRY(nic_ranks_open(r->ranks, &r->party, &r->o));
     status = run_all(r);

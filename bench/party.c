@@ -143,6 +143,17 @@ int party_domain_ranks(const struct party *p)
     return num;
 }
 
+enum tern_status party_one_domain(const struct party *p, const char *command)
+{
+    int num = party_domain_ranks(p);
+    if (num != p->num_ranks) {
+        return TERN_FAIL(TERN_UNSUPPORTED,
+                         "%s is for ranks that address each other; the %d here are in domains of %d", command,
+                         p->num_ranks, num);
+    }
+    return TERN_OK;
+}
+
 enum tern_status party_barrier(struct party *p)
 {
     return p->in_process ? TERN_OK : tern_comm_barrier(p->comms[0]);

@@ -39,6 +39,8 @@ enum tern_status party_open_eps(struct party *p, const struct tern_ep_config *co
 enum tern_status party_sms(const struct party *p, uint32_t asked, uint32_t or_else, uint32_t *sms);
 /* Of an open party: the ranks of rank 0's domain. EP objects want all domains as large. */
 int party_domain_ranks(const struct party *p);
+/* Of an open party. TERN_UNSUPPORTED: not all ranks address each other, as `command` wants. */
+enum tern_status party_one_domain(const struct party *p, const char *command);
 /* COLLECTIVE. Until every process is here. */
 enum tern_status party_barrier(struct party *p);
 /* Until all that was issued on the local ranks' streams has run. */

@@ -147,6 +147,17 @@ static enum tern_status run_all(struct run *run)
     return report_result(run->report, "bytes", &run->tally);
 }
 
+static enum tern_status run_open(struct run *run, uint64_t bytes)
+{
+    enum tern_status status;
+    TERN_TRY(party_one_domain(&run->party, "wire"));
+    TERN_TRY(wire_open(&run->wire, &run->party, bytes, run->options->seed));
+    status = run_all(run);
+    progress_clear(&run->progress);
+    wire_close(&run->wire);
+    return status;
+}
+
 enum tern_status wire_run(const struct options *options, struct report *report, struct tally *tally)
 {
     struct run run;
@@ -165,12 +176,7 @@ enum tern_status wire_run(const struct options *options, struct report *report, 
     run.repeats = run.party.machine == TERN_MACHINE_CPU ? 1 : 8;
     bytes = wire_default_bytes(run.party.machine, run.party.num_ranks);
     TERN_TRY(party_open(&run.party, wire_heap_bytes(run.party.num_ranks, bytes)));
-    status = wire_open(&run.wire, &run.party, bytes, options->seed);
-    if (status == TERN_OK) {
-        status = run_all(&run);
-        progress_clear(&run.progress);
-        wire_close(&run.wire);
-    }
+    status = run_open(&run, bytes);
     party_close(&run.party);
     *tally = run.tally;
     return status;

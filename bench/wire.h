@@ -46,7 +46,7 @@ struct wire {
 uint64_t wire_default_bytes(enum tern_machine machine, int num_ranks);
 /* Window memory that wire_open takes on every rank. */
 uint64_t wire_heap_bytes(int num_ranks, uint64_t bytes);
-/* COLLECTIVE. */
+/* COLLECTIVE. What moves bytes or flags is for ranks that all address each other. */
 enum tern_status wire_open(struct wire *w, struct party *party, uint64_t bytes, uint64_t seed);
 void wire_close(struct wire *w);
 

@@ -328,6 +328,15 @@ for command in "put --bytes 8" "signal"; do
         not_ok "and $1 has fewer operations a sample"
     fi
 done
+# Ranks that do not address each other have operations, but no wire beside them.
+export TERN_DOMAIN_SIZE=1
+for command in "1 put --bytes 8" "1 get --bytes 8" "3 pingpong --bytes 1001" "4 signal" "26 atomic" "1 barrier"; do
+    set -- $command
+    rows=$1
+    shift
+    driven "$rows" "across domains" "$@" --ranks 2 --iters 1 --transport proxy-tcp --json "$scratch/far_$1.json"
+done
+unset TERN_DOMAIN_SIZE
 driven 1 "by a modelled wire" put --ranks 2 --iters 1 --bytes 4096 --transport softnic --nic-gbps 1 --nic-latency-us 20
 driven 1 "by a modelled rate of messages" put --ranks 2 --iters 1 --bytes 8 --transport softnic --nic-mops 1 --json "$scratch/mops.json"
 if grep -q '^# model .* and 1 million messages a second' "$scratch/out" && grep -q '"model": ".* and 1 million messages' "$scratch/mops.json"; then
@@ -424,7 +433,9 @@ for row in json.load(open(sys.argv[1] + "/rails.json"))["rows"]:
             print("railed crossing of", row)
 # Of what was not measured, or is nobody's choice, there is no number.
 for kind, nothing in (("signal", ("limit", "wire", "queues")), ("barrier", ("bytes", "rate", "limit", "wire", "queues")),
-                      ("pingpong", ("queues",))):
+                      ("pingpong", ("queues",)), ("put", ("bare", "flag", "over")),
+                      *(("far_" + far, ("limit", "wire", "bare", "flag", "over"))
+                        for far in ("put", "get", "pingpong", "signal", "atomic", "barrier"))):
     for row in json.load(open(sys.argv[1] + "/" + kind + ".json"))["rows"]:
         if any(row[name] is not None for name in nothing) or not row["p50"] > 0:
             print(kind, "has numbers of nothing:", row)
@@ -601,6 +612,10 @@ refused "--corrupt dispatch" ep --corrupt dispatch --check 0
 refused "--corrupt wire with --check 0" ll --corrupt wire --check 0
 export TERN_DOMAIN_SIZE=2
 refused "--corrupt wire: several domains have none" ep --ranks 4 --corrupt wire
+for command in wire nic; do
+    refused "$command is for ranks that address each other; the 4 here are in domains of 2" $command --ranks 4
+    [ -s "$scratch/out" ] && not_ok "$command measures before it refuses domains" || ok "and nothing was measured"
+done
 unset TERN_DOMAIN_SIZE
 refused "no/such" demo --data no/such
 refused "--data DIR" demo --data no/such
