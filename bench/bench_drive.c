@@ -456,7 +456,7 @@ static enum tern_status run_open(struct run *r)
         if (status == TERN_OK) {
             status = run_all(r, us);
             progress_clear(&r->progress);
-            drive_close(r->drive);
+            status = drive_close(r->drive, status);
         }
     }
     free(us);

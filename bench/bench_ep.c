@@ -273,7 +273,7 @@ enum tern_status ep_rows(const struct options *o, struct report *report, struct 
             shape_close(&b->shape);
         }
     }
-    transport_drop(&carriage);
+    status = transport_drop(&carriage, status);
     progress_clear(&progress);
     if (status == TERN_OK) {
         status = faults_note(report, o, party, &b->packets);

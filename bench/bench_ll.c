@@ -349,6 +349,5 @@ enum tern_status ll_run_command(const struct options *options, struct report *re
         status = run_open(&o, report, &party, carriage.transport, tally);
         party_close(&party);
     }
-    transport_drop(&carriage);
-    return status;
+    return transport_drop(&carriage, status);
 }

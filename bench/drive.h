@@ -49,7 +49,8 @@ uint64_t drive_heap_bytes(const struct party *party, uint64_t area);
 /* COLLECTIVE. The party is open, and has so much window memory. */
 enum tern_status drive_open(struct drive *d, struct party *party, const struct options *options,
                             uint64_t area);
-void drive_close(struct drive *d);
+/* `status`, of what ran on it, or what transport_drop makes of it. */
+enum tern_status drive_close(struct drive *d, enum tern_status status);
 
 /* ---- drive_time.c ---- */
 

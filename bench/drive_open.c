@@ -122,12 +122,12 @@ enum tern_status drive_open(struct drive *d, struct party *party, const struct o
     d->wire.party = party; /* for a close before it is open */
     enum tern_status status = open_all(d, area);
     if (status != TERN_OK) {
-        drive_close(d);
+        status = drive_close(d, status);
     }
     return status;
 }
 
-void drive_close(struct drive *d)
+enum tern_status drive_close(struct drive *d, enum tern_status status)
 {
     for (int i = 0; i < d->party->num_local; i++) {
         tern_net_close(d->seats[i].network); /* all, before memory that NICs of peers may name goes */
@@ -145,6 +145,7 @@ void drive_close(struct drive *d)
         }
     }
     memset(d->seats, 0, sizeof(d->seats));
-    transport_drop(&d->carriage);
+    status = transport_drop(&d->carriage, status);
     wire_close(&d->wire);
+    return status;
 }

@@ -98,13 +98,20 @@ enum tern_status transport_choose(const struct options *o, const struct party *p
     }
 }
 
-void transport_drop(struct carriage *c)
+enum tern_status transport_drop(struct carriage *c, enum tern_status status)
 {
     char complaint[256];
-    if (c->has_mock && !mock_nic_close(complaint)) {
-        fprintf(stderr, "tern-bench: the mock of mlx5 complains: %s\n", complaint);
-    }
+    int complains = c->has_mock && !mock_nic_close(complaint);
     c->has_mock = 0;
+    if (!complains) {
+        return status;
+    }
+    if (status == TERN_OK) {
+        return TERN_FAIL(TERN_INTERNAL_ERROR, "the mock of mlx5 complains: %s", complaint);
+    }
+    /* The sentence of the failure stays; this may be its consequence. */
+    fprintf(stderr, "tern-bench: the mock of mlx5 complains: %s\n", complaint);
+    return status;
 }
 
 enum tern_status transport_note(struct report *report, const struct options *o)

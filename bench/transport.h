@@ -22,7 +22,8 @@ enum tern_status transport_choose(const struct options *options, const struct pa
 /* Ranks of a domain, as asked or, of a party that is open, as found. TERN_INVALID_ARGUMENT: there is one, and
  * options say what carries rows to others. */
 enum tern_status transport_domains(const struct options *options, const struct party *party, uint32_t *ranks);
-void transport_drop(struct carriage *carriage);
+/* `status`, of what was carried; if that is TERN_OK, TERN_INTERNAL_ERROR where a mock complains of it. */
+enum tern_status transport_drop(struct carriage *carriage, enum tern_status status);
 /* The notes "transport", "model" and "faults". */
 enum tern_status transport_note(struct report *report, const struct options *options);
 
