@@ -35,7 +35,8 @@ static enum tern_status check_file(const struct options *o, const struct npy *id
     return TERN_OK;
 }
 
-/* The experts that a file was recorded with: one more than the largest id in it. */
+/* The experts that a file is known to have: one more than the largest id in it. Nobody may have been sent to
+ * those behind. */
 static enum tern_status file_experts(const char *path, const struct npy *ids, uint32_t *experts)
 {
     int64_t most = -1;
@@ -61,12 +62,12 @@ static enum tern_status settle_file(struct options *o, const struct npy *ids)
     uint32_t experts = 0;
     TERN_TRY(check_file(o, ids));
     TERN_TRY(file_experts(o->routing, ids, &experts));
-    if (o->experts != 0 && o->experts != experts) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--experts %u: the ids in %s are those of %u experts",
+    if (o->experts != 0 && o->experts < experts) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "--experts %u: the ids in %s are those of %u experts or more",
                          o->experts, o->routing, experts);
     }
     o->topk = (uint32_t)ids->dims[2];
-    o->experts = experts;
+    o->experts = o->experts != 0 ? o->experts : experts;
     return TERN_OK;
 }
 
@@ -245,8 +246,8 @@ void routing_name(const struct options *o, char *text, size_t text_bytes)
 
 enum tern_status routing_note(struct report *report, const struct options *o)
 {
-    return report_note(report, "routing", "%s, layer %u, seed %u, skew %u",
-                       o->routing != NULL ? o->routing : "drawn", o->layer, o->seed, o->skew);
+    return report_note(report, "routing", "%s, %u experts, layer %u, seed %u, skew %u",
+                       o->routing != NULL ? o->routing : "drawn", o->experts, o->layer, o->seed, o->skew);
 }
 
 static uint64_t count_rows(const struct ref_route *route, int from)

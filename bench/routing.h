@@ -22,8 +22,8 @@ struct routing {
     struct ref_route *routes; /* [num_ranks] */
 };
 
-/* Fills in what a routing file fixes (topk, experts) and refuses options that differ from it; without a file,
- * the defaults. Before routing_open. */
+/* Fills in what a routing file fixes (topk) or knows the least of (experts) and refuses options that do not
+ * fit it; without a file, the defaults. Before routing_open. */
 enum tern_status routing_settle(struct options *options, int num_ranks);
 enum tern_status routing_open(const struct options *options, int num_ranks, uint32_t tokens,
                               struct routing *routing);
@@ -31,7 +31,7 @@ void routing_close(struct routing *routing);
 
 /* How the ids were drawn, or the last part of the file's path without its extension, and the layer. */
 void routing_name(const struct options *options, char *text, size_t text_bytes);
-/* The note "routing". */
+/* The note "routing", of settled options. */
 enum tern_status routing_note(struct report *report, const struct options *options);
 
 /* Rows that rank r receives, padding apart, and how many of them come from r itself. */

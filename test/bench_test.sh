@@ -184,6 +184,15 @@ if run 0 "$bench" ll --ranks 4 --tokens 32 --hidden 128 --iters 1 --routing $ids
 else
     not_ok "ll reads recorded routing"
 fi
+# There may be experts whom nobody was sent to: a file's largest id says no more than how many there are at least.
+for command in ep ll; do
+    if run 0 "$bench" $command --ranks 4 --tokens 32 --hidden 128 --iters 1 --routing $ids --experts 288 --json "$scratch/more.json" &&
+        [ "$(sum_wrong)" = 0 ] && grep -q '^# routing .*\<288 experts' "$scratch/out" && grep -q '"experts": 288,' "$scratch/more.json"; then
+        ok "$command takes more experts than a file names"
+    else
+        not_ok "$command takes more experts than a file names"
+    fi
+done
 
 if run 0 "$bench" ep --ranks 4 --tokens 256 --hidden 64 --iters 1 --skew 130 &&
     [ "$(sum_wrong)" = 0 ] && grep -qE 'skew130 dispatch .* 1\.(2[789]|3[0123]) ' "$scratch/out"; then
@@ -597,7 +606,7 @@ refused "--experts 10" ep --ranks 4 --experts 10
 refused "--topk 9" ep --ranks 2 --experts 8 --topk 9
 refused "--hidden 12" ep --hidden 12
 refused "--experts 128" ep --routing $ids --experts 128
-refused "--experts 288" ep --routing $ids --experts 288
+refused "--experts 252: the ids in $ids are those of 256 experts or more" ep --ranks 4 --routing $ids --experts 252
 refused "--topk 4" ep --routing $ids --topk 4
 refused "--layer 2" ep --routing $ids --layer 2
 refused "32776" ep --routing $ids --ranks 8 --tokens 4097
