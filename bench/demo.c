@@ -92,7 +92,7 @@ static enum tern_status run_parts(struct demo *d, struct report *report, struct 
     int i;
     TERN_TRY(ep_sms(&d->options[0], &d->party, &sms)); /* refused before anything is measured or printed */
     TERN_TRY(about_note(report, &d->party));
-    TERN_TRY(report_note(report, "routing", "%s, layers 0 and 1", d->ids));
+    TERN_TRY(report_note(report, "routing", "layers 0 and 1, %s", d->ids));
     TERN_TRY(wire_measure(&d->party, &d->options[0], &wire));
     TERN_TRY(wire_note(report, &d->party, wire));
     TERN_TRY(report_note(report, "#wrong", "elements that differ from the reference, bit for bit"));

@@ -5,6 +5,7 @@
  * "format" is raised when a name changes its meaning. Numbers keep six significant digits; what was not
  * measured is null. */
 #include "report.h"
+#include "utf8.h"
 
 #include <errno.h>
 #include <math.h>
@@ -16,17 +17,22 @@
 
 enum { FORMAT = 1 };
 
+/* JSON is UTF-8; of what is not, each byte becomes the sign for that. */
 static void put_text(FILE *f, const char *text)
 {
+    int bytes;
     fputc('"', f);
-    for (; *text != 0; text++) {
+    for (; *text != 0; text += bytes > 0 ? bytes : 1) {
         unsigned char ch = (unsigned char)*text;
-        if (ch == '"' || ch == '\\') {
+        bytes = utf8_letter(text);
+        if (bytes == 0) {
+            fprintf(f, "\\ufffd");
+        } else if (ch == '"' || ch == '\\') {
             fprintf(f, "\\%c", ch);
         } else if (ch < ' ') {
             fprintf(f, "\\u%04x", ch);
         } else {
-            fputc(ch, f);
+            fprintf(f, "%.*s", bytes, text);
         }
     }
     fputc('"', f);

@@ -6,6 +6,7 @@
 
 #include "draw.h"
 #include "fill.h"
+#include "utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -235,19 +236,21 @@ void routing_close(struct routing *g)
 void routing_name(const struct options *o, char *text, size_t text_bytes)
 {
     const char *name = o->routing != NULL ? strrchr(o->routing, '/') : NULL;
+    char begin[8];
     if (o->routing == NULL) {
         snprintf(text, text_bytes, o->skew > 100 ? "skew%u" : "uniform", o->skew);
         return;
     }
     name = name != NULL ? name + 1 : o->routing;
-    snprintf(text, text_bytes, "%.*s.%u", (int)(strcspn(name, "._") < 7 ? strcspn(name, "._") : 7), name,
-             o->layer % 100000);
+    utf8_print(begin, sizeof(begin), "%.*s", (int)strcspn(name, "._"), name);
+    snprintf(text, text_bytes, "%s.%u", begin, o->layer % 100000);
 }
 
 enum tern_status routing_note(struct report *report, const struct options *o)
 {
-    return report_note(report, "routing", "%s, %u experts, layer %u, seed %u, skew %u",
-                       o->routing != NULL ? o->routing : "drawn", o->experts, o->layer, o->seed, o->skew);
+    /* A path may be long, and then loses its end. */
+    return report_note(report, "routing", "%u experts, layer %u, seed %u, skew %u, %s", o->experts, o->layer,
+                       o->seed, o->skew, o->routing != NULL ? o->routing : "drawn");
 }
 
 static uint64_t count_rows(const struct ref_route *route, int from)

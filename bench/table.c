@@ -3,6 +3,7 @@
  * The report as text, in the manner of nccl-tests: everything that is not a row begins with '#', columns are
  * right-aligned, so that the same output can be read, plotted and diffed. */
 #include "report.h"
+#include "utf8.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -34,7 +35,7 @@ enum tern_status report_note(struct report *r, const char *key, const char *form
     }
     snprintf(r->notes[i].key, sizeof(r->notes[i].key), "%s", key);
     va_start(list, format);
-    vsnprintf(r->notes[i].text, sizeof(r->notes[i].text), format, list);
+    utf8_vprint(r->notes[i].text, sizeof(r->notes[i].text), format, list);
     va_end(list);
     r->num_notes++;
     if (!r->quiet) {

@@ -400,6 +400,15 @@ for planted in "put 2 --bytes 1,4096" "get 1 --bytes 64 --transfer bulk" "atomic
         not_ok "$command: a flipped bit in each check is seen (#wrong $(sum_wrong), expected $wrong)"
     fi
 done
+# Names of files may be any bytes, and longer than there is room for: two of letters of two bytes, one of what is none.
+letters=$(printf '%110s' | sed "s/ /$(printf '\303\251')/g")
+broken=$(printf '\377\300\257\355\240\200\364\220\200\200\360\237\230\200')
+number=0
+for name in "$letters" "x$letters" "$broken"; do
+    number=$((number + 1))
+    ln -s "$PWD/$ids" "$scratch/$name.npy" &&
+        run 0 "$bench" ep --ranks 2 --tokens 2 --hidden 64 --iters 1 --routing "$scratch/$name.npy" --layer 1 --json "$scratch/name$number.json"
+done
 run 0 "$bench" pingpong --ranks 2 --iters 1 --bytes 8,4096 --json "$scratch/pingpong.json"
 run 0 "$bench" put --ranks 2 --iters 1 --bytes 8,4096 --json "$scratch/put.json"
 run 0 "$bench" signal --ranks 2 --iters 1 --json "$scratch/signal.json"
@@ -440,6 +449,15 @@ for row in json.load(open(sys.argv[1] + "/rails.json"))["rows"]:
         seen = (round(1e3 * row["network"]), round(1e3 * row["remote"]), round(row["floor"], 3))
         if seen[:2] != wanted[row["op"]][:2] or seen[2] < wanted[row["op"]][2] or row["rail"] != 1:
             print("railed crossing of", row)
+# Text is UTF-8, cut between letters, and of the end of a path only. Of what is no letter each byte has a sign.
+for number, routing, end in ((1, "\u00e9\u00e9\u00e9.1", "\u00e9"), (2, "x\u00e9\u00e9\u00e9.1", "\u00e9"),
+                             (3, 6 * "\ufffd" + ".1", "/" + 10 * "\ufffd" + "\U0001f600.npy")):
+    report = json.load(open("%s/name%d.json" % (sys.argv[1], number), encoding="utf-8"))
+    note = report["notes"]["routing"]
+    if not note.startswith("256 experts, layer 1, seed 1, skew 100, /") or not note.endswith(end):
+        print("note of", ascii(note))
+    if report["rows"][0]["routing"] != routing:
+        print("name of", ascii(report["rows"][0]["routing"]))
 # Of what was not measured, or is nobody's choice, there is no number.
 for kind, nothing in (("signal", ("limit", "wire", "queues")), ("barrier", ("bytes", "rate", "limit", "wire", "queues")),
                       ("pingpong", ("queues",)), ("put", ("bare", "flag", "over")),

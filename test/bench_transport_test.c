@@ -5,6 +5,7 @@
  *
  * transport.c belongs to tern-bench and not to the library: this program compiles it in, with what it needs
  * of its neighbours. */
+#include "../bench/utf8.c"
 #include "../bench/json.c"
 #include "../bench/table.c"
 #include "../bench/options.c"
