@@ -168,12 +168,15 @@ struct mapping {
     char access[5]; /* "rw-s" */
 };
 
-static int find_mapping(uintptr_t memory, uint64_t bytes, struct mapping *found)
+static enum tern_status find_mapping(uintptr_t memory, uint64_t bytes, struct mapping *found)
 {
     char line[512];
     int is_found = 0, begins_line = 1;
     FILE *file = fopen("/proc/self/maps", "re");
-    while (file != NULL && !is_found && fgets(line, sizeof line, file) != NULL) {
+    if (file == NULL) {
+        return TERN_FAIL(TERN_SYSTEM_ERROR, "cannot look for the mapping at %p: %m", (void *)memory);
+    }
+    while (!is_found && fgets(line, sizeof line, file) != NULL) {
         struct mapping *f = found;
         if (begins_line && sscanf(line, "%lx-%lx %4s %llx %x:%x %llu", &f->begin, &f->end, f->access,
                                   &f->offset, &f->device_major, &f->device_minor, &f->inode) == 7) {
@@ -181,10 +184,10 @@ static int find_mapping(uintptr_t memory, uint64_t bytes, struct mapping *found)
         }
         begins_line = strchr(line, '\n') != NULL; /* a path can be longer than a buffer */
     }
-    if (file != NULL) {
-        fclose(file);
-    }
-    return is_found;
+    fclose(file);
+    return is_found ? TERN_OK
+                    : TERN_FAIL(TERN_UNSUPPORTED, "no one mapping of this process holds %llu bytes at %p",
+                                (unsigned long long)bytes, (void *)memory);
 }
 
 /* Whether fd can read and write the mapped file. */
@@ -197,29 +200,35 @@ static int is_descriptor_of(int fd, const struct mapping *mapping)
            minor(info.st_dev) == mapping->device_minor;
 }
 
-/* A duplicate of a descriptor of the mapped file, or -1. Looked at as a duplicate only: another thread may
- * close the number, and get it again for another file, at any time. */
-static int find_descriptor(const struct mapping *mapping)
+/* *fd: a duplicate of a descriptor of the mapped file, or -1. No other file's is duplicated: closing any
+ * descriptor of a file drops the record locks that this process has on it. The duplicate is looked at again,
+ * as another thread may close the number, and get it again for another file, at any time. */
+static enum tern_status find_descriptor(const struct mapping *mapping, int *fd)
 {
+    enum tern_status status = TERN_OK;
     int found = -1;
-    DIR *folder = opendir("/proc/self/fd");
     const struct dirent *entry;
-    while (folder != NULL && found < 0 && (entry = readdir(folder)) != NULL) {
+    DIR *folder = opendir("/proc/self/fd");
+    if (folder == NULL) {
+        return TERN_FAIL(TERN_SYSTEM_ERROR, "cannot look for a descriptor of the mapped file: %m");
+    }
+    while (found < 0 && status == TERN_OK && (entry = readdir(folder)) != NULL) {
         char *end;
         long number = strtol(entry->d_name, &end, 10);
-        if (end == entry->d_name || *end != '\0') {
+        if (end == entry->d_name || *end != '\0' || !is_descriptor_of((int)number, mapping)) {
             continue;
         }
         found = fcntl((int)number, F_DUPFD_CLOEXEC, 0);
-        if (found >= 0 && !is_descriptor_of(found, mapping)) {
+        if (found < 0 && errno != EBADF) {
+            status = TERN_FAIL(TERN_SYSTEM_ERROR, "cannot duplicate descriptor %ld: %m", number);
+        } else if (found >= 0 && !is_descriptor_of(found, mapping)) {
             close(found);
             found = -1;
         }
     }
-    if (folder != NULL) {
-        closedir(folder);
-    }
-    return found;
+    closedir(folder);
+    *fd = found;
+    return status;
 }
 
 enum tern_status terni_cpu_share_lend(struct machine *m, void *memory, uint64_t bytes, int exported,
@@ -227,17 +236,16 @@ enum tern_status terni_cpu_share_lend(struct machine *m, void *memory, uint64_t 
 {
     struct mapping mapping;
     uint64_t page = m->info.share_granule, first;
-    int fd;
+    int fd = -1;
     memset(loan, 0, sizeof *loan);
     loan->fd = -1;
     if (!exported) {
         return TERN_OK; /* one process, one address space */
     }
-    if (!find_mapping((uintptr_t)memory, bytes, &mapping)) {
-        return TERN_FAIL(TERN_UNSUPPORTED, "no one mapping of this process holds %llu bytes at %p",
-                         (unsigned long long)bytes, memory);
+    TERN_TRY(find_mapping((uintptr_t)memory, bytes, &mapping));
+    if (memcmp(mapping.access, "rw", 2) == 0 && mapping.access[3] == 's') {
+        TERN_TRY(find_descriptor(&mapping, &fd));
     }
-    fd = memcmp(mapping.access, "rw", 2) == 0 && mapping.access[3] == 's' ? find_descriptor(&mapping) : -1;
     if (fd < 0) {
         return TERN_FAIL(
             TERN_UNSUPPORTED,
