@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -346,6 +347,79 @@ static int few_descriptors(struct test *t)
     return 0;
 }
 
+/* ---- Descriptors in flight ---- */
+
+enum { most_open = 64, num_held = 80 };
+
+/* Packets that nobody has read yet, with more descriptors than a process of this user may have open. */
+static int hold_descriptors(int *pair)
+{
+    union {
+        struct cmsghdr header; /* for its alignment */
+        char bytes[CMSG_SPACE(num_held * sizeof(int))];
+    } control;
+    char byte = 0;
+    struct iovec data = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr message = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    memset(&control, 0, sizeof control);
+    control.header.cmsg_level = SOL_SOCKET;
+    control.header.cmsg_type = SCM_RIGHTS;
+    control.header.cmsg_len = CMSG_LEN(num_held * sizeof(int)); /* of descriptor 0, again and again */
+    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0, "socketpair: %m");
+    while (sendmsg(pair[0], &message, MSG_NOSIGNAL) == 1) {
+    }
+    CHECK(errno == ETOOMANYREFS || errno == EAGAIN, "sendmsg: %m");
+    return errno == ETOOMANYREFS ? 0 : TEST_SKIPPED;
+}
+
+static void *read_soon(void *pair)
+{
+    char byte;
+    usleep(100000);
+    while (recv(((const int *)pair)[1], &byte, sizeof byte, 0) == 1) { /* what came with it is closed */
+    }
+    return NULL;
+}
+
+static int hold_and_exchange(void)
+{
+    struct rlimit limit = {most_open, most_open};
+    struct stage s;
+    pthread_t thread;
+    int pair[2], fds[2], result;
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit: %m");
+    PASS(geteuid() != 0 || setuid(nobody) == 0 ? 0 : TEST_SKIPPED);
+    PASS(hold_descriptors(pair));
+    PASS(stage_open(&s));
+    REFUSES(terni_fd_exchange(&s.names[0], 2, others[0], s.listen_fd, s.own_fd, 50, fds), TERN_TIMEOUT,
+            "1 ranks were not called, as this user has more descriptors on their way than the limit of open "
+            "files");
+    CHECK(pthread_create(&thread, NULL, read_soon, pair) == 0, "no thread");
+    result = exchange(&s, 0);
+    pthread_join(thread, NULL);
+    return result;
+}
+
+/* Linux takes no more descriptors from a user who has too many on their way, but from those who may all: a
+ * call waits until others have read theirs. */
+static int others_in_flight(struct test *t)
+{
+    int status = 0;
+    pid_t pid = fork();
+    CHECK(pid >= 0, "no process");
+    if (pid == 0) {
+        int result = hold_and_exchange();
+        fflush(stdout);
+        _exit(result == 0 ? 0 : result == TEST_SKIPPED ? 1 : 2);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) < 2, "wait status 0x%x",
+          (unsigned)status);
+    return WEXITSTATUS(status) == 0
+               ? 0
+               : test_skip(t, "root cannot become another user, or this system has no such limit");
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -357,5 +431,6 @@ int main(int argc, char **argv)
     test_run(&t, "an_end_before_its_answer", an_end_before_its_answer);
     test_run(&t, "peers_that_do_not_come", peers_that_do_not_come);
     test_run(&t, "few_descriptors", few_descriptors);
+    test_run(&t, "others_in_flight", others_in_flight);
     return test_end(&t);
 }

@@ -34,6 +34,7 @@ struct exchange {
     struct pollfd *polled; /* 1 + max_guests + num_ranks */
     int num_unsent, num_unreceived;
     int num_ended, num_strange; /* calls without an answer; guests without a packet of ours */
+    int num_held;               /* of the latest calls: Linux took no descriptor */
     int num_guests;
     int guests[max_guests]; /* accepted, packet not read yet; oldest first */
 };
@@ -106,7 +107,9 @@ static enum tern_status call(struct exchange *x, int rank)
             x->calls[rank] = fd;
             return TERN_OK;
         }
-        if (errno != EPIPE && errno != ECONNRESET) { /* else it has hung up already */
+        if (errno == ETOOMANYREFS) { /* until others of this user have read theirs */
+            x->num_held++;
+        } else if (errno != EPIPE && errno != ECONNRESET) { /* else it has hung up already */
             status = TERN_FAIL(TERN_SYSTEM_ERROR, "cannot send a window's descriptor to rank %d: %m", rank);
         }
     } else if (errno == ECONNREFUSED) {
@@ -140,6 +143,7 @@ static int look_for_answer(int socket_fd)
 /* Takes the answers that are here, and calls those that have none to come. */
 static enum tern_status send_all(struct exchange *x)
 {
+    x->num_held = 0;
     for (int r = 0; r < x->num_ranks; r++) {
         int found;
         if (!x->is_peer[r] || x->is_sent[r]) {
@@ -306,7 +310,7 @@ static enum tern_status wait_for_any(struct exchange *x, uint64_t deadline_ns)
 
 static enum tern_status fail_late(struct exchange *x, uint32_t timeout_ms)
 {
-    char sentence[TERN_SENTENCE_BYTES];
+    char sentence[TERN_SENTENCE_BYTES], held[144] = "";
     int num_silent = 0, num_deaf = 0;
     for (int r = 0; r < x->num_ranks; r++) { /* is_sent now says who is late */
         int is_silent = x->is_peer[r] && x->fds[r] < 0, is_deaf = x->is_peer[r] && !x->is_sent[r];
@@ -314,11 +318,17 @@ static enum tern_status fail_late(struct exchange *x, uint32_t timeout_ms)
         num_deaf += is_deaf;
         x->is_sent[r] = (unsigned char)(is_silent || is_deaf);
     }
+    if (x->num_held > 0) {
+        snprintf(held, sizeof held,
+                 "; %d ranks were not called, as this user has more descriptors on their way than the limit "
+                 "of open files",
+                 x->num_held);
+    }
     terni_late_print(x->is_sent, NULL, x->num_ranks, timeout_ms, sentence);
     return TERN_FAIL(TERN_TIMEOUT,
                      "%s with their windows (%d sent none, %d took none; %d calls ended, %d callers were "
-                     "strangers)",
-                     sentence, num_silent, num_deaf, x->num_ended, x->num_strange);
+                     "strangers%s)",
+                     sentence, num_silent, num_deaf, x->num_ended, x->num_strange, held);
 }
 
 static enum tern_status run(struct exchange *x, uint32_t timeout_ms)
