@@ -25,6 +25,7 @@
 /* X(member, entry point, version of its type, CUDA version to ask for) */
 #define TERN_CUDA_DRIVER_LIST(X)                                                                             \
     X(device_get, cuDeviceGet, v2000, 2000)                                                                  \
+    X(device_attribute, cuDeviceGetAttribute, v2000, 2000)                                                   \
     X(device_uuid, cuDeviceGetUuid, v11040, 11040)                                                           \
     X(primary_retain, cuDevicePrimaryCtxRetain, v7000, 7000)                                                 \
     X(context_push, cuCtxPushCurrent, v4000, 4000)                                                           \

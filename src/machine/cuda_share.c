@@ -48,7 +48,19 @@ static enum tern_status make_room(struct share *share)
     return TERN_OK;
 }
 
-static CUmemAllocationProp prop_of(int device, int exported)
+/* NICs reach memory only if it was made for them; a device that cannot do that refuses to make it. */
+static int is_for_nics(const struct cuda_machine *c)
+{
+    CUdevice device;
+    int can = 0;
+
+    return c->driver.device_get(&device, c->base.info.device) == CUDA_SUCCESS &&
+           c->driver.device_attribute(&can, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+                                      device) == CUDA_SUCCESS &&
+           can;
+}
+
+static CUmemAllocationProp prop_of(const struct cuda_machine *c, int exported)
 {
     CUmemAllocationProp prop;
 
@@ -56,13 +68,14 @@ static CUmemAllocationProp prop_of(int device, int exported)
     prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     prop.requestedHandleTypes = exported ? HANDLE_TYPE : CU_MEM_HANDLE_TYPE_NONE;
     prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    prop.location.id = device;
+    prop.location.id = c->base.info.device;
+    prop.allocFlags.gpuDirectRDMACapable = (unsigned char)is_for_nics(c);
     return prop;
 }
 
 enum tern_status terni_cuda_share_granule(struct cuda_machine *c, uint64_t *granule)
 {
-    CUmemAllocationProp prop = prop_of(c->base.info.device, 1);
+    CUmemAllocationProp prop = prop_of(c, 1);
     size_t bytes = 0;
 
     TERN_TRY(TERN_CUDA_STATUS(c->driver.get_granularity(&bytes, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
@@ -188,7 +201,7 @@ static enum tern_status fill_piece(struct cuda_machine *c, struct share *share, 
 
 static enum tern_status add_piece(struct cuda_machine *c, struct share *share, uint64_t bytes, int *fd)
 {
-    CUmemAllocationProp prop = prop_of(c->base.info.device, share->kind == SHARE_EXPORTED);
+    CUmemAllocationProp prop = prop_of(c, share->kind == SHARE_EXPORTED);
     CUmemGenericAllocationHandle handle;
     uint64_t begin = share->bytes;
     enum tern_status status;

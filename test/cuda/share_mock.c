@@ -96,6 +96,22 @@ static CUresult device_uuid(CUuuid *uuid, CUdevice device)
     return answer_query();
 }
 
+static int has_rdma; /* NICs reach memory that is made for it */
+
+static CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    CHECK(attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED && device == 10);
+    *value = has_rdma;
+    return answer_query();
+}
+
+/* A device that cannot have it refuses it; nobody may forget it but where the device could not be asked. */
+static void check_rdma(const CUmemAllocationProp *prop)
+{
+    int asks = prop->allocFlags.gpuDirectRDMACapable;
+    CHECK(asks == has_rdma || (asks == 0 && fail_at != 0));
+}
+
 static CUmemGenericAllocationHandle new_handle(size_t bytes, int is_exportable)
 {
     CHECK(num_handles < MOST);
@@ -111,6 +127,7 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes, const
 {
     (void)flags;
     CHECK(bytes > 0 && bytes % GRANULE == 0);
+    check_rdma(prop);
     if (answer() != CUDA_SUCCESS) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -194,7 +211,8 @@ static CUresult import_handle(CUmemGenericAllocationHandle *handle, void *fd, CU
 static CUresult get_granularity(size_t *granule, const CUmemAllocationProp *prop,
                                 CUmemAllocationGranularity_flags option)
 {
-    (void)prop, (void)option;
+    (void)option;
+    check_rdma(prop);
     *granule = GRANULE;
     return CUDA_SUCCESS;
 }
@@ -498,11 +516,15 @@ int main(void)
     d->get_properties = get_properties;
     d->retain_handle = retain_handle, d->get_address_range = get_address_range;
     d->pointer_attribute = pointer_attribute;
-    d->device_get = device_get, d->device_uuid = device_uuid;
-    CHECK(terni_cuda_share_granule(&machine, &granule) == TERN_OK && granule == GRANULE);
+    d->device_get = device_get, d->device_uuid = device_uuid, d->device_attribute = device_attribute;
     for (int kind = SHARE_LOCAL; kind <= SHARE_EXPORTED; kind++) {
         int most;
         fail_at = 0;
+        for (has_rdma = 0; has_rdma < 2; has_rdma++) {
+            CHECK(terni_cuda_share_granule(&machine, &granule) == TERN_OK && granule == GRANULE);
+            grow(kind, fds);
+        }
+        has_rdma = 1;
         grow(kind, fds);
         most = num_calls;
         for (fail_at = 1; fail_at <= most; fail_at++, num_sweeps++) {
