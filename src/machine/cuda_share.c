@@ -84,6 +84,19 @@ enum tern_status terni_cuda_share_granule(struct cuda_machine *c, uint64_t *gran
     return TERN_OK;
 }
 
+/* Of a call by which `device` gets at memory that may be another device's. Without peer access between the
+ * two the driver calls a device invalid; it is as good as before. */
+static enum tern_status reach_status(int device, CUresult error, const char *call, uint64_t bytes)
+{
+    if (error == CUDA_ERROR_INVALID_DEVICE || error == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED) {
+        return TERN_FAIL(TERN_UNSUPPORTED,
+                         "device %d cannot address memory of another device (%s): with TERN_DOMAIN_SIZE=1 it "
+                         "need not",
+                         device, call);
+    }
+    return TERN_CUDA_STATUS(error, "%s of %llu bytes for device %d", call, (unsigned long long)bytes, device);
+}
+
 static enum tern_status set_access(struct cuda_machine *c, CUdeviceptr at, size_t bytes, int device)
 {
     CUmemAccessDesc access;
@@ -92,8 +105,7 @@ static enum tern_status set_access(struct cuda_machine *c, CUdeviceptr at, size_
     access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     access.location.id = device;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    return TERN_CUDA_STATUS(c->driver.set_access(at, bytes, &access, 1),
-                            "cuMemSetAccess of %zu bytes for device %d", bytes, device);
+    return reach_status(device, c->driver.set_access(at, bytes, &access, 1), "cuMemSetAccess", bytes);
 }
 
 enum tern_status terni_cuda_set_peer_access(struct cuda_machine *c, CUdeviceptr at, size_t bytes)
@@ -136,8 +148,7 @@ static enum tern_status map_piece(struct cuda_machine *c, struct share *share,
                          (unsigned long long)share->bytes);
     }
     TERN_TRY(make_room(share));
-    TERN_TRY(TERN_CUDA_STATUS(c->driver.map(at, bytes, 0, handle, 0), "cuMemMap of %llu bytes",
-                              (unsigned long long)bytes));
+    TERN_TRY(reach_status(c->base.info.device, c->driver.map(at, bytes, 0, handle, 0), "cuMemMap", bytes));
     status = set_access(c, at, bytes, c->base.info.device);
     if (status != TERN_OK) {
         TERN_CUDA_WARN(c->driver.unmap(at, bytes), "cuMemUnmap of %llu bytes", (unsigned long long)bytes);
@@ -286,9 +297,9 @@ static enum tern_status import(struct cuda_machine *c, struct share *share, int 
     CUmemGenericAllocationHandle handle;
     enum tern_status status;
 
-    TERN_TRY(TERN_CUDA_STATUS(c->driver.import_handle(&handle, (void *)(intptr_t)fd, HANDLE_TYPE),
-                              "cuMemImportFromShareableHandle of descriptor %d on device %d", fd,
-                              c->base.info.device));
+    TERN_TRY(reach_status(c->base.info.device,
+                          c->driver.import_handle(&handle, (void *)(intptr_t)fd, HANDLE_TYPE),
+                          "cuMemImportFromShareableHandle", bytes));
     status = map_piece(c, share, handle, bytes);
     if (status == TERN_OK) {
         close(fd); /* the mapping keeps the memory alive */
@@ -334,7 +345,9 @@ static enum tern_status enable(struct cuda_machine *c, int device)
     TERN_TRY(TERN_CUDA_STATUS(cudaDeviceCanAccessPeer(&can, own, device),
                               "cudaDeviceCanAccessPeer of %d to %d", own, device));
     if (!can) {
-        return TERN_FAIL(TERN_UNSUPPORTED, "device %d cannot address memory of device %d", own, device);
+        return TERN_FAIL(TERN_UNSUPPORTED,
+                         "device %d cannot address memory of device %d: with TERN_DOMAIN_SIZE=1 it need not",
+                         own, device);
     }
     error = cudaDeviceEnablePeerAccess(device, 0);
     if (error == cudaErrorPeerAccessAlreadyEnabled) {

@@ -168,6 +168,8 @@ static struct mapping *mapping_of(CUdeviceptr p)
     return NULL;
 }
 
+static CUresult far_error; /* of access: the memory is of a device without peer access */
+
 /* Whole mappings, and the latest one first. */
 static CUresult unmap(CUdeviceptr at, size_t bytes)
 {
@@ -182,7 +184,7 @@ static CUresult set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *
     struct mapping *m = mapping_of(at);
     CHECK(m != NULL && m->at == at && m->bytes == bytes && count == 1 && access->location.id < 2);
     num_access++;
-    return answer();
+    return far_error != CUDA_SUCCESS ? far_error : answer();
 }
 
 static CUresult export_handle(void *fd, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
@@ -446,6 +448,29 @@ static void import(int fds)
     check_idle(fds);
 }
 
+/* No failure of the device. What an error means is cuda_driver.c's to say, but for these. */
+static void import_far(int fds)
+{
+    static const CUresult errors[] = {CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED};
+    struct share s;
+    int fd = dup(0);
+    CHECK(terni_cuda_share_reserve(&machine.base, SHARE_EXPORTED, 4 * GRANULE, &s) == TERN_OK);
+    for (int i = 0; i < 2; i++) {
+        far_error = errors[i];
+        CHECK(terni_cuda_share_import(&machine.base, &s, fd, 0, 2 * GRANULE) == TERN_UNSUPPORTED);
+        CHECK(strstr(tern_last_error(), "TERN_DOMAIN_SIZE=1") != NULL);
+        CHECK(fcntl(fd, F_GETFD) >= 0 && s.bytes == 0 && num_live_handles == 0 && num_mappings == 0);
+    }
+    far_error = CUDA_SUCCESS;
+    close(fd);
+    terni_cuda_share_free(&machine.base, &s);
+    machine.base.info.device = 2;
+    CHECK(terni_cuda_peer_enable(&machine.base, 0) == TERN_UNSUPPORTED);
+    CHECK(strstr(tern_last_error(), "TERN_DOMAIN_SIZE=1") != NULL);
+    machine.base.info.device = 0;
+    check_idle(fds);
+}
+
 static void lend_refused(void *memory, uint64_t bytes, int exported, const char *text)
 {
     struct share_loan loan;
@@ -532,6 +557,7 @@ int main(void)
         }
     }
     import(fds);
+    import_far(fds);
     lend(fds);
     atomics();
     printf("ok cuda shares over a played driver, a failure at each of %d calls\n", num_sweeps);
