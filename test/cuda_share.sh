@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# The cuda machine's shared memory without a GPU: its sources and a driver that is played (test/cuda/share_mock.c).
+# The cuda machine without a GPU: its sources and a driver that is played. Shared memory
+# (test/cuda/share_mock.c); errors, launches and streams (test/cuda/machine_mock.c).
 # Needs the headers of CUDA and nothing else of it.
 set -u
 cd "$(dirname "$0")/.." || exit 2
@@ -16,12 +17,22 @@ if [ -z "$include" ]; then
     skip "cuda shares: there are no headers of CUDA in /usr/local/cuda/include"
     finish
 fi
-if "$compiler" -std=gnu11 -g -Wall -Wextra -Werror -Iinclude -Isrc -isystem "$include" test/cuda/share_mock.c \
-    src/machine/cuda_share.c src/machine/cuda_lend.c src/core/*.c -lpthread -o "$scratch/mock" > "$scratch/log" 2>&1 &&
-    timeout 60 "$scratch/mock" > "$scratch/log" 2>&1; then
-    ok "$(sed -n 's/^ok //p' "$scratch/log")"
-else
-    sed 's/^/# /' "$scratch/log" | head -n 40
-    not_ok "cuda shares over a played driver"
-fi
+# played NAME SOURCE...
+played()
+{
+    name=$1
+    shift
+    if "$compiler" -std=gnu11 -g -Wall -Wextra -Werror -Iinclude -Isrc -isystem "$include" "$@" src/core/*.c \
+        -lpthread -o "$scratch/mock" > "$scratch/log" 2>&1 &&
+        timeout 60 "$scratch/mock" > "$scratch/log" 2>&1; then
+        ok "$(sed -n 's/^ok //p' "$scratch/log")"
+    else
+        sed 's/^/# /' "$scratch/log" | head -n 40
+        not_ok "$name over a played driver"
+    fi
+}
+
+played "cuda shares" test/cuda/share_mock.c src/machine/cuda_share.c src/machine/cuda_lend.c
+played "the cuda machine" test/cuda/machine_mock.c test/cuda/absent.c src/machine/cuda.c \
+    src/machine/cuda_driver.c src/machine/cuda_stream.c src/machine/resident.c
 finish

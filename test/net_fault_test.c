@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What cannot be done: waits and barriers that miss their deadline, and what the host is told of them; giving
- * up; refusals by the host and in kernels, which move nothing. */
+ * up; refusals by the host and in kernels, which move nothing. One file, because every case is one more thing
+ * that goes wrong in the same scene. */
 #include "net_scene.h"
 
 #include <pthread.h>
@@ -459,6 +460,8 @@ static int launch_refusals(struct tern_comm *comm)
     kernel.cuda = (void (*)(void))nothing; /* refused before it is looked at */
     args.num_threads = 33;
     REFUSES(tern_launch(comm, &kernel, &args, NULL), TERN_INVALID_ARGUMENT, "1 blocks of 33 threads");
+    args.num_threads = 1056;
+    REFUSES(tern_launch(comm, &kernel, &args, NULL), TERN_INVALID_ARGUMENT, "1 blocks of 1056 threads");
     args.num_threads = 32;
     args.num_blocks = 0;
     REFUSES(tern_launch(comm, &kernel, &args, NULL), TERN_INVALID_ARGUMENT, "0 blocks of 32 threads");

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ARGS_BYTES = 4000 };
+enum { MAX_ARGS_BYTES = 4000, MAX_THREADS = 1024 };
 
 static void cuda_close(struct machine *m)
 {
@@ -261,7 +261,8 @@ static enum tern_status cuda_launch_other(struct machine *m, const struct tern_k
         return TERN_FAIL(TERN_UNSUPPORTED, "kernel %s was not compiled for the cuda machine", kernel->name);
     }
     if (launch->num_blocks < 1 || launch->num_threads < 32 || launch->num_threads % 32 != 0 ||
-        launch->shared_bytes > m->info.max_shared_bytes || launch->args_bytes > MAX_ARGS_BYTES) {
+        launch->num_threads > MAX_THREADS || launch->shared_bytes > m->info.max_shared_bytes ||
+        launch->args_bytes > MAX_ARGS_BYTES) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT,
                          "kernel %s: %d blocks of %d threads, %u bytes of shared memory and %u of arguments "
                          "cannot be launched",

@@ -2,8 +2,9 @@
  *
  * The driver's entry points, the current context, and what an error means.
  *
- * An error becomes the status by which the caller decides what to rebuild: no memory and misuse of a capture
- * leave everything as it was; a fault of the device stays with its context until the process ends. */
+ * An error becomes the status by which the caller decides what to rebuild: no memory, a launch that a device
+ * cannot take and misuse of a capture leave everything as it was; a fault of the device stays with its
+ * context until the process ends. */
 #include "machine/cuda_machine.h"
 
 #include <stdarg.h>
@@ -86,9 +87,12 @@ static enum tern_status status_of(int error)
         return TERN_OUT_OF_MEMORY;
     case cudaErrorInvalidValue:
     case cudaErrorInvalidResourceHandle:
+    case cudaErrorInvalidConfiguration:
+    case cudaErrorLaunchOutOfResources:
         return TERN_INVALID_ARGUMENT;
     case cudaErrorNotSupported:
     case cudaErrorNotPermitted:
+    case cudaErrorPeerAccessUnsupported:
     case cudaErrorInvalidDeviceFunction:
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorInsufficientDriver:
