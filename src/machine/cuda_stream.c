@@ -97,6 +97,9 @@ void terni_cuda_stream_close(struct machine *m, struct tern_stream *s)
     struct cuda_caller caller;
     struct cuda_stream **at = &c->streams, *entry;
 
+    if (!s) {
+        return;
+    }
     pthread_mutex_lock(&c->lock);
     while (*at && (*at)->stream != (cudaStream_t)s) {
         at = &(*at)->next;
@@ -106,15 +109,17 @@ void terni_cuda_stream_close(struct machine *m, struct tern_stream *s)
         *at = entry->next;
     }
     pthread_mutex_unlock(&c->lock);
-    if (entry) {
-        if (terni_cuda_enter(c, &caller) == TERN_OK) {
-            TERN_CUDA_WARN(cudaStreamSynchronize(entry->stream),
-                           "cudaStreamSynchronize of a stream that closes");
-            TERN_CUDA_WARN(cudaStreamDestroy(entry->stream), "cudaStreamDestroy");
-            terni_cuda_leave(&caller);
-        }
-        free(entry);
+    if (!entry) {
+        TERN_LOG(TERN_LOG_ERROR, "tern_stream_close of %p, which was not opened here or is closed",
+                 (void *)s);
+        return;
     }
+    if (terni_cuda_enter(c, &caller) == TERN_OK) {
+        TERN_CUDA_WARN(cudaStreamSynchronize(entry->stream), "cudaStreamSynchronize of a stream that closes");
+        TERN_CUDA_WARN(cudaStreamDestroy(entry->stream), "cudaStreamDestroy");
+        terni_cuda_leave(&caller);
+    }
+    free(entry);
 }
 
 /* The list is read without the lock, which must not be held for so long: nobody opens or closes streams of a

@@ -243,14 +243,28 @@ static void launches(struct machine *m)
     launch_error = cudaSuccess;
 }
 
+static char said[256];
+
+static void listen(enum tern_log_level level, const char *file, int line, const char *text, void *user)
+{
+    (void)file, (void)line, (void)user;
+    if (level == TERN_LOG_ERROR) {
+        snprintf(said, sizeof(said), "%s", text);
+    }
+}
+
 static void streams(struct machine *m)
 {
     struct tern_stream *s;
     CHECK(m->ops->stream_open(m, &s) == TERN_OK && num_streams == 1);
+    tern_log_set(listen, NULL);
+    m->ops->stream_close(m, NULL);
+    m->ops->stream_close(m, s);
+    CHECK(num_streams == 0 && said[0] == '\0');
     m->ops->stream_close(m, s);
     CHECK(num_streams == 0);
-    m->ops->stream_close(m, s); /* no harm */
-    CHECK(num_streams == 0);
+    CHECK(strstr(said, "tern_stream_close of ") && strstr(said, "was not opened here or is closed"));
+    tern_log_set(NULL, NULL);
 }
 
 int main(void)
