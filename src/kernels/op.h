@@ -268,9 +268,9 @@ TERN_DEVICE int op_await_done(const struct op_frame *f, uint64_t epoch, const st
         /* Pairs with the fence and store in op_tell_all, or op_leave_quietly: that block's rows are here; or
          * its reads are over. */
         uint64_t seen = ld_acquire_sys_u64(word);
-        if ((seen & ~OP_GAVE_UP) >= epoch) {
+        if (seen >= epoch) { /* or it gave up, this epoch or an earlier one */
             op_waited(f, &patience, 0, 1);
-            return (seen & OP_GAVE_UP) == 0;
+            return seen < OP_GAVE_UP;
         }
         struct op_note note = {OP_STATUS_TIMEOUT, OP_AWAIT_DONE, s, f->rank, epoch, epoch, seen, 0, 0, 0};
         int verdict = op_patient(f, &patience, &note);
@@ -323,13 +323,16 @@ TERN_DEVICE int op_tell_all(const struct op_frame *f, uint64_t epoch, int ok, co
      * wrong. */
     ok = ok && !(tid() == nthr() - 1 && op_stopped(f, epoch, OP_AWAIT_DONE));
     ok = !sync_block_or(!ok);
-    for (int d = tid(); d < f->num_ranks; d += nthr()) {
+    for (int d = tid(); ok && d < f->num_ranks; d += nthr()) {
         heap = d == tid() ? heap : f->ep_bases[d];
-        if (d == f->rank ? own : ok) {
+        if (own || d != f->rank) {
             /* Pairs with op_await_done at the peer: without it rows may be read before they are there, or
              * buffers reused while they are still read. Of this rank, with op_await_own as well. */
-            OP_STORE_DONE(op_done(f, heap, f->rank, bid()), ok ? epoch : epoch | OP_GAVE_UP);
+            OP_STORE_DONE(op_done(f, heap, f->rank, bid()), epoch);
         }
+    }
+    if (own && !ok && tid() == 0) {
+        OP_STORE_DONE(op_done(f, f->own, f->rank, bid()), epoch | OP_GAVE_UP); /* pairs with the same */
     }
     sync_block(); /* whoever sees this block's ticket comes after its stores to peers */
     return ok;
