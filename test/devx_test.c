@@ -89,6 +89,7 @@ static int structures_nest(struct test *t)
         {"OUT", "CAPS", DEVX_CAPS_AT, DEVX_CAPS_WORDS},
         {"OUT", "MORE", DEVX_CAPS_AT, DEVX_CAPS_WORDS},
         {"OUT", "ATOMIC", DEVX_CAPS_AT, DEVX_CAPS_WORDS},
+        {"OUT", "ROCE", DEVX_CAPS_AT, DEVX_CAPS_WORDS},
         {"IN", "QPC", DEVX_QPC_AT, DEVX_QP_WORDS},
         {"IN", "CQC", DEVX_CQC_AT, DEVX_CREATE_CQ_WORDS},
     };
@@ -154,6 +155,7 @@ static int golden_heads(struct test *t)
 {
     static const struct word device[] = {{0x00, 0x01000000}, {0x04, 0x00000001}};
     static const struct word atomic[] = {{0x00, 0x01000000}, {0x04, 0x00000007}};
+    static const struct word roce[] = {{0x00, 0x01000000}, {0x04, 0x00000009}};
     static const struct word more[] = {{0x00, 0x01000000}, {0x04, 0x00000041}};
     static const struct word query[] = {{0x00, 0x050b0000}, {0x08, 0x00000001}};
     uint32_t in[DEVX_HEAD_WORDS];
@@ -162,6 +164,8 @@ static int golden_heads(struct test *t)
     GOLDEN("QUERY_HCA_CAP of the device", in, device);
     terni_devx_query_caps(in, DEVX_QUERY_ATOMIC);
     GOLDEN("QUERY_HCA_CAP of atomics", in, atomic);
+    terni_devx_query_caps(in, DEVX_QUERY_ROCE);
+    GOLDEN("QUERY_HCA_CAP of RoCE", in, roce);
     terni_devx_query_caps(in, DEVX_QUERY_MORE);
     GOLDEN("QUERY_HCA_CAP of what is further", in, more);
     terni_devx_query_qp(in, 1);
@@ -201,7 +205,7 @@ static int golden_create_qp(struct test *t)
         {0x0e8, 0x10000000}, {0x0fc, 0x00000012},                      /* record in a umem: this one */
         {0x104, 0x00020000}, {0x108, 0x00000011}, {0x10c, 0x80000000}, /* ring: at, in umem */
     };
-    struct devx_qp qp = {{0x11, 0x20000}, {0x12, 0x140}, 10, 0x777, 0xc5, 0x345, 0x29, 0};
+    struct devx_qp qp = {{0x11, 0x20000}, {0x12, 0x140}, 10, 0x777, 0xc5, 0x345, 0x29, 0, 0};
     uint32_t in[DEVX_QP_WORDS];
     (void)t;
     terni_devx_create_qp(in, &qp);
@@ -210,6 +214,10 @@ static int golden_create_qp(struct test *t)
     golden[5].value |= 0x40000000; /* no record of what is sent */
     terni_devx_create_qp(in, &qp);
     GOLDEN("CREATE_QP without a record", in, golden);
+    qp.timestamps = DEVX_TIMESTAMPS_DEFAULT;
+    golden[3].value |= 0x40;
+    terni_devx_create_qp(in, &qp);
+    GOLDEN("CREATE_QP with the default timestamps", in, golden);
     return TEST_PASSED;
 }
 

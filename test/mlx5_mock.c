@@ -84,6 +84,7 @@ static void device_init(struct mock_device *d, int index, int is_roce)
     memcpy(d->mac, (const unsigned char[6]){2, 0, 0x5e, 0x10, 0, (unsigned char)(index + 1)}, 6);
     d->cqe_version = d->atomic_endian = d->has_rc = d->has_atomic = d->has_overrun = 1;
     d->has_more = d->no_records = 1;
+    d->clocks = d->roce_clocks = 2;
     d->atomic_operations = 15;
     d->atomic_sizes = 4 | 8;
     d->log_max_message = 30;

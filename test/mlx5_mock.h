@@ -43,6 +43,8 @@ struct mock_device {
     uint32_t cqe_version, atomic_operations, atomic_sizes, atomic_endian, has_rc, has_atomic, has_overrun;
     uint32_t has_more;   /* further capabilities can be asked for */
     uint32_t no_records; /* of these: queue pairs without records */
+    /* Clocks of timestamps, as it tells and as queue pairs may ask for, on InfiniBand and on RoCE. */
+    uint32_t clocks, roce_clocks; /* 0: it has no such field, 1: real time only, 2: either */
     uint32_t log_max_message;
     int max_reads_in, max_reads_out, max_blocks;
     /* The mock's own. */

@@ -48,16 +48,23 @@ int mock_general_cmd(struct ibv_context *context, const void *in, size_t in_byte
     if (which == 0x41 && !d->has_more) {
         mock_complain("%s has no further capabilities to be asked for", d->name);
     }
-    REFUSE_UNLESS(which == 1 || which == 7 || which == 0x41);
+    if (which == 9 && !d->is_roce) {
+        mock_complain("%s has no capabilities of RoCE to be asked for", d->name);
+    }
+    REFUSE_UNLESS(which == 1 || which == 7 || which == 9 || which == 0x41);
     if (which == 0x41) {
         box_write(out, 0x80 + 0x2e0 + 1, 1, d->no_records);
     } else if (which == 1) {
         box_write(out, 0x80 + 0x20, 1, d->has_more);
         box_write(out, 0x80 + 0x1c0 + 3, 5, d->log_max_message);
         box_write(out, 0x80 + 0x1e0 + 28, 4, d->cqe_version);
+        box_write(out, 0x80 + 0x200 + 29, 1, (uint64_t)d->is_roce);
         box_write(out, 0x80 + 0x200 + 30, 1, d->has_atomic);
         box_write(out, 0x80 + 0x220, 1, d->has_overrun);
         box_write(out, 0x80 + 0x220 + 31, 1, d->has_rc);
+        box_write(out, 0x80 + 0x440, 2, d->clocks);
+    } else if (which == 9) {
+        box_write(out, 0x80 + 30, 2, d->roce_clocks);
     } else {
         box_write(out, 0x80 + 0x40, 2, d->atomic_endian);
         box_write(out, 0x80 + 0x80 + 16, 16, d->atomic_operations);
@@ -146,6 +153,8 @@ static int create_qp(struct mlx5dv_devx_obj *q, struct mock_device *d, const voi
     struct mock_object *uar = mock_find(d, MOCK_UAR, (uint32_t)box_read(in, IN_QPC + 0x68, 24));
     struct mock_object *pd = mock_find(d, MOCK_PD, (uint32_t)box_read(in, IN_QPC + 0x28, 24));
     struct mock_object *cq = mock_find(d, MOCK_CQ, (uint32_t)box_read(in, IN_QPC + 0x3e8, 24));
+    uint64_t clock = box_read(in, IN_QPC + 0x40 + 24, 2); /* 0: free running, 1: the default, 2: real time */
+    uint32_t clocks = d->is_roce ? d->roce_clocks : d->clocks;
     q->ring_umem = umem_of(d, box_read(in, 0x840, 32));
     q->record_umem = umem_of(d, box_read(in, IN_QPC + 0x720, 32));
     q->log_size = (uint32_t)box_read(in, IN_QPC + 0x50 + 1, 4);
@@ -155,6 +164,7 @@ static int create_qp(struct mlx5dv_devx_obj *q, struct mock_device *d, const voi
     /* RC, migrated, no receive queue. */
     REFUSE_UNLESS(box_read(in, IN_QPC + 0x08, 8) == 0 && box_read(in, IN_QPC + 0x13, 2) == 3);
     REFUSE_UNLESS(box_read(in, IN_QPC + 0x565, 3) == 3);
+    REFUSE_UNLESS(clocks == 0 ? clock == 0 : clocks == 1 ? clock != 0 : clock < 3);
     q->ring = take(q->ring_umem, box_read(in, 0x800, 64), 64ull << q->log_size, 4096, q);
     q->record = take(q->record_umem, box_read(in, IN_QPC + 0x500, 64), 8, 8, q);
     REFUSE_UNLESS(q->ring != NULL && q->record != NULL);

@@ -228,6 +228,30 @@ static int lacking_body(struct mlx5_rig *rig)
 
 static int lacking(struct test *t) { return on_rig(t, 1, 0, lacking_body); }
 
+/* Whatever clocks it has, and whether or not it tells of those of RoCE, queue pairs are made. */
+static int clocks_body(struct mlx5_rig *rig)
+{
+    for (uint32_t clocks = 0; clocks < 9; clocks++) {
+        for (int r = 0; r < 2; r++) {
+            rig->mock.devices[r].clocks = clocks % 3;
+            rig->mock.devices[r].roce_clocks = clocks / 3;
+        }
+        OK(rig_providers(rig));
+        PASS(check_ready(rig, 2));
+        for (int r = 0; r < 2; r++) {
+            terni_mlx5_close(rig->providers[r]);
+            rig->providers[r] = NULL;
+        }
+    }
+    return TEST_PASSED;
+}
+
+static int clocks(struct test *t)
+{
+    PASS(on_rig(t, 2, 0, clocks_body));
+    return on_rig(t, 2, 1, clocks_body);
+}
+
 static int no_nic_body(struct mlx5_rig *rig)
 {
     struct mlx5_provider *p = NULL;
@@ -735,6 +759,7 @@ int main(int argc, char **argv)
     test_run(&t, "RoCE v2, a UDP port for each queue", roce);
     test_run(&t, "which GID", gids);
     test_run(&t, "what a NIC lacks is said", lacking);
+    test_run(&t, "free running and real time clocks", clocks);
     test_run(&t, "no NIC is no fault", no_nic);
     test_run(&t, "the libraries of this host", real);
     test_run(&t, "where rings are, and who rings", all_forms);

@@ -57,6 +57,7 @@ void terni_devx_create_qp(uint32_t in[DEVX_QP_WORDS], const struct devx_qp *qp)
     devx_set(in, DEVX_QPC_AT, DEVX_QPC_SEND_RECORD_MODE, qp->has_no_record ? DEVX_NO_SEND_RECORD : 0);
     devx_set(in, DEVX_QPC_AT, DEVX_QPC_USER_INDEX, qp->user_index);
     devx_set(in, DEVX_QPC_AT, DEVX_QPC_LOG_SQ_SIZE, qp->log_blocks);
+    devx_set(in, DEVX_QPC_AT, DEVX_QPC_TIMESTAMPS, qp->timestamps);
     devx_set(in, DEVX_QPC_AT, DEVX_QPC_RQ_TYPE, DEVX_RQ_NONE); /* nobody sends: all traffic is one-sided */
     devx_set(in, DEVX_QPC_AT, DEVX_QPC_DBR_UMEM_VALID, 1);
     devx_set(in, DEVX_QPC_AT, DEVX_QPC_DBR_UMEM_ID, qp->record.umem_id);

@@ -26,6 +26,7 @@ enum devx_opcode {
 enum devx_caps {
     DEVX_QUERY_DEVICE = 0 << 1 | 1,
     DEVX_QUERY_ATOMIC = 3 << 1 | 1,
+    DEVX_QUERY_ROCE = 4 << 1 | 1,
     DEVX_QUERY_MORE = 0x20 << 1 | 1
 };
 
@@ -44,8 +45,10 @@ enum {
     DEVX_SERVICE_RC = 0,
     DEVX_MIGRATED = 3,
     DEVX_RQ_NONE = 3,
-    DEVX_NO_SEND_RECORD = 1, /* software rings, and the NIC takes the index from that */
-    DEVX_ATOMIC_MODE_64 = 3, /* up to 64 bits */
+    DEVX_TIMESTAMPS_FREE = 0,    /* from the free running clock; what firmware without the field has */
+    DEVX_TIMESTAMPS_DEFAULT = 1, /* from the one that the device is set to */
+    DEVX_NO_SEND_RECORD = 1,     /* software rings, and the NIC takes the index from that */
+    DEVX_ATOMIC_MODE_64 = 3,     /* up to 64 bits */
     DEVX_LOG_MESSAGE_MAX = 30,
     DEVX_MIN_RNR_NAK = 12,     /* 0.64 ms */
     DEVX_RETRY_COUNT = 7,      /* the most: eight tries */
@@ -75,6 +78,7 @@ struct devx_qp {
     uint32_t log_blocks;
     uint32_t pd, cqn, uar_page, user_index;
     int has_no_record; /* of what is sent */
+    uint32_t timestamps;
 };
 
 /* How packets get to the peer. */

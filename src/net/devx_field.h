@@ -57,6 +57,7 @@
     X(QPC_MTU, 0x040, 3)                                                                                     \
     X(QPC_LOG_MESSAGE_MAX, 0x043, 5)                                                                         \
     X(QPC_LOG_SQ_SIZE, 0x051, 4)                                                                             \
+    X(QPC_TIMESTAMPS, 0x058, 2)                                                                              \
     X(QPC_UAR_PAGE, 0x068, 24)                                                                               \
     X(QPC_SEND_RECORD_MODE, 0x080, 2)                                                                        \
     X(QPC_USER_INDEX, 0x088, 24)                                                                             \
@@ -101,14 +102,16 @@
     X(PATH_RMAC_FIRST, 0x130, 16)                                                                            \
     X(PATH_RMAC_SECOND, 0x140, 32)
 
-/* Capabilities, of the device, further ones, and of its atomics. */
+/* Capabilities, of the device, further ones, of its atomics, and of RoCE. */
 #define DEVX_CAPS_FIELDS(X)                                                                                  \
     X(CAPS_HAS_MORE, 0x020, 1) /* MORE can be asked for */                                                   \
     X(CAPS_LOG_MAX_MESSAGE, 0x1c3, 5)                                                                        \
     X(CAPS_CQE_VERSION, 0x1fc, 4)                                                                            \
+    X(CAPS_ROCE, 0x21d, 1) /* ROCE can be asked for */                                                       \
     X(CAPS_ATOMIC, 0x21e, 1)                                                                                 \
     X(CAPS_CQ_OVERRUN_IGNORED, 0x220, 1)                                                                     \
-    X(CAPS_RC, 0x23f, 1)
+    X(CAPS_RC, 0x23f, 1)                                                                                     \
+    X(CAPS_TIMESTAMPS, 0x440, 2) /* of send queues; 0: from the free running clock alone, or old firmware */
 
 #define DEVX_MORE_FIELDS(X)                                                                                  \
     X(MORE_NO_SEND_RECORD, 0x2e1, 1) /* queue pairs without a record of what is sent */
@@ -117,6 +120,8 @@
     X(ATOMIC_HOST_ENDIAN_8, 0x040, 2) /* 1: results of 8 bytes in the order of the host */                   \
     X(ATOMIC_OPERATIONS, 0x090, 16)                                                                          \
     X(ATOMIC_SIZES, 0x0b0, 16) /* bit n: operands of 2^n bytes */
+
+#define DEVX_ROCE_FIELDS(X) X(ROCE_TIMESTAMPS, 0x01e, 2) /* of queue pairs, likewise */
 
 /* X(structure's list, bits of the structure). */
 #define DEVX_STRUCTURES(X)                                                                                   \
@@ -129,7 +134,8 @@
     X(PATH, 0x160)                                                                                           \
     X(CAPS, 0x8000)                                                                                          \
     X(MORE, 0x8000)                                                                                          \
-    X(ATOMIC, 0x8000)
+    X(ATOMIC, 0x8000)                                                                                        \
+    X(ROCE, 0x8000)
 
 enum devx_field {
 #define DEVX_ENUM(name, offset, bits) DEVX_##name,

@@ -48,6 +48,21 @@ static void complain(struct complaint *c, int is_lacking, const char *what)
     }
 }
 
+/* A device that has only the real time clock refuses queue pairs of the free running one, and firmware from
+ * before there was a choice has no such field: so the default, where the device tells of clocks at all. */
+static void choose_timestamps(struct mlx5_nic *nic, uint32_t clocks, int has_roce)
+{
+    uint32_t out[DEVX_CAPS_WORDS];
+    if (has_roce) {
+        if (query(nic, DEVX_QUERY_ROCE, out) == TERN_OK) {
+            clocks = cap(out, DEVX_ROCE_TIMESTAMPS);
+        } else {
+            TERN_LOG(TERN_LOG_INFO, "queue pairs have the timestamps of send queues: %s", tern_last_error());
+        }
+    }
+    nic->timestamps = clocks != 0 ? DEVX_TIMESTAMPS_DEFAULT : DEVX_TIMESTAMPS_FREE;
+}
+
 static enum tern_status check_device(struct mlx5_nic *nic, struct complaint *c, int *has_more)
 {
     uint32_t out[DEVX_CAPS_WORDS];
@@ -58,6 +73,7 @@ static enum tern_status check_device(struct mlx5_nic *nic, struct complaint *c, 
     complain(c, !cap(out, DEVX_CAPS_ATOMIC), "atomics");
     nic->log_max_message = cap(out, DEVX_CAPS_LOG_MAX_MESSAGE);
     *has_more = cap(out, DEVX_CAPS_HAS_MORE) != 0;
+    choose_timestamps(nic, cap(out, DEVX_CAPS_TIMESTAMPS), cap(out, DEVX_CAPS_ROCE) != 0);
     return TERN_OK;
 }
 

@@ -132,6 +132,7 @@ static enum tern_status create_qp(struct mlx5_provider *p, struct mlx5_nic *nic,
     a.cqn = qp->cqn;
     a.uar_page = qp->doorbell->uar->page_id;
     a.user_index = user_index;
+    a.timestamps = nic->timestamps;
     a.has_no_record = nic->no_records && !nic->host_rings && !p->config.records;
     terni_devx_create_qp(in, &a);
     enum tern_status status = create(nic, in, DEVX_QP_WORDS, &qp->qpn, &qp->qp);
