@@ -26,9 +26,11 @@
  * is not complete reads may be read again: quiet it before the memory's owner is told that it may write.
  *
  * A status is TERN_OK or a negative enum tern_status: TERN_TIMEOUT (a deadline), TERN_DISCONNECTED
- * (tern_net_abort, a peer that is lost, a queue that has failed), TERN_INVALID_ARGUMENT (bytes in no window,
- * a word that is misaligned or of another width, or no such peer, queue, operation, signal or comparison),
- * TERN_UNSUPPORTED (nothing reaches the peer), TERN_DEVICE_ERROR (a copy failed). The first failure
+ * (tern_net_abort, a peer that is lost), TERN_INVALID_ARGUMENT (bytes in no window, a word that is misaligned
+ * or of another width, or no such peer, queue, operation, signal or comparison), TERN_UNSUPPORTED (nothing
+ * reaches the peer), TERN_DEVICE_ERROR (a copy failed). A queue that has failed gives every later call what
+ * ended it: TERN_DISCONNECTED if its peer is lost, or nobody saw in time what it was; TERN_DEVICE_ERROR if a
+ * device failed, here or there; TERN_INVALID_ARGUMENT if a NIC refused what was asked. The first failure
  * is told to the host, too (tern_net_synchronize), unless net->record is NULL. Words have 4 or 8 bytes
  * (`width`) and are aligned. */
 #ifndef TERN_TERN_DEVICE_H
