@@ -90,6 +90,14 @@ static void count_lines(enum tern_log_level level, const char *file, int line, c
         level == TERN_LOG_INFO && strncmp(text, "rank ", 5) == 0 && strstr(text, (const char *)user) != NULL;
 }
 
+static void count_left_out(enum tern_log_level level, const char *file, int line, const char *text,
+                           void *user)
+{
+    (void)file;
+    (void)line;
+    num_lines += level == TERN_LOG_WARN && strstr(text, (const char *)user) != NULL;
+}
+
 /* The log says at which NIC and link a rank is, and how many queues it has there. */
 static int told_body(struct tern_comm **comms, int is_roce)
 {
@@ -210,6 +218,62 @@ static int chooses(struct test *t)
     unsetenv("TERN_PROXY");
     unsetenv("TERN_DOMAIN_SIZE");
     CHECK(mock_nic_close(complaint), "%s", complaint);
+    return result;
+}
+
+/* A default network has a queue for each NIC that any rank's list names; one that says how many leaves out
+ * NICs without a queue, and the log says so. */
+static int named_body(struct tern_comm **comms)
+{
+    static const struct {
+        const char *names;
+        uint32_t num_queues, wanted;
+        int is_told;
+    } cases[] = {
+        {"mlx5_0,mlx5_1", 0, 2, 0},  {"0=mlx5_0,mlx5_1;1=mlx5_3,mlx5_0,mlx5_1;2=mlx5_2,;3=mlx5_3", 0, 3, 0},
+        {"^mlx5_0,mlx5_1", 0, 1, 0}, {"mlx5_0,mlx5_1", 1, 1, 1},
+        {"mlx5_0,mlx5_1", 5, 5, 0},
+    };
+    char told[] = " uses the first 1 of 2 NICs";
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct tern_net_config config = TERN_NET_CONFIG_INIT;
+        struct tern_network *networks[RANKS];
+        config.transport = i % 2 != 0 ? TERN_TRANSPORT_MLX5 : TERN_TRANSPORT_AUTO;
+        config.num_queues = cases[i].num_queues;
+        setenv("TERN_NICS", cases[i].names, 1);
+        num_lines = 0;
+        tern_log_set(count_left_out, told);
+        OK(tern_net_open_all(RANKS, comms, &config, networks));
+        for (int r = 0; r < RANKS; r++) {
+            uint32_t num = networks[r]->num_queues;
+            tern_net_close(networks[r]);
+            CHECK(num == cases[i].wanted, "TERN_NICS=%s: rank %d has %u queues", cases[i].names, r, num);
+        }
+        CHECK(num_lines == cases[i].is_told * RANKS, "TERN_NICS=%s: %d lines", cases[i].names, num_lines);
+    }
+    return 0;
+}
+
+static int named(struct test *t)
+{
+    struct tern_comm *comms[RANKS];
+    char complaint[256];
+    int result;
+    if (!mock_nic_open(0, 1)) {
+        return test_skip(t, "this build has no rdma-core, or there is no place for files");
+    }
+    setenv("TERN_DOMAIN_SIZE", "2", 1);
+    setenv("TERN_PROXY", "none", 1);
+    result = open_comms(comms);
+    if (result == 0) {
+        result = named_body(comms);
+        test_quiet();
+        close_comms(comms);
+    }
+    unsetenv("TERN_NICS");
+    unsetenv("TERN_PROXY");
+    unsetenv("TERN_DOMAIN_SIZE");
+    CHECK(mock_nic_close(complaint) || result != 0, "%s", complaint);
     return result;
 }
 
@@ -360,6 +424,7 @@ int main(int argc, char **argv)
     test_quiet();
     test_run(&t, "ranks that software NICs do not join", apart);
     test_run(&t, "which way AUTO takes", chooses);
+    test_run(&t, "queues for the NICs that are named", named);
     test_run(&t, "NICs that fail, and AUTO", falls_back);
     test_run(&t, "a device that does not order what NICs write", unordered);
     test_run(&t, "what packets say on InfiniBand", on_infiniband);

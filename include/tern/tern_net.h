@@ -83,13 +83,14 @@ enum { TERN_NET_MAX_QUEUES = 64, TERN_NET_MAX_TEAMS = 64, TERN_NET_NUM_NEAR = 8,
 /* Equal on all ranks. */
 struct tern_net_config {
     size_t size;
-    uint32_t num_queues; /* to each peer, 1 to TERN_NET_MAX_QUEUES; default 1, or one a NIC */
+    uint32_t num_queues; /* to each peer, 1 to TERN_NET_MAX_QUEUES. Default: one for each NIC that num_nics
+                            says or TERN_NICS names, as many as the rank with most has, else 1 */
     uint32_t num_teams;  /* device teams open at once on a rank, to TERN_NET_MAX_TEAMS; default 4 */
     uint32_t timeout_ms; /* of a wait that names none; default: the communicator's */
     uint32_t transport;  /* enum tern_transport */
     /* NICs of a rank, to TERN_NET_MAX_NICS: queue i to any peer is on NIC i modulo their number, so that who
      * uses as many queues uses all of them. Default: those that are nearest; in software one. Where TERN_NICS
-     * names some it is these. */
+     * names some it is these. What is more than num_queues is left out, with a warning in the log. */
     uint32_t num_nics;
     uint32_t reserved; /* 0 */
 };

@@ -93,6 +93,11 @@ static enum tern_status open_nics(struct mlx5_provider *p)
         TERN_LOG(TERN_LOG_WARN, "rank %d uses the first %d of %d NICs", c->rank, MLX5_MAX_NICS, num_chosen);
         num_chosen = MLX5_MAX_NICS;
     }
+    if (num_chosen > (int)c->num_queues) { /* the last ones could fail, and serve nobody */
+        TERN_LOG(TERN_LOG_WARN, "rank %d uses the first %u of %d NICs: it has %u queues to a peer", c->rank,
+                 c->num_queues, num_chosen, c->num_queues);
+        num_chosen = (int)c->num_queues;
+    }
     for (int i = 0; i < num_chosen; i++) {
         struct mlx5_nic *nic = &p->nics[i];
         nic->v = p->v;

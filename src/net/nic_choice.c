@@ -170,6 +170,21 @@ static enum tern_status none_left(const struct nic_place *nics, int num_nics)
         nics[0].name, nics[0].driver, nics[0].port, nics[0].state);
 }
 
+int terni_nic_num_named(const struct nic_wish *wish)
+{
+    char list[NIC_PATH_BYTES];
+    int num = 1;
+    /* A list that cannot be read is told of by who chooses. */
+    if (own_list(wish, list, sizeof list) != TERN_OK || list[0] == '\0' || list[0] == '^' ||
+        strcmp(list, "none") == 0) {
+        return 0;
+    }
+    for (const char *at = list; *at != '\0'; at++) {
+        num += *at == ',' && at[1] != '\0';
+    }
+    return num;
+}
+
 enum tern_status terni_nic_choose(struct nic_place nics[NIC_MAX], int num_nics, const struct nic_wish *wish,
                                   int chosen[NIC_MAX], int *num_chosen)
 {

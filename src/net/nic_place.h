@@ -56,6 +56,9 @@ struct nic_wish {
 enum tern_status terni_nic_choose(struct nic_place nics[NIC_MAX], int num_nics, const struct nic_wish *wish,
                                   int chosen[NIC_MAX], int *num_chosen);
 
+/* How many NICs the names are for this rank; 0: they name none. */
+int terni_nic_num_named(const struct nic_wish *wish);
+
 /* How GPU memory gets into a NIC without dma-buf: whether nvidia-peermem (or nv_peer_mem) is loaded. */
 int terni_nic_has_peermem(const char *root);
 

@@ -15,6 +15,7 @@
  * A rank that fails posts its failure like any other result. */
 #include "pgas/pgas.h"
 
+#include "net/nic_place.h"
 #include "net/nic_provider.h"
 
 #include <stdio.h>
@@ -24,6 +25,7 @@
 /* What every rank must agree on, as it travels. */
 struct net_card {
     uint32_t num_queues, num_teams, timeout_ms, transport, num_nics;
+    uint32_t wanted_queues; /* so that each NIC of this rank has one; 0: the program has said how many */
     uint32_t needs_proxy;
     uint32_t wire_bytes;
     int32_t status; /* of the rank's own part */
@@ -158,6 +160,22 @@ static enum tern_status create(struct tern_comm *comm, const struct tern_net_con
     return allocate(n);
 }
 
+/* A default number of queues grows to the number of NICs that TERN_NICS names. */
+static uint32_t wanted_queues(const struct tern_network *n, const struct tern_net_config *c)
+{
+    struct nic_wish wish = {terni_env(TERN_ENV_NICS), 0, 0, 0};
+    uint32_t named = 0;
+    if (c->num_queues != 0) {
+        return 0;
+    }
+    if (n->transport == TERN_TRANSPORT_AUTO || n->transport == TERN_TRANSPORT_MLX5) {
+        wish.local_index = terni_local_index(n->comm->cards, n->comm->rank);
+        named = (uint32_t)terni_nic_num_named(&wish);
+        named = named < TERN_NET_MAX_NICS ? named : TERN_NET_MAX_NICS;
+    }
+    return named > n->num_queues ? named : n->num_queues;
+}
+
 static enum tern_status open_post(struct tern_comm *comm, const struct tern_net_config *config,
                                   uint64_t window_bytes, struct tern_network **network)
 {
@@ -166,6 +184,7 @@ static enum tern_status open_post(struct tern_comm *comm, const struct tern_net_
     card.status = (int32_t)create(comm, config, window_bytes, network);
     if (card.status == TERN_OK) {
         card.num_queues = (*network)->num_queues;
+        card.wanted_queues = wanted_queues(*network, config);
         card.num_teams = (*network)->num_teams;
         card.timeout_ms = (*network)->timeout_ms;
         card.transport = (*network)->transport;
@@ -208,7 +227,20 @@ static enum tern_status judge(const struct tern_comm *comm, const struct net_car
     return TERN_OK;
 }
 
-static enum tern_status compare_with_all(struct tern_comm *comm)
+/* As many queues as the rank wants that wants most, where none has said how many. */
+static uint32_t agreed_queues(const struct tern_comm *comm, const struct net_card *cards)
+{
+    uint32_t most = 0;
+    for (int r = 0; r < comm->num_ranks; r++) {
+        if (cards[r].wanted_queues == 0) {
+            return cards[r].num_queues;
+        }
+        most = cards[r].wanted_queues > most ? cards[r].wanted_queues : most;
+    }
+    return most;
+}
+
+static enum tern_status compare_with_all(struct tern_comm *comm, struct tern_network *n)
 {
     enum tern_status status;
     struct net_card *cards = (struct net_card *)calloc((size_t)comm->num_ranks, sizeof *cards);
@@ -218,6 +250,9 @@ static enum tern_status compare_with_all(struct tern_comm *comm)
     status = comm->boot->ops->wait(comm->boot, cards, sizeof *cards, comm->timeout_ms);
     if (status == TERN_OK) {
         status = judge(comm, cards);
+    }
+    if (status == TERN_OK) { /* so this rank's own part went well */
+        n->num_queues = agreed_queues(comm, cards);
     }
     free(cards);
     return status;
@@ -319,7 +354,7 @@ enum tern_status terni_network_open_step(struct tern_comm *comm, const struct te
     case 0:
         return open_post(comm, config, window_bytes, network);
     case 1:
-        TERN_TRY(compare_with_all(comm)); /* passes only if this rank's own part went well */
+        TERN_TRY(compare_with_all(comm, *network)); /* passes only if this rank's own part went well */
         return terni_heap_begin(comm, window_of(*network, window_bytes), &(*network)->heap);
     case 2:
         return terni_comm_judge_post(comm, terni_heap_end(comm, (*network)->heap));
