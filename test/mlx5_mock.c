@@ -84,6 +84,7 @@ static void device_init(struct mock_device *d, int index, int is_roce)
     memcpy(d->mac, (const unsigned char[6]){2, 0, 0x5e, 0x10, 0, (unsigned char)(index + 1)}, 6);
     d->cqe_version = d->atomic_endian = d->has_rc = d->has_atomic = d->has_overrun = 1;
     d->has_more = d->no_records = 1;
+    d->atomic_cap = IBV_ATOMIC_HCA;
     d->clocks = d->roce_clocks = 2;
     d->atomic_operations = 15;
     d->atomic_sizes = 4 | 8;
@@ -267,6 +268,7 @@ static int query_device(struct ibv_context *context, struct ibv_device_attr *a)
     a->max_qp_init_rd_atom = d->max_reads_out;
     a->max_qp_wr = d->max_blocks;
     a->max_cqe = 4194303;
+    a->atomic_cap = d->atomic_cap;
     return 0;
 }
 

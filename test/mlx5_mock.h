@@ -41,7 +41,8 @@ struct mock_device {
     struct mock_gid gids[MOCK_MAX_GIDS];
     unsigned char mac[6];
     uint32_t cqe_version, atomic_operations, atomic_sizes, atomic_endian, has_rc, has_atomic, has_overrun;
-    uint32_t has_more;   /* further capabilities can be asked for */
+    uint32_t has_more; /* further capabilities can be asked for */
+    enum ibv_atomic_cap atomic_cap;
     uint32_t no_records; /* of these: queue pairs without records */
     /* Clocks of timestamps, as it tells and as queue pairs may ask for, on InfiniBand and on RoCE. */
     uint32_t clocks, roce_clocks; /* 0: it has no such field, 1: real time only, 2: either */

@@ -546,16 +546,31 @@ static int many(struct test *t) { return on_rig(t, 2, 0, many_body); }
 
 /* ---- Several NICs ---- */
 
+/* Lines that say that a rank's NICs are not atomic with each other. */
+static void count_told(enum tern_log_level level, const char *file, int line, const char *text, void *user)
+{
+    (void)file;
+    (void)line;
+    *(int *)user += level == TERN_LOG_INFO && strstr(text, "mlx5_0 are not atomic with those of its other");
+}
+
 static int spread_body(struct mlx5_rig *rig)
 {
+    int num_told = 0;
     static char memory[4096];
     struct mlx5_region_card card;
     rig->configs[0].nics = "mlx5_0,mlx5_1";
     rig->configs[1].nics = "mlx5_2,mlx5_3,mlx5_1"; /* mlx5_1 serves both */
     for (int r = 0; r < 2; r++) {
         rig->configs[r].num_queues = 5;
+        rig->mock.devices[r + 1].atomic_cap = rig->mock.devices[3].atomic_cap = IBV_ATOMIC_GLOB;
     }
+    setenv("TERN_LOG", "info", 1);
+    tern_log_set(count_told, &num_told);
     OK(rig_providers(rig));
+    unsetenv("TERN_LOG");
+    test_quiet();
+    CHECK(num_told == 1, "%d lines of rank 0's NICs", num_told);
     PASS(check_ready(rig, 10));
     OK(terni_mlx5_register(rig->providers[1], memory, sizeof memory, 0, &card));
     CHECK(card.num_nics == 3, "%u NICs", card.num_nics);

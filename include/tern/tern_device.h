@@ -167,7 +167,8 @@ TERN_DEVICE int tern_signal_set(const struct tern_net *net, int peer, uint32_t q
     return route_signal(net, peer, queue, word, width, TERN_SIGNAL_SET, value);
 }
 
-/* `amo` is an enum tern_amo; `compare` counts for TERN_AMO_CAS only. */
+/* `amo` is an enum tern_amo; `compare` counts for TERN_AMO_CAS only. Where the peer has several NICs, all who
+ * change a word, by atomics or signals, do so by queues that are of one NIC there (enum tern_amo). */
 TERN_DEVICE int tern_atomic(const struct tern_net *net, int peer, uint32_t queue, void *word, uint32_t amo,
                             uint64_t value, uint64_t compare, uint32_t width)
 {

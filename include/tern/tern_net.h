@@ -53,7 +53,10 @@ enum tern_transport {
  * PCIe in general does not. Over a link that does not (cudaDevP2PAttrNativeAtomicSupported; tern-info prints
  * it) all but TERN_AMO_FETCH, and TERN_SIGNAL_ADD, are refused with TERN_UNSUPPORTED; puts, gets, barriers
  * and TERN_SIGNAL_SET do without. A rank that does not see its peer's device (CUDA_VISIBLE_DEVICES) cannot
- * ask, and refuses nothing. */
+ * ask, and refuses nothing.
+ *
+ * A NIC's atomics are atomic with those of the same NIC only. Where a word's owner has several, all who
+ * change the word, by atomics or signals, do so by queues of one number modulo the owner's NICs. */
 enum tern_amo {
     TERN_AMO_ADD = 0,
     TERN_AMO_AND = 1,

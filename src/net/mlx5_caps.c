@@ -118,6 +118,7 @@ static enum tern_status check_limits(struct mlx5_nic *nic, struct complaint *c)
         return TERN_FAIL(TERN_DEVICE_ERROR, "%s does not tell its limits: %s", nic->name, strerror(error));
     }
     complain(c, a.max_qp_rd_atom < 1 || a.max_qp_init_rd_atom < 1, "outstanding READs");
+    nic->atomic_cap = a.atomic_cap;
     nic->log_reads_in = log2_of(a.max_qp_rd_atom);
     nic->log_reads_out = log2_of(a.max_qp_init_rd_atom);
     nic->log_reads_in = nic->log_reads_in < MOST_LOG_READS ? nic->log_reads_in : MOST_LOG_READS;

@@ -63,6 +63,7 @@ struct mlx5_nic {
     uint32_t pdn, eqn;
     uint32_t log_max_message, log_max_blocks;
     uint32_t log_reads_in, log_reads_out; /* what it serves, and what it may have outstanding */
+    enum ibv_atomic_cap atomic_cap;
     int no_records; /* it can make queue pairs, or more of them, without a record (NET_QUEUE_NO_RECORD) */
     uint32_t timestamps; /* DEVX_TIMESTAMPS_FREE or DEFAULT, of queue pairs; nobody reads any */
     struct mlx5_port port;

@@ -10,7 +10,8 @@
  * what it is for: puts, inline ones and atomics. What touches the bytes of a word that is yet to be done
  * waits for it, and so do READs and entries with a fence. A word, inline or not, is read and written
  * whole. Atomics are of system scope: engines of this NIC and of others are atomic with each other,
- * whatever device they run on. Loads and stores of kernels are not meant to be: a word that NICs raise is
+ * whatever device they run on. Nobody may rely on those of others, since a NIC of silicon is atomic with
+ * itself alone. Loads and stores of kernels are not meant to be: a word that NICs raise is
  * raised by NICs only. */
 #ifndef TERN_SOFTNIC_MOVE_H
 #define TERN_SOFTNIC_MOVE_H
