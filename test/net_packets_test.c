@@ -21,6 +21,7 @@ struct litmus {
     int promised_by;                /* RIG_PACKETS: only where writes of a queue stay in order */
     int has_fence;                  /* of all queues to the peer, between the two */
     uint32_t signal, width;         /* 0: TERN_SIGNAL_ADD, 8 */
+    uint32_t num_nics;              /* 0: one */
 };
 
 struct passing {
@@ -99,6 +100,7 @@ static int run_passing(struct passing *p, const struct litmus *l, uint64_t seed,
     struct net_shape shape = {GROUP_THREAD, 1, 32, 3 * ROUNDS};
     const char *seen, *sent = (const char *)world_image(&p->rig.world, p->from[0]);
     config.num_queues = 2;
+    config.num_nics = l->num_nics;
     PASS(net_rig_open(&p->rig, &config, seed));
     PASS(world_upload(&p->rig.world));
     for (int round = 0; round < ROUNDS; round++) {
@@ -142,7 +144,7 @@ static int litmus(struct test *t, const struct litmus *l)
 
 static int by_signal(struct test *t)
 {
-    static const struct litmus l = {"data, then a signal", NET_REQUEST_SIGNAL, 0, RIG_ADAPTIVE, 0, 0, 0};
+    static const struct litmus l = {"data, then a signal", NET_REQUEST_SIGNAL, 0, RIG_ADAPTIVE, 0, 0, 0, 0};
     return litmus(t, &l);
 }
 
@@ -154,35 +156,45 @@ static int by_set(struct test *t)
                                     RIG_ADAPTIVE,
                                     0,
                                     TERN_SIGNAL_SET,
-                                    4};
+                                    4,
+                                    0};
     return litmus(t, &l);
 }
 
 static int by_write(struct test *t)
 {
     static const struct litmus l = {
-        "data, then a flag that is put", NET_REQUEST_PUT_INLINE, 0, RIG_PACKETS, 0, 0, 0};
+        "data, then a flag that is put", NET_REQUEST_PUT_INLINE, 0, RIG_PACKETS, 0, 0, 0, 0};
     return litmus(t, &l);
 }
 
 static int by_fenced_write(struct test *t)
 {
     static const struct litmus l = {
-        "data, a fence, a flag that is put", NET_REQUEST_PUT_INLINE, 0, RIG_ADAPTIVE, 1, 0, 0};
+        "data, a fence, a flag that is put", NET_REQUEST_PUT_INLINE, 0, RIG_ADAPTIVE, 1, 0, 0, 0};
     return litmus(t, &l);
 }
 
 static int by_other_queue(struct test *t)
 {
     static const struct litmus l = {
-        "data, then a signal by another queue", NET_REQUEST_SIGNAL, 1, RIG_NO_PACKETS, 0, 0, 0};
+        "data, then a signal by another queue", NET_REQUEST_SIGNAL, 1, RIG_NO_PACKETS, 0, 0, 0, 0};
     return litmus(t, &l);
 }
 
 static int by_fenced_queue(struct test *t)
 {
     static const struct litmus l = {
-        "data, a fence, a signal by another queue", NET_REQUEST_SIGNAL, 1, RIG_ADAPTIVE, 1, 0, 0};
+        "data, a fence, a signal by another queue", NET_REQUEST_SIGNAL, 1, RIG_ADAPTIVE, 1, 0, 0, 0};
+    return litmus(t, &l);
+}
+
+/* Each queue is on a NIC of its own, at both ends: what one has acknowledged may still be on its way to
+ * memory when the other raises the flag, unless the fence has pushed it on. */
+static int by_fenced_nic(struct test *t)
+{
+    static const struct litmus l = {
+        "data, a fence, a signal by another NIC", NET_REQUEST_SIGNAL, 1, RIG_ADAPTIVE, 1, 0, 0, 2};
     return litmus(t, &l);
 }
 
@@ -362,6 +374,7 @@ int main(int argc, char **argv)
     net_rig_packet_cases(&t, "data, a fence, a flag that is put", by_fenced_write);
     net_rig_packet_cases(&t, "data, then a signal by another queue", by_other_queue);
     net_rig_packet_cases(&t, "data, a fence, a signal by another queue", by_fenced_queue);
+    net_rig_packet_cases(&t, "data, a fence, a signal by another NIC", by_fenced_nic);
     net_rig_packet_cases(&t, "requests are swallowed: 0x15", swallows);
     net_rig_packet_cases(&t, "an atomic's answers are lost for ever: once, and 0x15", loses_answers);
     net_rig_packet_cases(&t, "three packets are lost: late success", is_late);

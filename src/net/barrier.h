@@ -93,7 +93,7 @@ TERN_DEVICE int barrier_quiet(const struct tern_net *net, const struct tern_net_
         return status;
     }
     for (int m = (int)g.index; m < team->num_ranks && status == TERN_OK; m += (int)g.count) {
-        status = route_quiet_range(net, team->members[m], team->members[m] + 1, 0, net->num_queues);
+        status = route_settle_range(net, team->members[m], team->members[m] + 1, 0, net->num_queues);
     }
     return group_status(g, status);
 }

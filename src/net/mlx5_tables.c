@@ -58,7 +58,8 @@ static enum tern_status put_queue(struct mlx5_provider *p, int peer, uint32_t in
     q->ring = wqe_ring_of(nic->rings.memory + qp->ring, p->config.num_blocks);
     q->qpn = qp->qpn;
     q->flags = (p->config.cq_ring ? NET_QUEUE_CQ_RING : 0) |
-               (p->config.force_dump || !p->machine->info.nic_writes_ordered ? NET_QUEUE_DUMP : 0);
+               (p->config.force_dump || !p->machine->info.nic_writes_ordered ? NET_QUEUE_DUMP : 0) |
+               (p->peers[peer].num_nics > 1 ? NET_QUEUE_FAR_NICS : 0);
     put_doorbell(p, nic, qp, number, q);
     q->cqes = (uint32_t *)(nic->rings.memory + qp->cqes);
     q->num_cqes = p->config.cq_ring ? p->config.num_blocks : 1;

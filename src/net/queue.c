@@ -54,7 +54,8 @@ static enum tern_status check_sizes(const struct net_queue *q)
 
 enum tern_status terni_queue_check(const struct net_queue *q)
 {
-    const uint32_t known = NET_QUEUE_CQ_RING | NET_QUEUE_RELAY | NET_QUEUE_DUMP | NET_QUEUE_NO_RECORD;
+    const uint32_t known =
+        NET_QUEUE_CQ_RING | NET_QUEUE_RELAY | NET_QUEUE_DUMP | NET_QUEUE_NO_RECORD | NET_QUEUE_FAR_NICS;
     int has_record = (q->flags & NET_QUEUE_NO_RECORD) || is_aligned(q->record, 8);
     int rings = (q->flags & NET_QUEUE_RELAY) /* which writes records */
                     ? is_aligned(q->relay, 8) && !(q->flags & NET_QUEUE_NO_RECORD)

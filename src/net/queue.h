@@ -49,6 +49,9 @@ enum {
     NET_QUEUE_DUMP = 1 << 2,
     /* The NIC takes the index from the register, and there is no record to store before it. */
     NET_QUEUE_NO_RECORD = 1 << 3,
+    /* The peer has several NICs, and what this one has written there may become visible after what another
+     * writes later: a quiet ends with a READ. */
+    NET_QUEUE_FAR_NICS = 1 << 4,
 };
 
 /* Addresses that one key names. A request that crosses from one range into another becomes two messages. */

@@ -66,6 +66,31 @@ TERN_DEVICE int queue_quiet(const struct tern_net *net, int peer, uint32_t queue
     return queue_end(net, q, 0, queue_flush_all(q, begin_ns + net->timeout_ns), begin_ns);
 }
 
+/* The same, and what this queue wrote at the peer comes before whatever another of the peer's NICs writes
+ * from now on. An acknowledged WRITE may still be on its way across PCIe; a READ by the same NIC pushes it
+ * on. remote: 8 bytes there that nobody changes but as a word. */
+TERN_DEVICE int queue_settle_far(const struct tern_net *net, int peer, uint32_t queue, uint64_t remote)
+{
+    const struct net_queue *q = queue_to(net, peer, queue);
+    const struct net_range *r;
+    struct queue_piece piece;
+    uint64_t begin_ns = clock_ns(), ticket;
+    if (ld_relaxed_sys_u64(&q->state->ready) == 0) {
+        return TERN_OK; /* nothing has ever gone this way */
+    }
+    r = queue_range(&q->remote, remote);
+    if (r == NULL) {
+        return queue_end(net, q, 0, NET_REFUSED, begin_ns);
+    }
+    piece.remote = remote;
+    piece.local = q->results_addr + 8 * NET_QUEUE_OF_NOBODY;
+    piece.rkey = r->key;
+    piece.lkey = q->results_lkey;
+    piece.bytes = 8;
+    ticket = queue_rdma(q, WQE_RDMA_READ, &piece, 0);
+    return queue_settle(net, q, 0, ticket, 1, begin_ns);
+}
+
 TERN_DEVICE int queue_put_to(const struct tern_net *net, const struct net_target *t, const void *src,
                              uint64_t bytes, int is_plain)
 {

@@ -225,6 +225,15 @@ TERN_DEVICE void rc_memory_read(struct rc_memory *m, char *to, const char *from,
     nic_copy(to, from, bytes);
 }
 
+/* A peer's READ pushes what peers have written before it, as PCIe orders it; where memory is registered with
+ * relaxed ordering nobody may rely on that. */
+TERN_DEVICE void rc_memory_push(struct rc_memory *m, const struct key_memory *memory)
+{
+    if (!memory->relaxed) {
+        rc_land_until(&m->writes, m->writes.next);
+    }
+}
+
 /* What a READ that is asked for again reads may be written meanwhile, by whoever the first answer told that
  * it is over; then nobody wants this one. */
 #ifdef TERN_THREAD_SANITIZER

@@ -191,6 +191,7 @@ TERN_DEVICE int rc_responder_work(struct rc_responder *s, struct rc_memory *m, s
     answer = rc_answer_clear(s, out, RC_READ_ANSWER, s->read_number);
     answer->payload_bytes = part;
     if (part != 0) {
+        rc_memory_push(m, &memory);
         if (s->is_again) {
             rc_memory_read_again(m, rc_payload(answer), memory.host + asked->offset, part);
         } else {

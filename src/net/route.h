@@ -429,6 +429,26 @@ TERN_DEVICE int route_quiet_range(const struct tern_net *net, int first_peer, in
     return status;
 }
 
+/* The same, and complete as others learn of it by whatever queue: where the peer has several NICs, what one
+ * has acknowledged is pushed on before another tells of it. */
+TERN_DEVICE int route_settle_range(const struct tern_net *net, int first_peer, int end_peer,
+                                   uint32_t first_queue, uint32_t end_queue)
+{
+    int status = TERN_OK;
+    for (int r = first_peer; r < end_peer; r++) {
+        const int is_far =
+            net_route_to(net, r) == NET_ROUTE_QUEUE && (queue_to(net, r, 0)->flags & NET_QUEUE_FAR_NICS) != 0;
+        const char *word = is_far ? net_address(net, r, net->abort_word, 8) : 0;
+        int one = is_far ? TERN_OK : route_quiet_range(net, r, r + 1, first_queue, end_queue);
+        for (uint32_t q = first_queue; is_far && q < end_queue; q++) {
+            int pushed = queue_settle_far(net, r, q, (uint64_t)(uintptr_t)word);
+            one = one == TERN_OK ? pushed : one;
+        }
+        status = status == TERN_OK ? one : status;
+    }
+    return status;
+}
+
 /* What this thread issued to this peer by this queue is complete, and the first failure. Peer -1: to every
  * peer; TERN_ALL_QUEUES: by every queue. It serves as a fence, too: no route knows a weaker one. */
 TERN_DEVICE int route_quiet(const struct tern_net *net, int peer, uint32_t queue)
@@ -442,8 +462,8 @@ TERN_DEVICE int route_quiet(const struct tern_net *net, int peer, uint32_t queue
     if (!route_leaves_any(net)) {
         return TERN_OK;
     }
-    return route_quiet_range(net, every_peer ? 0 : peer, every_peer ? net->num_ranks : peer + 1,
-                             every_queue ? 0 : queue, every_queue ? net->num_queues : queue + 1);
+    return route_settle_range(net, every_peer ? 0 : peer, every_peer ? net->num_ranks : peer + 1,
+                              every_queue ? 0 : queue, every_queue ? net->num_queues : queue + 1);
 }
 
 /* A word that changes when a peer is lost; NULL: none is ever known to be. */

@@ -30,6 +30,16 @@ struct places {
     uint64_t cards, memories, ports, qps, entries, posts, end;
 };
 
+/* With several NICs a rank's writes arrive late, as they may across PCIe, where nothing orders what one NIC
+ * writes against another's. */
+static int posts_writes(const struct softnic_provider *p) { return p->config.num_nics > 1; }
+
+/* Of one NIC: those of writes, then those of results. */
+static uint64_t num_posts(const struct softnic_provider *p)
+{
+    return (uint64_t)CARD_POSTS * ((posts_writes(p) != 0) + (p->config.dump != 0));
+}
+
 static struct places places_of(const struct softnic_provider *p)
 {
     const struct softnic_wire *w = &p->config.wire;
@@ -40,8 +50,7 @@ static struct places places_of(const struct softnic_provider *p)
     at.ports = terni_softnic_reserve(&end, nics * p->num_peers, sizeof(struct softnic_port));
     at.qps = terni_softnic_reserve(&end, num, sizeof(struct softnic_rc_qp));
     at.entries = terni_softnic_reserve(&end, num * CARD_ENTRIES, sizeof(struct rc_entry));
-    at.posts =
-        terni_softnic_reserve(&end, p->config.dump ? nics * CARD_POSTS : 0, rc_post_bytes(w->config.mtu));
+    at.posts = terni_softnic_reserve(&end, nics * num_posts(p), rc_post_bytes(w->config.mtu));
     at.end = end;
     return at;
 }
@@ -221,9 +230,13 @@ static void lay_memory(const struct softnic_provider *p, const struct places *at
 {
     uint64_t post = rc_post_bytes(p->config.wire.config.mtu);
     m->keys = terni_softnic_keys(p, -1);
-    m->modes = p->config.dump ? RC_CST : 0u;
+    char *slots = p->cards + at->posts + nic * num_posts(p) * post;
+    m->modes = (posts_writes(p) ? RC_RELAXED : 0u) | (p->config.dump ? RC_CST : 0u);
     m->random = ((p->config.seed + nic) << 1) | 1;
-    m->results.slots = p->cards + at->posts + nic * CARD_POSTS * post;
+    m->writes.slots = slots;
+    m->writes.capacity = posts_writes(p) ? CARD_POSTS : 0u;
+    m->writes.slot_bytes = (uint32_t)post;
+    m->results.slots = slots + m->writes.capacity * post;
     m->results.capacity = p->config.dump ? CARD_POSTS : 0u;
     m->results.slot_bytes = (uint32_t)post;
 }

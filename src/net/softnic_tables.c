@@ -186,7 +186,8 @@ static enum tern_status put_queue(struct softnic_provider *p, int peer, uint32_t
     struct net_queue *q = queue_of(p, peer, index);
     q->ring = share.ring;
     q->qpn = 1 + place;
-    q->flags = (c->cq_ring ? NET_QUEUE_CQ_RING : 0u) | (c->dump ? NET_QUEUE_DUMP : 0u);
+    q->flags = (c->cq_ring ? NET_QUEUE_CQ_RING : 0u) | (c->dump ? NET_QUEUE_DUMP : 0u) |
+               (c->num_nics > 1 ? NET_QUEUE_FAR_NICS : 0u);
     put_doorbell(p, place, q);
     q->num_cqes = terni_softnic_num_cqes(p);
     q->cqes = share.cqes;
