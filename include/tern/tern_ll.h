@@ -110,8 +110,9 @@ struct tern_ll_dispatch_args {
     uint32_t topk;             /* 1 to max_topk of the object, which is at most 32; equal on all ranks */
     uint32_t max_tokens;       /* T; default the configuration's ll_tokens, the most; equal on all ranks. With
                                   few (16 with two ranks, 4 with eight, of top-8) a dispatch takes a fifth to
-                                  a third less in one domain without masks, and so does its combine if not
-                                  compressed, with weights at combine up to 4: say it if a batch is small */
+                                  a third less in one domain without masks, and its combine is faster if not
+                                  compressed and T topk rows of H (weights not at combine: T R rows) have 16
+                                  MiB at most: say it if a batch is small */
     uint32_t hidden;           /* H, to ll_hidden; a multiple of 8, with a cast of 16; equal on all ranks */
     uint32_t cast;             /* enum tern_cast; equal on all ranks */
     uint32_t weights;          /* enum tern_ll_weights; equal on all ranks */
