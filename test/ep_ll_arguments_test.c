@@ -124,6 +124,13 @@ static int refuse_order(struct ll_stage *x)
         REFUSES((enum tern_status)ll_stage_issue_for(x, 0, TERN_OP_LL_COMBINE, TERN_LL_RECEIVE, r),
                 TERN_BAD_STATE, "has sent no combine");
     }
+    for (int r = 0; r < STAGE_RANKS; r++) {
+        struct tern_ll_dispatch_args a = ll_dispatch_args(&x->batches[0], r, 1);
+        a.phase = TERN_LL_RECEIVE;
+        a.layout = TERN_LL_BY_RANK;
+        REFUSES(tern_ll_dispatch(x->scene.eps[r], &a, x->scene.world.members[r].lanes[0]),
+                TERN_INVALID_ARGUMENT, "layout is 1, but the lane's send phase had 0");
+    }
     PASS(ll_dispatch_issue(&x->batches[0], TERN_LL_RECEIVE, 0));
     PASS(ll_dispatch_issue(&x->batches[1], TERN_LL_BOTH, 0));
     return world_ep_synchronize(&x->scene.world, x->scene.eps);

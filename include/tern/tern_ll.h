@@ -52,11 +52,12 @@ extern "C" {
  * nothing. */
 enum tern_ll_phase {
     TERN_LL_BOTH = 0,   /* one kernel; with weights ahead two */
-    TERN_LL_SEND = 1,   /* reads what is sent: all fields up to num_sms in dispatch, `in`, compression and
-                           weights that go ahead in combine; the others are ignored */
+    TERN_LL_SEND = 1,   /* reads what is sent: all fields up to num_sms, and layout, in dispatch, `in`,
+                           compression and weights that go ahead in combine; the others are ignored */
     TERN_LL_RECEIVE = 2 /* writes the outputs: reads the other fields, statistics and weights that do not go
-                           ahead among them. The shape is that of the send phase, whose fields are ignored.
-                           lane, num_sms, after and record belong to each call */
+                           ahead among them. The shape is that of the send phase, whose fields are ignored,
+                           but for layout, which must be the same (TERN_INVALID_ARGUMENT). lane, num_sms,
+                           after and record belong to each call */
 };
 
 /* At combine: one row a choice comes home and is weighted there. At dispatch: a rank weights and adds its

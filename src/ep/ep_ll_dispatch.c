@@ -104,6 +104,19 @@ static enum tern_status check_outputs(const struct tern_ll_dispatch_args *a, con
     return terni_check_aligned("out_ranges", a->out_ranges, 8);
 }
 
+/* Of a receive phase alone: its outputs have the shape that the layout of the send phase gives them. */
+static enum tern_status check_received(const struct tern_ll_dispatch_args *a,
+                                       const struct ll_dispatch_args *k)
+{
+    uint32_t sent = k->by_rank ? TERN_LL_BY_RANK : TERN_LL_BY_EXPERT;
+    return a->layout == sent
+               ? TERN_OK
+               : TERN_FAIL(TERN_INVALID_ARGUMENT,
+                           "layout is %u, but the lane's send phase had %u; both phases have the "
+                           "same one",
+                           a->layout, sent);
+}
+
 /* Of a call with both phases no output has a byte of an input. */
 static enum tern_status check_apart(const struct tern_ll_dispatch_args *a, const struct ll_dispatch_args *k)
 {
@@ -230,6 +243,7 @@ enum tern_status terni_ll_dispatch(struct tern_ep *ep, const struct tern_ll_disp
         fill_inputs(ep, a, &k);
     } else {
         k = calls->dispatch;
+        TERN_TRY(check_received(a, &k));
     }
     if (a->phase != TERN_LL_SEND) {
         TERN_TRY(check_outputs(a, &k));
