@@ -55,8 +55,8 @@
  * Deadlines. A host collective (opening, resetting, barrier, allgather) that misses its deadline ends the
  * communicator: its later collectives fail with the same sentence; close it and open another, or let those
  * that are left shrink it (tern_comm_shrink). A barrier of a team, or a split, that does so ends that team
- * only. A kernel that misses its deadline ends its EP object only, which tern_ep_reset makes as new. Across
- * domains its waits are up to a quarter longer: a rank that itself waits for the late one is to speak first.
+ * only. A kernel that misses its deadline ends its EP object only: see tern_ep_reset. Across domains its
+ * waits are up to a quarter longer: a rank that itself waits for the late one is to speak first.
  */
 #ifndef TERN_TERN_H
 #define TERN_TERN_H
@@ -537,8 +537,8 @@ TERN_API void tern_ep_close(struct tern_ep *ep);
  * On cuda, call this before you destroy a stream of your own on which the object's latest operation was
  * issued; tern_stream_close does its own waiting. */
 TERN_API enum tern_status tern_ep_synchronize(struct tern_ep *ep);
-/* COLLECTIVE, blocking: after a fault, makes the object as new. All routes of it become invalid: close them.
- * Every rank must still be there. */
+/* COLLECTIVE, blocking: after a fault, makes the object as new; all routes become invalid: close them. Every
+ * rank must still be there. Not after TERN_AWAIT_TRANSPORT: close the object on all ranks, open another. */
 TERN_API enum tern_status tern_ep_reset(struct tern_ep *ep);
 /* The same for all ranks of one process, by one thread. */
 TERN_API enum tern_status tern_ep_reset_all(int num_ranks, struct tern_ep **eps);
@@ -566,7 +566,7 @@ enum tern_awaited {
     TERN_AWAIT_BLOCK = 8,      /* its tables for a route's messages; likewise */
     TERN_AWAIT_CREDIT = 9,     /* that it has forwarded, or added, what was sent; chunks */
     TERN_AWAIT_CHUNK = 10,     /* messages from it; chunks */
-    TERN_AWAIT_TRANSPORT = 11, /* nothing: an operation on it failed; seen = minus the enum tern_status */
+    TERN_AWAIT_TRANSPORT = 11, /* an operation on it failed, no reset helps; seen = minus the tern_status */
     TERN_AWAIT_EXPERT_ID = 4   /* an id outside -1 .. num_experts - 1: peer = this rank, expected = token *
                                 topk + k, seen = the id; topk and num_experts are set */
 };

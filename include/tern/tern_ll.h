@@ -62,12 +62,12 @@ enum tern_ll_phase {
 
 /* At combine: one row a choice comes home and is weighted there. At dispatch: a rank weights and adds its
  * experts' rows, and one row a rank comes home, rounded. Ahead: likewise, but the weights are given at
- * combine, which sends them ahead of the rows, by a kernel more. By expert, in one domain, without masks
- * (else TERN_UNSUPPORTED); pays from some 32 tokens on. The send phase of such a combine waits for the
- * peers', and has one place in the order of all that makes a rank wait for others on the same stream or
- * processors (high-throughput operations, barriers, collectives of other libraries): of two ranks that begin
- * with different ones, each waits for the other. Weights of a rank that is in are awaited for an eighth less
- * than the deadline, so that nobody is blamed who waits for them. */
+ * combine, which sends them ahead of the rows, by a kernel more. By expert (else TERN_INVALID_ARGUMENT), in
+ * one domain and without masks (else TERN_UNSUPPORTED); pays from some 32 tokens on. The send phase of such a
+ * combine waits for the peers', and has one place in the order of all that makes a rank wait for others on
+ * the same stream or processors (high-throughput operations, barriers, collectives of other libraries): of
+ * two ranks that begin with different ones, each waits for the other. Weights of a rank that is in are
+ * awaited for an eighth less than the deadline, so that nobody is blamed who waits for them. */
 enum tern_ll_weights {
     TERN_LL_WEIGHTS_AT_COMBINE = 0,
     TERN_LL_WEIGHTS_AT_DISPATCH = 1,
