@@ -4,12 +4,16 @@
 #include "erring.h"
 
 #include "ep/ep.h"
+#include "net/proxy_parts.h"
+#include "net/queue.h"
 #include "net/softnic_parts.h"
+#include "net/tcp_engine.h"
 #include "pgas/pgas_nics.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 enum { ENOUGH_PACKETS = 2000 }; /* to see each fault: one in 200 is lost */
 
@@ -35,6 +39,27 @@ int erring_stop(const struct tern_ep *ep)
 {
     OK(terni_softnic_abort((struct softnic_provider *)ep->network->nics->provider.state));
     return 0;
+}
+
+int erring_cut(const struct tern_ep *ep, int peer)
+{
+    struct proxy *p = terni_courier_proxy(ep->network->courier);
+    struct proxy_counts counts;
+    int fd;
+    CHECK(strncmp(p->engine->name, "tcp", 3) == 0, "the engine is %s", p->engine->name);
+    fd = ((struct tcp_engine *)p->engine)->wires[peer]->fd;
+    terni_proxy_counts(p, &counts); /* its thread, which will close it, comes after this look */
+    CHECK(shutdown(fd, SHUT_RDWR) == 0, "there is no connection");
+    return 0;
+}
+
+void erring_fail(const struct tern_ep *ep, int peer, uint32_t num_queues)
+{
+    const struct net_queue *queues = (const struct net_queue *)ep->network->view.queues;
+    for (uint32_t q = 0; q < num_queues; q++) {
+        uint64_t *error = &queues[(uint32_t)peer * ep->network->num_queues + q].state->error;
+        __atomic_store_n(error, TERN_QUEUE_ERROR_SEEN | NET_SYNDROME_LOST, __ATOMIC_RELAXED);
+    }
 }
 
 int erring_delay(const struct tern_ep *ep, uint64_t latency_ns)

@@ -25,6 +25,10 @@ struct tern_ep;
 void erring_count(const struct tern_ep *ep);
 /* Puts all queue pairs of its NICs, in software, into error, as their driver might. */
 int erring_stop(const struct tern_ep *ep);
+/* The connection of its proxy to that of rank `peer`, by TCP: both find it closed. */
+int erring_cut(const struct tern_ep *ep, int peer);
+/* The first queues to rank `peer`, as who posts there sees it: they have failed, and refuse what comes. */
+void erring_fail(const struct tern_ep *ep, int peer, uint32_t num_queues);
 /* What they send from now on is under way for so long; the object has opened with a modelled wire. */
 int erring_delay(const struct tern_ep *ep, uint64_t latency_ns);
 

@@ -10,15 +10,18 @@ enum { CUT_RANKS = 2 };
 
 static void cut_stage(struct scene *s, enum stage_cut cut)
 {
+    const int each = cut == STAGE_EACH_BY_PROXY || cut == STAGE_EACH_BY_NIC, ranks = each ? 1 : CUT_RANKS;
+    const int by_proxy = cut == STAGE_BY_PROXY || cut == STAGE_EACH_BY_PROXY;
+    const int by_nic = cut == STAGE_BY_NIC || cut == STAGE_EACH_BY_NIC;
     if (cut == STAGE_WHOLE) {
         return;
     }
-    s->world.domain_ranks = CUT_RANKS;
-    s->world.forces_domains = cut == STAGE_BY_PROXY;
-    s->free_running |= cut == STAGE_BY_PROXY || cut == STAGE_BY_NIC;
-    s->config.domain_ranks = cut == STAGE_BY_PROXY ? 0 : CUT_RANKS;
+    s->world.domain_ranks = ranks;
+    s->world.forces_domains = by_proxy;
+    s->free_running |= by_proxy || by_nic;
+    s->config.domain_ranks = by_proxy ? 0 : (uint32_t)ranks;
     s->config.net_queues = 2;
-    s->config.transport = cut == STAGE_BY_NIC ? TERN_TRANSPORT_SOFTNIC : TERN_TRANSPORT_AUTO;
+    s->config.transport = by_nic ? TERN_TRANSPORT_SOFTNIC : TERN_TRANSPORT_AUTO;
 }
 
 /* What low latency does beside its operations. */

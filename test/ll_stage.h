@@ -11,9 +11,16 @@
 /* Batch i is in lane i. */
 enum { STAGE_RANKS = 4, STAGE_BATCHES = 4, STAGE_BY_RANK = 3, STAGE_TOKENS = 20, STAGE_FEW = 7 };
 
-/* How ranks are cut into domains, if they are, and what reaches other domains' memory: loads and stores, the
- * proxy, where nobody can address it, or NICs in software. */
-enum stage_cut { STAGE_WHOLE, STAGE_CUT, STAGE_BY_PROXY, STAGE_BY_NIC };
+/* How ranks are cut into domains, if they are, by twos or each by itself, and what reaches other domains'
+ * memory: loads and stores, the proxy, where nobody can address it, or NICs in software. */
+enum stage_cut {
+    STAGE_WHOLE,
+    STAGE_CUT,
+    STAGE_BY_PROXY,
+    STAGE_BY_NIC,
+    STAGE_EACH_BY_PROXY,
+    STAGE_EACH_BY_NIC
+};
 
 struct ll_stage {
     struct scene scene;
@@ -26,7 +33,7 @@ int ll_stage_run(struct test *t, int (*body)(struct ll_stage *), uint32_t timeou
 int ll_stage_run_few(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms);
 /* With ll_mask; the cpu machine works while the host does something else. */
 int ll_stage_run_masked(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms);
-/* Two domains of two ranks, with ll_mask or without. */
+/* As cut, with ll_mask or without. */
 int ll_stage_run_cut(struct test *t, int (*body)(struct ll_stage *), uint32_t timeout_ms, int masked,
                      enum stage_cut cut);
 /* Likewise, railed. */

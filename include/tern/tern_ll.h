@@ -201,13 +201,17 @@ TERN_API enum tern_status tern_ll_combine(struct tern_ep *ep, const struct tern_
  *
  * A rank that misses the deadline of a low-latency operation is masked by whoever waited for it, in the views
  * of all ranks, its own among them; the operation goes on without it, and neither it nor tern_ep_synchronize
- * fails: ask tern_ll_mask_peek now and then. In the operation in which a rank learns of a mask, its own too,
- * what has come is used: a row as a whole, or not at all. Of rows that were announced and did not come, out
- * and out_scales are zeros, out_source is -1, and combine sends nothing back; they stay in out_counts. Before
- * a rank is masked, it gets up to four deadlines more while it waits for others itself.
+ * fails: ask tern_ll_mask_peek now and then. Across domains so is a rank that the network does not carry to;
+ * if it fails between two ranks only, one is masked, or both, and no other. In the operation in which a rank
+ * learns of a mask, its own too, what has come is used: a row as a whole, or not at all. Of rows that were
+ * announced and did not come, out and out_scales are zeros, out_source is -1, and combine sends nothing back;
+ * they stay in out_counts. Before a rank is masked, it gets up to four deadlines more while it waits for
+ * others itself.
  *
  * A process that died is gone: open the communicator anew, or let those that are left shrink it
- * (tern_comm_shrink). A rank that lives is taken in again so:
+ * (tern_comm_shrink). Across domains a rank to which the network has failed is not taken in again either:
+ * clearing its mask is refused where that is known (TERN_DISCONNECTED); then close the object on all ranks
+ * and open another. A rank that lives is taken in again so:
  *
  *   1. it issues every operation that the others have issued meanwhile; masked, it runs them alone;
  *   2. every rank waits for its own operations (tern_ep_synchronize), then for the other ranks;

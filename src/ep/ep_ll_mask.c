@@ -2,6 +2,7 @@
  *
  * Masks on the host. What is masked is on the device; kernels tell the host through a word and a record a
  * rank in host memory, so that looking there costs the device nothing. */
+#include <stdio.h>
 #include <string.h>
 
 #include "ep/ep_ll.h"
@@ -69,10 +70,33 @@ static enum tern_status launch(struct tern_ep *ep, int rank, int action, int32_t
     return terni_ep_end(ep, TERN_OP_NONE, status, 0, stream, NULL);
 }
 
+/* Of a rank that is to be taken in again, or of all: what has failed on the way there stays so, and the rank
+ * would be given up again, with this one. What a graph clears is cleared later: nobody knows yet. */
+static enum tern_status check_way(const struct tern_ep *ep, int rank, struct tern_stream *stream)
+{
+    if (ep->network == NULL || ep->machine->ops->stream_capturing(ep->machine, stream)) {
+        return TERN_OK;
+    }
+    for (int r = rank < 0 ? 0 : rank; r < (rank < 0 ? ep->comm->num_ranks : rank + 1); r++) {
+        if (terni_pgas_reaches(ep->network, r) != TERN_OK) {
+            char why[TERN_SENTENCE_BYTES / 2];
+            snprintf(why, sizeof(why), "%s", tern_last_error());
+            return TERN_FAIL(
+                TERN_DISCONNECTED,
+                "rank %d cannot be taken in again; close the object on all ranks, and open another: %s", r,
+                why);
+        }
+    }
+    return TERN_OK;
+}
+
 enum tern_status terni_ll_mask_set(struct tern_ep *ep, int rank, int masked, struct tern_stream *stream)
 {
     TERN_TRY(check_masks(ep));
     TERN_TRY(check_rank(ep, rank, -1));
+    if (!masked) {
+        TERN_TRY(check_way(ep, rank, stream));
+    }
     terni_ll_mask_log(ep); /* a record that is about to be cleared */
     return launch(ep, rank, masked ? LL_MASK_SET : LL_MASK_CLEAR, NULL, stream);
 }

@@ -89,6 +89,8 @@ enum { LL_PLAN_RANK, LL_PLAN_TOKEN, LL_PLAN_ROWS };
 struct ll_peer {
     uint32_t known; /* nonzero: masked since before the running operation began; all its blocks see it */
     uint32_t told;  /* nonzero: the host has been told so */
+    uint32_t knows; /* nonzero: it has been told itself that it is masked, or cannot be (ll_mask.h) */
+    uint32_t reserved;
 };
 
 /* Masks of lost ranks, one set an object; ll_mask.h says how they are used. */

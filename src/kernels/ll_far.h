@@ -14,7 +14,7 @@
 #include <assert.h>
 
 #include "kernels/ll_far_args.h"
-#include "net/route.h"
+#include "net/route_try.h"
 
 /* Nonzero in kernels of objects that span domains. */
 #ifndef LL_WITH_FAR

@@ -16,6 +16,7 @@ TERN_KERNEL(ll_mask, struct ll_mask_args, p)
             uint32_t set = p->action == LL_MASK_SET;
             peer->known = set;
             peer->told = set; /* the host has asked for it itself */
+            peer->knows = 0;  /* of a mask that is heard of later */
             if (!set) {
                 st_relaxed_sys_u64(&heard[r], 0);
                 st_release_sys_u64(&p->masks.news[r].written, 0); /* pairs with read_record in ep_fault.c */

@@ -54,6 +54,42 @@ TERN_DEVICE int ll_heard(const struct op_frame *f, const struct ll_lane *l, int 
     return ld_relaxed_sys_u64(op_own_word(f, l->masks.heard, r)) != 0;
 }
 
+/* All are to leave out rank r, as the word says. r knows it no later than those to whom it would send, and
+ * who would not wait for it; unless it is far, when nothing orders what it is told. mates: near ranks, too.
+ * Far ranks that are left out themselves need not know, and may be dead. */
+TERN_DEVICE void ll_tell_all(const struct op_frame *f, const struct ll_lane *l, int r, uint64_t word,
+                             int mates)
+{
+    ll_set_word(f, r, l->masks.heard, r, word);
+    OP_FENCE();
+    for (int d = 0; d < f->num_ranks; d++) {
+        if (ll_is_far(f, d) ? !ll_heard(f, l, d) : mates || d == f->rank) {
+            ll_set_word(f, d, l->masks.heard, r, word);
+        }
+    }
+}
+
+/* Across domains, one thread of a block that leaves rank r out from now on, as a rank has said that may be
+ * unable to tell r: r itself is told. So nobody sends less to a rank that does not know why, and would give
+ * up on whom it misses. If r is near, all are told, for the mates of whoever spoke have not been. */
+TERN_DEVICE void ll_hand_on(const struct op_frame *f, const struct ll_lane *l, int r, uint64_t word)
+{
+    uint32_t *knows = &l->masks.peers[r].knows;
+    uint32_t domain = ll_domain_of(f, (uint32_t)r);
+    if (ld_relaxed_sys_u32(knows) || ll_domain_of(f, (uint32_t)ABORT_REPORTER(word)) == domain) {
+        return;
+    }
+    /* Pairs with itself in the other blocks: one of them does it. */
+    if (atom_cas_acqrel_gpu_u32(knows, 0, 1) != 0) {
+        return;
+    }
+    if (!ll_is_far(f, r)) {
+        ll_tell_all(f, l, r, word, 1);
+    } else if (!route_try_word(&ll_far_of(f)->net, r, op_own_word(f, l->masks.heard, r), word)) {
+        st_relaxed_sys_u32(knows, 0); /* the next operation tries again */
+    }
+}
+
 /* All threads, before the block's first barrier. */
 TERN_DEVICE void ll_look_round(const struct op_frame *f, const struct ll_lane *l)
 {
@@ -62,8 +98,12 @@ TERN_DEVICE void ll_look_round(const struct op_frame *f, const struct ll_lane *l
     }
     for (int r = tid(); ll_has_masks(l) && r < f->num_ranks; r += nthr()) {
         uint32_t known = l->masks.peers[r].known;
-        int heard = ll_heard(f, l, r); /* both on their way at once */
+        /* Both on their way at once. Relaxed, as in ll_heard. */
+        uint64_t heard = ld_relaxed_sys_u64(op_own_word(f, l->masks.heard, r));
         ll_seen(f, l)[r] = known ? LL_KNOWN : heard ? LL_NEWS : LL_CLEAR;
+        if (LL_WITH_FAR && TERN_RARE(heard) && r != f->rank) {
+            ll_hand_on(f, l, r, heard);
+        }
     }
 }
 
@@ -109,18 +149,14 @@ TERN_DEVICE void ll_learn(const struct op_frame *f, const struct ll_lane *l, uin
     }
 }
 
-/* Rank note->peer has missed the deadline: every rank leaves it out. */
+/* Rank note->peer has missed the deadline: every rank leaves it out. Near ranks are not told of a far one,
+ * which may only be out of this rank's own reach: then they go on with it, and without this rank. If not,
+ * they miss it themselves, or are told from its domain (ll_hand_on). */
 TERN_DEVICE void ll_evict(const struct op_frame *f, const struct ll_lane *l, const struct op_note *note)
 {
     uint64_t word = ABORT_WORD(note->peer, f->rank, note->status, note->awaited);
     ll_tell_host(f, l, note);
-    ll_set_word(f, note->peer, l->masks.heard, note->peer, word);
-    /* It knows no later than the others, to whom it would send, and who would not wait for it; unless it is
-     * far, when nothing orders what it is told. */
-    OP_FENCE();
-    for (int d = 0; d < f->num_ranks; d++) {
-        ll_set_word(f, d, l->masks.heard, note->peer, word);
-    }
+    ll_tell_all(f, l, note->peer, word, !ll_is_far(f, note->peer));
 }
 
 /* One wait, begun with zeros. */

@@ -37,6 +37,19 @@ TERN_DEVICE int queue_has_lost(const struct tern_net *net, int peer)
     return 0;
 }
 
+enum { QUEUE_SIGNAL_BLOCKS = 3 }; /* at most: two, and a nop behind them */
+
+/* Whether a signal is taken without a wait: 1; 0: not now; -1: the queue has failed. */
+TERN_DEVICE int queue_takes(const struct tern_net *net, int peer, uint32_t queue)
+{
+    const struct net_queue *q = queue_to(net, peer, queue);
+    if (queue_poll(q) != NET_OK) {
+        return -1;
+    }
+    struct queue_look k = queue_look_at(q->state);
+    return k.reserved + QUEUE_SIGNAL_BLOCKS - k.consumed <= wqe_ring_blocks(&q->ring);
+}
+
 /* local: memory of this rank that it was about, or NULL. */
 TERN_DEVICE int queue_end(const struct tern_net *net, const struct net_queue *q, const void *local,
                           uint32_t status, uint64_t begin_ns)

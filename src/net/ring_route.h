@@ -105,6 +105,16 @@ TERN_DEVICE int ring_put_signal_to(const struct tern_net *net, const struct net_
     return ring_settle(net, t->ring, put, is_plain, begin_ns);
 }
 
+/* Whether a request is taken without a wait: 1; 0: not now; -1: the ring has failed, and drops what comes. */
+TERN_DEVICE int ring_takes(const struct tern_net *net, int peer, uint32_t queue)
+{
+    const struct net_ring *r = ring_to(net, peer, queue);
+    if (ring_done_syndrome(ld_relaxed_sys_u64(&r->words->done)) != 0) {
+        return -1;
+    }
+    return ring_has_room(r, ld_relaxed_sys_u64(&r->state->reserved));
+}
+
 /* A word that counts the peers which the proxy has lost; NULL: there is no proxy. */
 TERN_DEVICE const uint64_t *ring_lost_word(const struct tern_net *net)
 {

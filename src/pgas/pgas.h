@@ -220,6 +220,10 @@ int terni_pgas_nics_explain(const struct tern_network *n, int peer, uint32_t que
 
 /* ---- pgas_fault.c ---- */
 
+/* TERN_DISCONNECTED, and why: nothing that is handed over for this rank arrives any more, by a queue at
+ * least. */
+enum tern_status terni_pgas_reaches(const struct tern_network *n, int rank);
+
 /* "; rank 2 ...", of the first peer that is known to be lost, or "". */
 void terni_pgas_lost_print(const struct tern_network *n, char *text, size_t bytes);
 /* The failure that was recorded for `teller` since the last call, if there is one. */

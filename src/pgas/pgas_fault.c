@@ -42,6 +42,52 @@ void terni_pgas_lost_print(const struct tern_network *n, char *text, size_t byte
     }
 }
 
+/* Why, with what was said last. */
+static enum tern_status state_cut(const struct tern_network *n, int rank)
+{
+    char why[TERN_SENTENCE_BYTES / 2];
+    snprintf(why, sizeof why, "%s", tern_last_error());
+    return TERN_FAIL(TERN_DISCONNECTED, "rank %d: the network does not carry to rank %d any more: %s",
+                     n->comm->rank, rank, why);
+}
+
+static enum tern_status rings_reach(const struct tern_network *n, int rank)
+{
+    struct proxy *proxy = terni_courier_proxy(n->courier);
+    TERN_TRY(terni_proxy_loss(proxy, rank));
+    for (int q = 0; q < (int)n->num_queues; q++) {
+        TERN_TRY(terni_proxy_refusal(proxy, rank, q));
+    }
+    return TERN_OK;
+}
+
+static enum tern_status queues_reach(const struct tern_network *n, int rank)
+{
+    for (uint32_t q = 0; q < n->num_queues; q++) {
+        const struct net_queue *queues = (const struct net_queue *)n->view.queues;
+        struct net_queue queue;
+        uint64_t error = 0;
+        TERN_TRY(terni_pgas_move(n, &queue, queues + (uint32_t)rank * n->num_queues + q, sizeof queue));
+        if (queue.state != NULL) {
+            TERN_TRY(terni_pgas_move(n, &error, &queue.state->error, sizeof error));
+        }
+        if (error != 0) {
+            uint32_t syndrome = queue_error_syndrome(error);
+            return TERN_FAIL(TERN_DISCONNECTED, "queue %u has failed with syndrome 0x%02x, %s", q, syndrome,
+                             terni_syndrome_text(syndrome));
+        }
+    }
+    return TERN_OK;
+}
+
+enum tern_status terni_pgas_reaches(const struct tern_network *n, int rank)
+{
+    enum tern_status status = n->courier != NULL ? rings_reach(n, rank)
+                              : n->nics != NULL  ? queues_reach(n, rank)
+                                                 : TERN_OK;
+    return status == TERN_OK ? TERN_OK : state_cut(n, rank);
+}
+
 static enum tern_status state_wait(const struct tern_network *n, const struct tern_net_record *r)
 {
     static const char *const signs[] = {"==", "!=", ">=", ">", "<=", "<"};
