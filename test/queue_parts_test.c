@@ -188,8 +188,8 @@ static int check_refuses(const struct net_queue *good)
     q.ring.segment_mask = 65536 * WQE_BLOCK_SEGMENTS - 1;
     REFUSES(terni_queue_check(&q), TERN_INVALID_ARGUMENT, "a send ring of 65536 blocks");
     q = *good;
-    q.flags |= 16;
-    REFUSES(terni_queue_check(&q), TERN_INVALID_ARGUMENT, "flags 0x11");
+    q.flags |= 32;
+    REFUSES(terni_queue_check(&q), TERN_INVALID_ARGUMENT, "flags 0x21");
     q = *good;
     q.num_cqes = 2;
     REFUSES(terni_queue_check(&q), TERN_INVALID_ARGUMENT, "2 completion queue entries");
