@@ -190,11 +190,10 @@ static int auto_body(struct tern_comm **comms)
     return routes_are(comms, NET_ROUTE_P2P, NET_ROUTE_NONE);
 }
 
-static int chooses(struct test *t)
+/* Ranks of the cpu machine in domains of two, with the mock's NICs and no proxy. */
+static int with_mock(struct test *t, int (*body)(struct tern_comm **comms))
 {
     struct tern_comm *comms[RANKS];
-    struct tern_net_config config = TERN_NET_CONFIG_INIT;
-    struct tern_network *networks[RANKS];
     char complaint[256];
     int result;
     if (!mock_nic_open(0, 1)) {
@@ -204,14 +203,8 @@ static int chooses(struct test *t)
     setenv("TERN_PROXY", "none", 1);
     result = open_comms(comms);
     if (result == 0) {
-        result = auto_body(comms);
-        setenv("TERN_NICS", "mlx5_7", 1);
-        config.transport = TERN_TRANSPORT_MLX5;
-        if (tern_net_open_all(RANKS, comms, &config, networks) == TERN_OK ||
-            strstr(tern_last_error(), "rank 0: ") == NULL || strstr(tern_last_error(), "mlx5_7") == NULL) {
-            test_note(__FILE__, __LINE__, "a NIC that is not there: \"%s\"", tern_last_error());
-            result = TEST_FAILED;
-        }
+        result = body(comms);
+        test_quiet();
         close_comms(comms);
     }
     unsetenv("TERN_NICS");
@@ -220,6 +213,23 @@ static int chooses(struct test *t)
     CHECK(mock_nic_close(complaint), "%s", complaint);
     return result;
 }
+
+static int chooses_body(struct tern_comm **comms)
+{
+    struct tern_net_config config = TERN_NET_CONFIG_INIT;
+    struct tern_network *networks[RANKS];
+    int result = auto_body(comms);
+    setenv("TERN_NICS", "mlx5_7", 1);
+    config.transport = TERN_TRANSPORT_MLX5;
+    if (tern_net_open_all(RANKS, comms, &config, networks) == TERN_OK ||
+        strstr(tern_last_error(), "rank 0: ") == NULL || strstr(tern_last_error(), "mlx5_7") == NULL) {
+        test_note(__FILE__, __LINE__, "a NIC that is not there: \"%s\"", tern_last_error());
+        result = TEST_FAILED;
+    }
+    return result;
+}
+
+static int chooses(struct test *t) { return with_mock(t, chooses_body); }
 
 /* A default network has a queue for each NIC that any rank's list names; one that says how many leaves out
  * NICs without a queue, and the log says so. */
@@ -254,28 +264,7 @@ static int named_body(struct tern_comm **comms)
     return 0;
 }
 
-static int named(struct test *t)
-{
-    struct tern_comm *comms[RANKS];
-    char complaint[256];
-    int result;
-    if (!mock_nic_open(0, 1)) {
-        return test_skip(t, "this build has no rdma-core, or there is no place for files");
-    }
-    setenv("TERN_DOMAIN_SIZE", "2", 1);
-    setenv("TERN_PROXY", "none", 1);
-    result = open_comms(comms);
-    if (result == 0) {
-        result = named_body(comms);
-        test_quiet();
-        close_comms(comms);
-    }
-    unsetenv("TERN_NICS");
-    unsetenv("TERN_PROXY");
-    unsetenv("TERN_DOMAIN_SIZE");
-    CHECK(mock_nic_close(complaint) || result != 0, "%s", complaint);
-    return result;
-}
+static int named(struct test *t) { return with_mock(t, named_body); }
 
 static int num_warnings;
 

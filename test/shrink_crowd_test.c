@@ -175,65 +175,63 @@ static int never_heard(struct test *t)
 
 enum { MANY = 16 };
 
-/* Rank 1 may have as many descriptors as two for each rank: it needs few of them, and poll takes no more
- * entries than that. */
-static int many_body(int rank, struct procs_page *page, void *user)
+/* All go on, each after it has done what `user` points to. */
+struct few {
+    int (*prepare)(int rank);
+};
+
+static int few_body(int rank, struct procs_page *page, void *user)
 {
     struct tern_comm_config config = config_of(PATIENCE_MS);
     struct tern_shrink_args args = TERN_SHRINK_ARGS_INIT;
     struct tern_comm *comm, *shrunk;
-    struct rlimit limit;
-    (void)user;
     setenv("TERN_DOMAIN_SIZE", "2", 1);
     args.timeout_ms = PATIENCE_MS;
     OK(tern_comm_open(&page->id, rank, MANY, &config, &comm));
     OK(tern_comm_barrier(comm));
-    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0, "getrlimit: %m");
-    limit.rlim_cur = rank == 1 ? 2 * MANY : limit.rlim_cur;
-    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit: %m");
+    PASS(((const struct few *)user)->prepare(rank));
     OK(tern_comm_shrink(comm, &args, NULL, &shrunk));
     CHECK(tern_comm_size(shrunk) == MANY, "rank %d: %d ranks are left", rank, tern_comm_size(shrunk));
     OK(tern_comm_barrier(shrunk));
     tern_comm_close(shrunk);
     tern_comm_close(comm);
+    return 0;
+}
+
+/* Rank 1 may have as many descriptors as two for each rank: it needs few of them, and poll takes no more
+ * entries than that. */
+static int limit_one(int rank)
+{
+    struct rlimit limit;
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0, "getrlimit: %m");
+    limit.rlim_cur = rank == 1 ? 2 * MANY : limit.rlim_cur;
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit: %m");
     return 0;
 }
 
 static int many_ranks(struct test *t)
 {
+    struct few few = {limit_one};
     (void)t;
-    return procs_run(MANY, -1, 60, many_body, NULL);
+    return procs_run(MANY, -1, 60, few_body, &few);
 }
 
 /* Rank 0 has knocked at all doors when the others call, one after the other: one descriptor for each rank is
  * enough, and a few. */
-static int leader_body(int rank, struct procs_page *page, void *user)
+static int limit_leader(int rank)
 {
-    struct tern_comm_config config = config_of(PATIENCE_MS);
-    struct tern_shrink_args args = TERN_SHRINK_ARGS_INIT;
-    struct tern_comm *comm, *shrunk;
-    (void)user;
-    setenv("TERN_DOMAIN_SIZE", "2", 1);
-    args.timeout_ms = PATIENCE_MS;
-    OK(tern_comm_open(&page->id, rank, MANY, &config, &comm));
-    OK(tern_comm_barrier(comm));
     if (rank == 0) {
-        PASS(leave_fds(MANY + 8));
-    } else {
-        poll(NULL, 0, 200 + 50 * rank);
+        return leave_fds(MANY + 8);
     }
-    OK(tern_comm_shrink(comm, &args, NULL, &shrunk));
-    CHECK(tern_comm_size(shrunk) == MANY, "rank %d: %d ranks are left", rank, tern_comm_size(shrunk));
-    OK(tern_comm_barrier(shrunk));
-    tern_comm_close(shrunk);
-    tern_comm_close(comm);
+    poll(NULL, 0, 200 + 50 * rank);
     return 0;
 }
 
 static int leader(struct test *t)
 {
+    struct few few = {limit_leader};
     (void)t;
-    return procs_run(MANY, -1, 60, leader_body, NULL);
+    return procs_run(MANY, -1, 60, few_body, &few);
 }
 
 int main(int argc, char **argv)
