@@ -484,6 +484,46 @@ static int homeward_late(struct test *t)
     return result;
 }
 
+/* ---- The notes of who is left out ---- */
+
+/* The culprit hears while it sends that it is left out, before the first row of each of its blocks has left:
+ * its combine is to know of no token, above all not what an earlier dispatch noted. */
+static int notes_dropped(struct loss *x)
+{
+    const struct tern_ep *culprit = x->scene.eps[CULPRIT];
+    const int32_t *ids = ll_words_ids(culprit, 0);
+    int noted = 0;
+
+    PASS(whole(x, ll_dispatch_issue));
+    PASS(whole(x, ll_combine_issue));
+    for (int i = 0; i < CHOICES; i++) {
+        noted += ids[i] >= 0;
+    }
+    CHECK(noted > 0, "the first dispatch noted no id");
+    __atomic_store_n(ll_words_heard(culprit, CULPRIT), 1, __ATOMIC_RELAXED);
+    PASS(issue_on(x, CULPRIT, TERN_OP_LL_DISPATCH, TERN_LL_SEND));
+    OK(tern_ep_synchronize(x->scene.eps[CULPRIT]));
+    for (int i = 0; i < CHOICES; i++) {
+        CHECK(ids[i] == -1, "token %d: choice %d is still noted as expert %d", i / TOPK, i % TOPK, ids[i]);
+    }
+    return 0;
+}
+
+static int notes(struct test *t)
+{
+    struct loss x;
+    int result = cpu_only(t);
+
+    if (result) {
+        return result;
+    }
+    test_quiet();
+    result = loss_open(&x, 800, &forms[0], 2000);
+    result = result ? result : notes_dropped(&x);
+    loss_close(&x);
+    return result;
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -494,5 +534,6 @@ int main(int argc, char **argv)
     test_run(&t, "a count of a dispatch is lost", counts);
     test_run(&t, "some rows of a combine are lost", homeward);
     test_run(&t, "rows of a combine come while they are given up", homeward_late);
+    test_run(&t, "who is left out while it sends notes nothing that it has not sent", notes);
     return test_end(&t);
 }

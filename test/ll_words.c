@@ -68,6 +68,18 @@ uint64_t *ll_words_message_word(const struct tern_ep *ep, uint32_t lane, uint64_
            number / LL_CHUNK * LL_CHUNK;
 }
 
+uint64_t *ll_words_heard(const struct tern_ep *ep, int r)
+{
+    return (uint64_t *)(void *)(ep->heap->bases[ep->comm->rank] + ep->layout.ll_heard) + r;
+}
+
+const int32_t *ll_words_ids(const struct tern_ep *ep, uint32_t lane)
+{
+    const struct ep_layout *l = &ep->layout;
+
+    return (const int32_t *)(const void *)(ep->device_memory + l->ll_lanes + lane * l->ll.bytes + l->ll.ids);
+}
+
 int ll_words_chunk(void) { return LL_CHUNK; }
 
 int ll_words_posted(const struct tern_ep *ep, uint64_t *posted)

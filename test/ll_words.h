@@ -26,6 +26,11 @@ char *ll_words_message(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, 
                        uint32_t number);
 uint64_t *ll_words_message_word(const struct tern_ep *ep, uint32_t lane, uint64_t epoch, int domain,
                                 uint32_t number);
+/* Likewise the word by which this rank is told to leave out rank r, of an object with masks. */
+uint64_t *ll_words_heard(const struct tern_ep *ep, int r);
+/* What the lane's latest dispatch noted of its own tokens, [tokens][topk] ids, -1 for none that was sent: in
+ * this rank's device memory. */
+const int32_t *ll_words_ids(const struct tern_ep *ep, uint32_t lane);
 /* Rows of a dispatch for a far rank that have one arrival word, that of the first. */
 int ll_words_chunk(void);
 /* Of an object whose far ranks are reached by software NICs: blocks of work entries posted to each rank so

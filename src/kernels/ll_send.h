@@ -362,6 +362,17 @@ TERN_DEVICE void ll_begin_tokens(const struct ll_sender *s)
     }
 }
 
+/* All threads of a block that sends no more: its tokens from t on have not left, and the combine knows of none
+ * of their choices; what an earlier dispatch noted is not of this one's rows. */
+TERN_DEVICE void ll_forget_tokens(const struct ll_sender *s, uint32_t t)
+{
+    const struct ll_dispatch_args *p = s->p;
+    const uint64_t end = (uint64_t)s->end * p->topk;
+    for (uint64_t c = (uint64_t)t * p->topk + (uint32_t)tid(); c < end; c += (uint32_t)nthr()) {
+        p->lane.ids[c] = -1;
+    }
+}
+
 /* All threads of a block with tokens. */
 TERN_DEVICE void ll_send_tokens(struct ll_sender *s, const int bulk)
 {
@@ -387,6 +398,7 @@ TERN_DEVICE void ll_send_tokens(struct ll_sender *s, const int bulk)
         }
         if (!ll_sync_sender(&s->p->lane, evicted)) {
             started = 0; /* not even the word of the row before: its place may be another's by now */
+            ll_forget_tokens(s, t);
             break;
         }
         if (bulk) {
