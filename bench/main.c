@@ -101,6 +101,24 @@ static int run(const struct subcommand *sub, int num_words, char **words)
     return EXIT_SUCCESS;
 }
 
+/* Of the subcommand that is named, or of all. Returns whether there are such, and somebody asked. */
+static int help(int num_words, char **words)
+{
+    int found = 0;
+    for (int i = 0; i < (int)NUM_SUBCOMMANDS; i++) {
+        if (num_words > 0 && strcmp(words[0], subcommands[i].name) == 0) {
+            options_help(subcommands[i].command);
+            found = 1;
+        }
+    }
+    if (num_words <= 0) {
+        options_help(COMMAND_ALL);
+    } else if (!found) {
+        fprintf(stderr, "tern-bench: no subcommand '%s'; tern-bench help has all\n", words[0]);
+    }
+    return num_words <= 0 ? num_words == 0 : found;
+}
+
 static int answer_or_run(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "help";
@@ -112,8 +130,7 @@ static int answer_or_run(int argc, char **argv)
         }
     }
     if (is_help(name)) {
-        options_help(COMMAND_ALL);
-        return argc > 1 ? EXIT_SUCCESS : EXIT_FAILED;
+        return help(argc - 2, argv + 2) ? EXIT_SUCCESS : EXIT_FAILED;
     }
     if (strcmp(name, "--version") == 0) {
         return print_version();

@@ -290,11 +290,12 @@ enum tern_status options_parse(enum command command, int num_words, char **words
         const struct row *row = find(words[i], command);
         if (row == NULL && words[i][0] != '-') {
             return TERN_FAIL(TERN_INVALID_ARGUMENT,
-                             "'%s' is no option; flags take no value, other options one; see tern-bench help",
+                             "'%s' is no option; flags take no value, other options one; --help lists them",
                              words[i]);
         }
         if (row == NULL) {
-            return TERN_FAIL(TERN_INVALID_ARGUMENT, "no option %s here; see tern-bench help", words[i]);
+            return TERN_FAIL(TERN_INVALID_ARGUMENT, "no option %s here; --help lists those that there are",
+                             words[i]);
         }
         if (row->kind != FLAG && i + 1 == num_words) {
             return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s needs a value: %s", row->name, row->words);

@@ -37,7 +37,7 @@ for source in examples/[0-9]*.c; do
     found=$((found + 1))
     run "$name" "$build/examples/$name"
 done
-[ $found -ge 6 ] && ok "$found examples found" || not_ok "$found examples found, at least 6 expected"
+[ $found -ge 7 ] && ok "$found examples found" || not_ok "$found examples found, at least 7 expected"
 
 run "01_hello_two_ranks as two processes" "$build/bin/tern-run" -n 2 "$build/examples/01_hello_two_ranks"
 
@@ -55,6 +55,8 @@ done
 
 run "05_low_latency as two processes" "$build/bin/tern-run" -n 2 "$build/examples/05_low_latency"
 
+run "07_recovery as three processes, of which one ends" "$build/bin/tern-run" -n 3 --keep-going "$build/examples/07_recovery"
+
 # refuses COUNT NAME: another number of processes than the example has ranks
 refuses()
 {
@@ -71,6 +73,7 @@ refuses 3 01_hello_two_ranks
 refuses 1 01_hello_two_ranks
 refuses 2 02_moe_layer
 refuses 3 04_overlap
+refuses 2 07_recovery
 
 wc -l examples/[0-9]*.c | awk '$2 != "total" && $1 >= 150' > "$scratch/errors"
 check "every example has fewer than 150 lines" "$scratch/errors"

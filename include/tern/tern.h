@@ -56,8 +56,7 @@
  * communicator: its later collectives fail with the same sentence; close it and open another, or let those
  * that are left shrink it (tern_comm_shrink). A barrier of a team, or a split, that does so ends that team
  * only. A kernel that misses its deadline ends its EP object only: see tern_ep_reset. Across domains its
- * waits are up to a quarter longer: a rank that itself waits for the late one is to speak first.
- */
+ * waits are up to a quarter longer: a rank that itself waits for the late one is to speak first. */
 #ifndef TERN_TERN_H
 #define TERN_TERN_H
 
@@ -196,11 +195,12 @@ TERN_API enum tern_status tern_comm_open(const struct tern_id *id, int rank, int
  * form; one thread for all ranks needs neither. */
 TERN_API enum tern_status tern_comm_open_all(int num_ranks, const struct tern_comm_config *config,
                                              struct tern_comm **comms);
-/* Local. Waits for the streams opened through it; work on any other stream, a GPU's default one among them,
- * must have finished, and everything opened on the communicator must have been closed, else nothing happens
- * but a line in the log. Memory that peers still map lives until they close. What is given back may make a
- * device wait until running kernels have ended, a peer's device too, whose window the last to close gives
- * back: not while a peer's operation waits for this rank. */
+/* Local. EP objects, networks and teams must have been closed, else nothing happens but a line in the log;
+ * close events and graphs before, too. Streams opened through it are waited for and closed, memory of
+ * tern_alloc is freed; work on any other stream, a GPU's default one among them, must have finished. Memory
+ * that peers still map lives until they close. What is given back may make a device wait until running
+ * kernels have ended, also a peer's, whose window the last to close frees: not while a peer's operation waits
+ * for this rank. */
 TERN_API void tern_comm_close(struct tern_comm *comm);
 
 TERN_API int tern_comm_rank(const struct tern_comm *comm);
@@ -213,8 +213,7 @@ TERN_API int tern_comm_num_sms(const struct tern_comm *comm);
 TERN_API int tern_comm_describe(const struct tern_comm *comm, char *text, size_t text_bytes);
 /* COLLECTIVE, blocking, host only: returns when all ranks have called it. */
 TERN_API enum tern_status tern_comm_barrier(struct tern_comm *comm);
-/* COLLECTIVE, blocking, host only: recv[r] becomes rank r's send; `bytes` equal on all ranks, at most 1 MiB.
- */
+/* COLLECTIVE, blocking, host only: recv[r] becomes rank r's send; `bytes` equal on all, at most 1 MiB. */
 TERN_API enum tern_status tern_comm_allgather(struct tern_comm *comm, const void *send, void *recv,
                                               size_t bytes);
 
@@ -293,8 +292,7 @@ TERN_API int tern_team_translate(const struct tern_team *from, int rank, const s
  * one that closed. Either ends the team, not the communicator: close it and open another. */
 TERN_API enum tern_status tern_team_barrier(struct tern_team *team);
 
-/* ---- Memory, streams, events, graphs of the communicator's machine ----------------------------------------
- */
+/* ---- Memory, streams, events, graphs of the communicator's machine ----------------------------------- */
 
 enum tern_memory {
     TERN_MEMORY_WINDOW = 0, /* device memory that peers can address: dispatch writes there, combine reads */
@@ -302,12 +300,13 @@ enum tern_memory {
     TERN_MEMORY_HOST = 2    /* host memory that copies run fast from and to */
 };
 
-/* Local, blocking. Aligned to 256 bytes, contents undefined. TERN_OUT_OF_MEMORY names what is left and, for a
- * window, by how much tern_heap_grow could help. */
+/* Local, blocking. Aligned to 256 bytes, contents undefined. TERN_OUT_OF_MEMORY says what a window has
+ * left, and by how much tern_heap_grow could help; of device memory on cuda what the device has. */
 TERN_API enum tern_status tern_alloc(struct tern_comm *comm, enum tern_memory kind, size_t bytes,
                                      void **memory);
-/* Device and host memory may make the device wait until running kernels have ended: where ranks share a GPU,
- * not while a peer's operation waits for this rank. Windows do not. */
+/* What uses the memory, a peer's work too, must have finished. Device and host memory may make the device wait
+ * until running kernels have ended: where ranks share a GPU, not while a peer's operation waits for this
+ * rank. Windows do not. */
 TERN_API void tern_free(struct tern_comm *comm, void *memory);
 
 /* COLLECTIVE, blocking. Adds `bytes`, the same on all ranks and rounded up to whole granules (2 MiB on cuda,
@@ -363,6 +362,7 @@ TERN_API enum tern_status tern_fill(struct tern_comm *comm, void *dst, int byte,
  * that run on the device. Where ranks share a GPU, open streams, or run something on streams of your own,
  * before any rank begins an operation. */
 TERN_API enum tern_status tern_stream_open(struct tern_comm *comm, struct tern_stream **stream);
+/* Waits for the stream. */
 TERN_API void tern_stream_close(struct tern_comm *comm, struct tern_stream *stream);
 /* Blocks until everything issued on `stream` has run. Says nothing of faults: see tern_ep_synchronize. */
 TERN_API enum tern_status tern_stream_synchronize(struct tern_comm *comm, struct tern_stream *stream);
@@ -371,7 +371,7 @@ TERN_API enum tern_status tern_event_open(struct tern_comm *comm, struct tern_ev
 TERN_API void tern_event_close(struct tern_comm *comm, struct tern_event *event);
 TERN_API enum tern_status tern_event_record(struct tern_comm *comm, struct tern_event *event,
                                             struct tern_stream *stream);
-/* Work issued on `stream` after this call runs after the event's last record. */
+/* Work issued on `stream` after this call runs after the event's last record, also if it is closed then. */
 TERN_API enum tern_status tern_event_wait(struct tern_comm *comm, struct tern_event *event,
                                           struct tern_stream *stream);
 /* Milliseconds between two recorded and finished events. */
@@ -383,7 +383,7 @@ TERN_API enum tern_status tern_event_elapsed(struct tern_comm *comm, struct tern
  * by other means serves as well. Operations of one EP object go to one stream of a capture. A launch counts
  * as operations of the objects in it: order launches against each other and other calls on those objects,
  * and keep the routes in it open, with the num_tokens they had (an update in the capture sees to that).
- * Synchronise its streams before tern_ep_synchronize, _reset and _close, which know nothing of it. */
+ * Synchronise its streams before tern_graph_close and tern_ep_synchronize, _reset, _close, which ignore it. */
 TERN_API enum tern_status tern_graph_begin(struct tern_comm *comm, struct tern_stream *stream);
 TERN_API enum tern_status tern_graph_end(struct tern_comm *comm, struct tern_stream *stream,
                                          struct tern_graph **graph);
@@ -531,14 +531,15 @@ TERN_API enum tern_status tern_ep_open_all(int num_ranks, struct tern_comm **com
  * called tern_ep_synchronize, behind which nothing is on its way to a peer. */
 TERN_API void tern_ep_close(struct tern_ep *ep);
 /* Blocks until all that was issued on this object, outside graphs, has run; if the latest was a low-latency
- * operation, until all that its stream holds has. Returns the object's fault, if
- * any, every time; an expert id out of range, which ends nothing (it counts as -1), once, and not if
- * tern_route_wait has told of it. The route is as good as any other: go on with it, or update it.
- * On cuda, call this before you destroy a stream of your own on which the object's latest operation was
- * issued; tern_stream_close does its own waiting. */
+ * operation, until all that its stream holds has. Returns the object's fault, if any, every time; an expert
+ * id out of range, which ends nothing (it counts as -1), once, and not if tern_route_wait has told of it. The
+ * route is as good as any other: go on with it, or update it. On cuda, call this before you destroy a stream
+ * of your own on which the object's latest operation was issued; tern_stream_close does its own waiting. */
 TERN_API enum tern_status tern_ep_synchronize(struct tern_ep *ep);
 /* COLLECTIVE, blocking: after a fault, makes the object as new; all routes become invalid: close them. Every
- * rank must still be there. Not after TERN_AWAIT_TRANSPORT: close the object on all ranks, open another. */
+ * rank must still be there. Not after TERN_AWAIT_TRANSPORT: close the object on all ranks, open another.
+ * Until it returns a late rank may still write to the outputs of what failed, and read what combine was
+ * given: reuse neither. Where a rank is lost, take windows of the communicator that is opened next. */
 TERN_API enum tern_status tern_ep_reset(struct tern_ep *ep);
 /* The same for all ranks of one process, by one thread. */
 TERN_API enum tern_status tern_ep_reset_all(int num_ranks, struct tern_ep **eps);
@@ -711,7 +712,7 @@ struct tern_dispatch_args {
                                     and in[i] goes to out[i + 1] for i > 0 */
     uint32_t num_in;             /* 1 to TERN_MAX_PAYLOADS */
     uint32_t cast;               /* enum tern_cast */
-    uint64_t out_rows;           /* capacity of every output */
+    uint64_t out_rows;           /* capacity of every output; 0 drops every row */
     const float *topk_weights;   /* device, [num_tokens, topk] dense, or NULL */
     void *out_topk_idx;          /* rank layout [out_rows, topk] of the route's type: local expert or -1; rows
                                     past the received ones are all -1. NULL: not wanted */

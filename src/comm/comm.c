@@ -389,10 +389,11 @@ void terni_comm_close(struct tern_comm *comm)
     }
     num_children = terni_comm_num_children(comm);
     if (num_children != 0) {
-        TERN_LOG(TERN_LOG_ERROR,
-                 "tern_comm_close of rank %d while something is open on it (objects: %d): close that first; "
-                 "nothing is closed",
-                 comm->rank, num_children);
+        TERN_LOG(
+            TERN_LOG_ERROR,
+            "tern_comm_close of rank %d while EP objects, networks or teams are open on it (%d together): "
+            "close those first; nothing is closed",
+            comm->rank, num_children);
         return;
     }
     if (comm->machine != NULL) {

@@ -46,8 +46,11 @@ static enum tern_status check_input(int i, const struct tern_rows *r, uint32_t n
 {
     uint32_t elem = elem_bytes_of(r);
     if (r->row_bytes == 0 || r->row_bytes % elem != 0) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "in[%d] has rows of %u bytes in elements of %u", i,
-                         r->row_bytes, elem);
+        return TERN_FAIL(
+            TERN_INVALID_ARGUMENT,
+            "in[%d] has rows of %u bytes in elements of %u; row_bytes must be a positive multiple of "
+            "elem_bytes",
+            i, r->row_bytes, elem);
     }
     if (!r->data && num_tokens > 0) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "in[%d].data is NULL with %u tokens", i, num_tokens);

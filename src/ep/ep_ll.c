@@ -43,7 +43,8 @@ enum tern_status terni_ll_calls_for(struct tern_ep *ep, uint32_t lane, uint32_t 
                                          "ll_tokens 0; give ll_tokens and ll_hidden when it is opened");
     }
     if (lane >= ep->shape.ll_lanes) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "lane is %u; the object has %u", lane, ep->shape.ll_lanes);
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "lane is %u; the object has %u (ll_lanes), numbered from 0",
+                         lane, ep->shape.ll_lanes);
     }
     if (phase > TERN_LL_RECEIVE) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "phase is %u; see enum tern_ll_phase", phase);
