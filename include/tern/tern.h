@@ -304,8 +304,8 @@ enum tern_memory {
  * left, and by how much tern_heap_grow could help; of device memory on cuda what the device has. */
 TERN_API enum tern_status tern_alloc(struct tern_comm *comm, enum tern_memory kind, size_t bytes,
                                      void **memory);
-/* What uses the memory, a peer's work too, must have finished. Device and host memory may make the device wait
- * until running kernels have ended: where ranks share a GPU, not while a peer's operation waits for this
+/* What uses the memory, a peer's work too, must have finished. Device and host memory may make the device
+ * wait until running kernels have ended: where ranks share a GPU, not while a peer's operation waits for this
  * rank. Windows do not. */
 TERN_API void tern_free(struct tern_comm *comm, void *memory);
 
@@ -383,7 +383,7 @@ TERN_API enum tern_status tern_event_elapsed(struct tern_comm *comm, struct tern
  * by other means serves as well. Operations of one EP object go to one stream of a capture. A launch counts
  * as operations of the objects in it: order launches against each other and other calls on those objects,
  * and keep the routes in it open, with the num_tokens they had (an update in the capture sees to that).
- * Synchronise its streams before tern_graph_close and tern_ep_synchronize, _reset, _close, which ignore it. */
+ * Synchronise its streams before tern_graph_close, tern_ep_synchronize, _reset, _close: those ignore it. */
 TERN_API enum tern_status tern_graph_begin(struct tern_comm *comm, struct tern_stream *stream);
 TERN_API enum tern_status tern_graph_end(struct tern_comm *comm, struct tern_stream *stream,
                                          struct tern_graph **graph);
