@@ -362,8 +362,8 @@ TERN_DEVICE void ll_begin_tokens(const struct ll_sender *s)
     }
 }
 
-/* All threads of a block that sends no more: its tokens from t on have not left, and the combine knows of none
- * of their choices; what an earlier dispatch noted is not of this one's rows. */
+/* All threads of a block that sends no more: its tokens from t on have not left, and the combine is to know
+ * of none of their choices; what an earlier dispatch noted is not of this one's rows. */
 TERN_DEVICE void ll_forget_tokens(const struct ll_sender *s, uint32_t t)
 {
     const struct ll_dispatch_args *p = s->p;
