@@ -260,6 +260,7 @@ class ElasticBuffer:
                     by_rank = self._plan(ids, num_experts, most, False, 1)
                     by_rank.num_rows = num_recv
                     behind = self._behind(by_rank)
+                    route = self._routes.route(plan)  # another, if larger buffers were opened
             got = route.plain_dispatch(
                 tuple(parts),
                 topk_weights,

@@ -11,7 +11,8 @@ import torch.distributed as dist
 import deep_ep
 import reference as ref
 import tern
-from deep_ep.utils.math import per_token_cast_to_fp8
+from deep_ep import routes
+from deep_ep.utils.math import calc_diff, per_token_cast_to_fp8
 from tern.route import Route
 from world import batch, values
 
@@ -205,6 +206,30 @@ class Elastic(unittest.TestCase):
             sums, _, _ = self.buffer.combine(recv.clone(), handle)
             chosen = (self.ids >= 0).sum(1, keepdim=True)
             self.equal(sums, (x.float() * chosen).bfloat16())
+
+    def test_buffers_that_grow_behind_expanded_rows(self):
+        """With room for many tokens by rank there must be larger ones than those of the few expanded
+        rows that come."""
+        most, topk = 32768, 8
+        x, ids = self.x[:3], torch.arange(topk).repeat(3, 1)
+        for _ in range(2):
+            recv, _, _, handle, _ = self.buffer.dispatch(
+                x, ids, num_experts=EXPERTS, num_max_tokens_per_rank=most, do_expand=True
+            )
+            rows = torch.cat([self.batches[s][0][:3] for s in range(self.size)])
+            self.equal(recv, rows.repeat(self.share, 1))
+            self.equal(self.buffer.combine(recv, handle)[0], (x.float() * topk).bfloat16())
+
+    def test_routes_that_graphs_hold(self):
+        """As if they had all but one: what is by rank behind expanded rows takes it, too."""
+        self.dispatch()
+        shape = self.buffer._routes._shapes[EXPERTS]
+        shape.routes.popitem()[1].close()
+        shape.captured += [shape.ep.route(self.ids) for _ in range(routes.MAX_ROUTES - 1)]
+        recv, _, _, handle, _ = self.dispatch(do_expand=True)
+        sums, _, _ = self.buffer.combine(recv, handle)
+        chosen = (self.ids >= 0).sum(1, keepdim=True)
+        self.assertLess(calc_diff(sums, self.x.float() * chosen), 1e-5)
 
     def test_rows_that_are_not_those_of_the_handle(self):
         recv, _, weights, handle, _ = self.dispatch(do_expand=True)
