@@ -379,9 +379,9 @@ class ElasticBuffer:
                 previous_event_before_epilogue.current_stream_wait()
             operation.reads(x, topk_weights, biases, handle.topk_idx)
             plan = handle.plan
+            handle.check(x, topk_weights)
             if handle.by_rank is not None and self.allow_multiple_reduction:
                 plan = handle.by_rank
-                handle.check(x, topk_weights)
                 operation.reads(handle.expanded_rows)
                 x, topk_weights = handle.fold(x, topk_weights)
                 operation.makes(x, topk_weights)

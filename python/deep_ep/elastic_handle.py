@@ -119,16 +119,17 @@ class EPHandle:
         return rows.view(self.local_ids.shape)
 
     def check(self, x: torch.Tensor, weights: Optional[torch.Tensor]) -> None:
-        """Expanded rows, before kernels look for them at their places. More than there are is
-        well."""
+        """Rows for combine, before anything takes them: fewer would be sums without some of them.
+        More than there are is well."""
         assert x.dtype == torch.bfloat16 and x.dim() == 2, (
             f"x is {x.dtype} {list(x.shape)}: it must be BF16 [rows, hidden]"
         )
-        assert len(x) >= self.num_expanded_tokens, (
-            f"x has {len(x)} rows: the handle has {self.num_expanded_tokens}"
+        assert len(x) >= self.plan.num_rows, (
+            f"x has {len(x)} rows: the handle has {self.plan.num_rows}"
         )
-        assert weights is None or weights.shape == x.shape[:1], (
-            f"topk_weights has shape {list(weights.shape)}: x has {len(x)} rows"
+        columns = () if self.do_expand else (self.topk_idx.shape[1],)
+        assert weights is None or weights.shape == (len(x), *columns), (
+            f"topk_weights has shape {list(weights.shape)}: it must be {[len(x), *columns]}"
         )
 
     def fold(

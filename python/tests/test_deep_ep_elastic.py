@@ -232,16 +232,19 @@ class Elastic(unittest.TestCase):
         self.assertLess(calc_diff(sums, self.x.float() * chosen), 1e-5)
 
     def test_rows_that_are_not_those_of_the_handle(self):
-        recv, _, weights, handle, _ = self.dispatch(do_expand=True)
-        for given, sentence in (
-            ((recv[:-1], handle), f"x has {len(recv) - 1} rows: the handle has {len(recv)}"),
-            ((recv.float(), handle), "must be BF16"),
-            ((recv[0], handle), "must be BF16"),
-            ((recv, handle, weights[:-1]), "topk_weights has shape"),
-            ((recv, handle, weights[:, None]), "topk_weights has shape"),
-        ):
-            with self.assertRaisesRegex(AssertionError, sentence):
-                self.buffer.combine(*given)
+        for do_expand, once in ((False, False), (True, False), (True, True)):
+            self.buffer.allow_multiple_reduction = not once
+            recv, _, weights, handle, _ = self.dispatch(do_expand=do_expand)
+            for given, sentence in (
+                ((recv[:-1], handle), f"x has {len(recv) - 1} rows: the handle has {len(recv)}"),
+                ((recv.float(), handle), "must be BF16"),
+                ((recv[0], handle), "must be BF16"),
+                ((recv, handle, weights[:-1]), "topk_weights has shape"),
+                ((recv, handle, weights[:, None]), "topk_weights has shape"),
+            ):
+                with self.subTest(do_expand=do_expand, once=once, sentence=sentence):
+                    with self.assertRaisesRegex(AssertionError, sentence):
+                        self.buffer.combine(*given)
 
     def test_processors_of_the_handle(self):
         recv, _, _, handle, _ = self.dispatch(num_sms=2)
