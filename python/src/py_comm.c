@@ -153,6 +153,7 @@ static PyObject *allgather(PyObject *object, PyObject *args)
     const char *send;
     Py_ssize_t num_bytes;
     PyObject *all;
+    char *every;
     enum tern_status status;
     if (!PyArg_ParseTuple(args, "y#", &send, &num_bytes)) {
         return NULL;
@@ -162,8 +163,8 @@ static PyObject *allgather(PyObject *object, PyObject *args)
         Py_XDECREF(all);
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS status =
-        tern_comm_allgather(self->comm, send, PyBytes_AsString(all), (size_t)num_bytes);
+    every = PyBytes_AsString(all);
+    Py_BEGIN_ALLOW_THREADS status = tern_comm_allgather(self->comm, send, every, (size_t)num_bytes);
     Py_END_ALLOW_THREADS self->busy = 0;
     if (status != TERN_OK) {
         Py_DECREF(all);
