@@ -56,7 +56,9 @@ class Communicator(Closing):
             machine = "cuda" if torch.cuda.is_available() else "cpu"
         wanted = tensors.choice("machine", machine, _MACHINES)
         if machine == "cuda":
-            device = torch.cuda.current_device() if device is None else device
+            if device is None:
+                device = torch.cuda.current_device()
+            device = tensors.number("device", device, 0, 1023)
         elif device is not None:
             tensors.refuse(f"device is {device!r}: the cpu machine has none")
         self._raw: Optional[_tern.Comm] = _tern.Comm(

@@ -340,6 +340,16 @@ class Arguments(RankTest):
             r"an id of 3 bytes: ids have 128", tern.Communicator, b"abc", 0, 1, machine="cpu"
         )
         self.refused(r"machine is 'tpu'", tern.Communicator, bytes(128), 0, 1, machine="tpu")
+        for device in (-1, 1024, True):
+            self.refused(
+                rf"device is {device}: it must be a number from 0 to 1023",
+                tern.Communicator,
+                bytes(128),
+                0,
+                1,
+                machine="cuda",
+                device=device,
+            )
         self.refused(
             r"device is 1: the cpu machine has none",
             tern.Communicator,
