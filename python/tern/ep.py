@@ -102,6 +102,8 @@ class EP(Closing):
         self.plans: Dict[Any, Any] = {}  # of dispatches, by what their calls have in common
         # Ids out of range that were met while something else was waited for.
         self.bad_ids: Deque[InvalidArgument] = deque(maxlen=_MOST_BAD_IDS)
+        # Routes that CUDA graphs have, by number: replays write where they are, whoever lets go of them.
+        self.captured: Dict[int, "_tern.Route"] = {}
         # The batch that each lane dispatched last. The library sizes a combine by it.
         self.lanes: Dict[int, "weakref.ref[Batch]"] = {}
 
@@ -235,6 +237,7 @@ class EP(Closing):
         any more."""
         self.lanes.clear()
         self.raw.reset()
+        self.captured.clear()
         self.bad_ids.clear()
 
     @property
@@ -250,3 +253,4 @@ class EP(Closing):
         if self._raw is not None:
             self._raw.close()
             self._raw = None
+            self.captured.clear()

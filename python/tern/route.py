@@ -96,6 +96,7 @@ class Route:
         ROUTES[self.number] = self
         ids = self._check(topk_idx)
         self._raw = _tern.Route(ep.raw, ep.comm.stream(), **self._fields(ids))
+        self._keep()
         self.topk = int(ids.shape[1])
         self._become(ids)
 
@@ -111,6 +112,12 @@ class Route:
             **self._fixed,
         }
 
+    def _keep(self) -> None:
+        """Before an operation that may go into a CUDA graph, which needs the route until the EP object
+        is closed, or this is."""
+        if tensors.capturing(self.ep.comm):
+            self.ep.captured[self.number] = self._raw
+
     def _become(self, ids: "torch.Tensor") -> None:
         """After the library has taken the ids: what it refuses must leave the old sizes, by which
         memory for its outputs is made."""
@@ -125,6 +132,7 @@ class Route:
         """COLLECTIVE: the route of another batch, of the same topk, in place of this one. Not
         between a forward pass along it and its backward pass, which is refused then."""
         ids = self._check(topk_idx)
+        self._keep()
         self._raw.update(self.ep.comm.stream(), **self._fields(ids))
         self.run += 1
         self._become(ids)
@@ -263,6 +271,7 @@ class Route:
         if zero_padding and num_rows is not None:
             for tensor in made:
                 tensor.fill_(-1 if tensor is got_idx or tensor is got_source else 0)
+        self._keep()
         self._raw.dispatch(
             comm.stream(),
             plan.prepared,
@@ -398,6 +407,7 @@ class Route:
                 num_sms,
             )
 
+        self._keep()
         try:
             issue()
         except NoSpace:  # refused before anything was issued
@@ -414,8 +424,10 @@ class Route:
         return Sums(sums, sums_weights)
 
     def close(self) -> None:
-        """Local. Work already issued with the route finishes undisturbed."""
+        """Local. Work already issued with the route finishes undisturbed. Not before the last replay of
+        a CUDA graph that has the route."""
         self._raw.close()
+        self.ep.captured.pop(self.number, None)
 
 
 def _autograd() -> Any:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import weakref
+from unittest import mock
 
 import numpy as np
 import torch
@@ -101,6 +102,37 @@ class Routes(RankTest):
             rows.topk_weights[:num], np.where(is_local, weights, np.float32(0)), "topk_weights"
         )
         self.same(rows.source[:num], np.array(wanted, np.int32).reshape(-1, 2), "source")
+
+    def test_routes_of_graphs_stay(self):
+        """As if graphs were captured, which the CPU machine has none of: a route that one has is open
+        when nobody else holds it, until it is closed."""
+        x, ids = self.x, self.ids
+        for what in ("open", "update", "dispatch", "combine", "nothing", "close"):
+            ep = self.open(max_routes=1)
+
+            def during(name, ep=ep, what=what):
+                return mock.patch.object(tern.tensors, "capturing", lambda comm: name == what)
+
+            with self.subTest(what=what):
+                with during("open"):
+                    route = ep.route(ids)
+                with during("update"):
+                    route.update(ids)
+                with during("dispatch"):
+                    rows = route.dispatch(x, num_rows=TOKENS * self.size)
+                with during("combine"):
+                    route.combine(rows.x)
+                if what == "close":
+                    with during("close"):
+                        route.update(ids)
+                    route.close()
+                del route
+                if what in ("nothing", "close"):
+                    ep.route(ids)
+                else:
+                    with self.assertRaises(tern.Error):
+                        ep.route(ids)
+            self.close(ep)
 
     def test_outputs_where_the_caller_wants_them(self):
         made = []
