@@ -70,6 +70,7 @@ class LowLatency:
                     "a graph is being captured, and the low-latency buffers are too small: "
                     "run the same shapes once before"
                 )
+            self._may_be_replaced()
             self._replace()
             if experts != num_experts:
                 tokens = most_hidden = most_topk = 0
@@ -254,6 +255,19 @@ class LowLatency:
                 ep.close()
         if self._bad_ids:
             raise self._bad_ids[0]
+
+    def _may_be_replaced(self) -> None:
+        """Raises while larger buffers, which need every rank to be there, would only cost those that
+        work."""
+        if self._ep is None or not self.enable_shrink:
+            return
+        self._ep.wait()
+        masked = self._ep.ll_mask().nonzero().flatten().tolist()
+        if masked:
+            raise tern.BadState(
+                f"the low-latency buffers are too small, and larger ones need every rank: {masked} are "
+                "masked"
+            )
 
     def _replace(self) -> None:
         """COLLECTIVE: no EP object, until a larger one is opened. What a graph has stays."""

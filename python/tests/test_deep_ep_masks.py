@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import deep_ep
+import tern
 from deep_ep.utils.math import calc_diff
 from world import generator
 
@@ -74,6 +75,10 @@ class Masks(unittest.TestCase):
             self.assertEqual(int(ranges[:, 2].sum()), 0)
             self.back(got, {2})
         dist.barrier()
+        for tokens, experts in ((2 * TOKENS, EXPERTS), (TOKENS, 2 * EXPERTS)):
+            with self.assertRaisesRegex(tern.BadState, r"every rank: \[2\] are masked"):
+                self.buffer.clean_low_latency_buffer(tokens, HIDDEN, experts)
+        dist.barrier()
         self.buffer.low_latency_update_mask_buffer(2)
         self.assertEqual(self.masked(), [])
         dist.barrier()
@@ -84,6 +89,9 @@ class Masks(unittest.TestCase):
             self.buffer.low_latency_clean_mask_buffer()
         dist.barrier()
         self.assertEqual(self.masked(), [])
+        self.back(self.there(), set())
+        dist.barrier()
+        self.buffer.clean_low_latency_buffer(2 * TOKENS, HIDDEN, EXPERTS)  # with all ranks it grows
         self.back(self.there(), set())
         dist.barrier()
         self.buffer.destroy()
