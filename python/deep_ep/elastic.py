@@ -226,15 +226,22 @@ class ElasticBuffer:
             ):
                 have = getattr(handle, name)
                 assert value in (None, have), f"{name} is {value}: the handle has {have}"
+        else:
+            assert topk_idx is not None and num_experts is not None, (
+                "without a handle dispatch needs topk_idx and num_experts"
+            )
+            layout.check_statistics(
+                cumulative_local_expert_recv_stats,
+                num_experts // self.num_ranks,
+                self._comm().device,
+            )
         with self._streams.operation(previous_event, async_with_compute_stream) as operation:
             if previous_event_before_epilogue is not None:
                 previous_event_before_epilogue.current_stream_wait()
             operation.reads(x, topk_idx, topk_weights, cumulative_local_expert_recv_stats)
             first = handle is None
             if handle is None:
-                assert topk_idx is not None and num_experts is not None, (
-                    "without a handle dispatch needs topk_idx and num_experts"
-                )
+                assert topk_idx is not None and num_experts is not None
                 most = num_max_tokens_per_rank or self.num_max_tokens_per_rank
                 assert len(topk_idx) <= most, (
                     f"{len(topk_idx)} tokens: num_max_tokens_per_rank is {most}"

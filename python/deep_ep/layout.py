@@ -65,3 +65,14 @@ def queue_positions(mask: torch.Tensor, prefix: torch.Tensor) -> torch.Tensor:
     place = mask.cumsum(0, dtype=torch.int32) - 1 - begin
     return place.masked_fill(~mask, -1)
 
+
+def check_statistics(
+    stats: Optional[torch.Tensor], num_local_experts: int, device: torch.device
+) -> None:
+    """What a dispatch adds its counts to, before it is issued."""
+    if stats is not None:
+        have = stats.dtype, tuple(stats.shape), stats.device
+        assert have == (torch.int32, (num_local_experts,), device), (
+            f"cumulative_local_expert_recv_stats is {stats.dtype} {list(stats.shape)} on "
+            f"{stats.device}: it must be int32 [{num_local_experts}] on {device}"
+        )

@@ -16,7 +16,7 @@ import tern
 from tern import low_latency
 from tern.tensors import capturing
 
-from . import config
+from . import config, layout
 from .event import EventOverlap
 from .streams import Streams
 
@@ -110,13 +110,9 @@ class LowLatency:
         assert not (asynchronous and with_hook), (
             "async_finish and return_recv_hook exclude each other"
         )
+        layout.check_statistics(stats, num_experts // self.comm.size, self.comm.device)
         hidden, topk = int(x.shape[1]), int(topk_idx.shape[1])
         ep = self.reserve(num_max_tokens, hidden, num_experts, topk)
-        if stats is not None:
-            share = num_experts // self.comm.size
-            assert stats.dtype == torch.int32 and stats.shape == (
-                share,
-            ), f"cumulative_local_expert_recv_stats must be int32 [{share}]"
         lane, self._lane = self._lane, (self._lane + 1) % LANES
 
         def send() -> "tern.Batch":

@@ -3,7 +3,8 @@
 
 An operation begins behind `previous_event`, or behind all that the caller's stream holds; the
 caller's stream waits for it, unless it is async and an event says when it is over. What it
-allocates belongs to its own stream. On a machine without GPUs a call returns when it has run.
+allocates belongs to its own stream. One that fails is waited for, too. On a machine without GPUs a
+call returns when it has run.
 
 Window memory whose tensors are gone is taken again, and written by peers, behind all that its own
 stream has waited for; torch, which did not allocate it, knows nothing of who else reads it
@@ -48,18 +49,22 @@ class Streams:
             yield operation
             return
         callers = self._callers
-        with torch.cuda.stream(self.own):
-            if previous is None or previous.event is None:
-                self.own.wait_stream(callers)
-            else:
-                self.own.wait_event(previous.event)
-            yield operation
-            for tensor in operation.made:
-                tensor.record_stream(callers)
-            if async_finish:
-                for tensor in operation.read:
-                    tensor.record_stream(self.own)
-                operation.event = EventHandle()
+        try:
+            with torch.cuda.stream(self.own):
+                if previous is None or previous.event is None:
+                    self.own.wait_stream(callers)
+                else:
+                    self.own.wait_event(previous.event)
+                yield operation
+                for tensor in operation.made:
+                    tensor.record_stream(callers)
+                if async_finish:
+                    for tensor in operation.read:
+                        tensor.record_stream(self.own)
+                    operation.event = EventHandle()
+        except BaseException:  # something may have been issued, and nobody gets an event
+            callers.wait_stream(self.own)
+            raise
         if not async_finish:
             callers.wait_stream(self.own)
 

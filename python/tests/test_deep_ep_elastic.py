@@ -270,6 +270,17 @@ class Elastic(unittest.TestCase):
         ):
             self.assertTrue(any(tensor is self.ids for tensor in event.extra_tensors))
 
+    def test_wrong_statistics(self):
+        """Are refused before anything is sent."""
+        wrong = torch.zeros(self.share + 1, dtype=torch.int32), torch.zeros(self.share), torch.zeros(
+            self.share, dtype=torch.int32, device="meta"
+        )
+        for stats in wrong:
+            with mock.patch.object(self.buffer, "_tell") as reserve:
+                with self.assertRaisesRegex(AssertionError, "it must be int32"):
+                    self.dispatch(cumulative_local_expert_recv_stats=stats)
+            reserve.assert_not_called()
+
     def test_scales_by_column(self):
         x = per_token_cast_to_fp8(self.x)
         (codes, scales), _, _, handle, _ = self.dispatch(x)

@@ -377,6 +377,23 @@ class LowLatency(unittest.TestCase):
         self.assertGreater(int(waited.sum() + back.sum()), 0)
         self.assertLess(int(waited.max()), 60 * 10**9)
 
+    def test_wrong_statistics(self):
+        """Are refused before anything is sent."""
+        wrong = torch.zeros(self.share + 1, dtype=torch.int32), torch.zeros(self.share), torch.zeros(
+            self.share, dtype=torch.int32, device="meta"
+        )
+        for stats in wrong:
+            with mock.patch.object(self.buffer._low_latency, "reserve") as reserve:
+                with self.assertRaisesRegex(AssertionError, "it must be int32"):
+                    self.buffer.low_latency_dispatch(
+                        self.x,
+                        self.ids,
+                        TOKENS,
+                        EXPERTS,
+                        cumulative_local_expert_recv_stats=stats,
+                    )
+            reserve.assert_not_called()
+
     def test_masks_need_enable_shrink(self):
         with self.assertRaisesRegex(AssertionError, "enable_shrink"):
             self.buffer.low_latency_clean_mask_buffer()

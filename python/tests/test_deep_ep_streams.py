@@ -37,8 +37,10 @@ class Gpu:
     @contextlib.contextmanager
     def on(self, stream):
         before, self.current = self.current, stream
-        yield
-        self.current = before
+        try:
+            yield
+        finally:
+            self.current = before
 
     def patch(self):
         return mock.patch.multiple(
@@ -107,6 +109,15 @@ class Windows(unittest.TestCase):
         self.gpu.is_capturing = True
         with self.streams.operation():
             self.assertFalse(self.streams.need_window())
+
+    def test_operations_that_fail(self):
+        """What they have issued is waited for, with an event to come, too."""
+        for asynchronous in (False, True):
+            stream = Stream()
+            with self.assertRaisesRegex(ValueError, "half"), self.gpu.on(stream):
+                with self.streams.operation(self.event, asynchronous):
+                    raise ValueError("half of it is issued")
+            self.assertEqual(stream.waited, [self.streams.own])
 
     def test_barrier_on_the_callers_stream(self):
         """It takes window memory as any operation of that stream does, and none in a graph,
