@@ -3,12 +3,12 @@
 
 DeepEP has two buffers, so that two operations may be under way; here each dispatch takes the other
 one of two lanes. A combine goes with the latest dispatch of its lane: of handles, the last two are
-good.
+good, unless larger buffers were made since.
 """
 
 import contextlib
 import struct
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Type
 
 import torch
 
@@ -40,6 +40,7 @@ class LowLatency:
         self._ep: Optional[tern.EP] = None
         self._sizes = (0, 0, 0, 0)  # tokens, hidden, experts, topk
         self._lane = 0
+        self._to_receive: Set[int] = set()  # lanes whose latest operation has a hook, not called yet
         self._combine_inputs: Dict[int, torch.Tensor] = {}
         # Graphs hold addresses: whether one has operations of this EP object, and what is in one
         # and was replaced by larger ones.
@@ -145,10 +146,11 @@ class LowLatency:
                 operation.reads(x, topk_idx, stats, wait_stats)
                 operation.makes(batch.x, batch.scales, batch.counts, batch.source, batch.ranges)
             event = operation.overlap()
+        self._to_receive.discard(lane)
         received = batch.x if cast is None else (batch.x, batch.scales)
         counts, hook = batch.counts, None
         if batch.hook is not None:
-            hook = _and_count(batch.hook, stats, counts)
+            hook = self._receiving(lane, _and_count(batch.hook, stats, counts))
         handle = (batch.source, batch.ranges, num_max_tokens, hidden, num_experts)
         return received, counts, _with_batch(handle, batch), event, hook
 
@@ -191,13 +193,24 @@ class LowLatency:
                 )
 
         if with_hook:
-            sums, hook = send()
-            return sums, EventOverlap(None), hook
+            sums, receive = send()
+            assert receive is not None
+            return sums, EventOverlap(None), self._receiving(batch.lane, receive)
         with self.streams.operation(async_finish=asynchronous) as operation:
             sums, _ = send()
             operation.reads(x, topk_weights, out, wait_stats)
             operation.makes(*(() if out is not None else (sums,)))
         return sums, operation.overlap(), None
+
+    def _receiving(self, lane: int, receive: Callable[[], None]) -> Callable[[], None]:
+        """The hook, for callers: until it is called there are no larger buffers."""
+        self._to_receive.add(lane)
+
+        def hook() -> None:
+            receive()
+            self._to_receive.discard(lane)
+
+        return hook
 
     def combine_input(self, handle: Any) -> torch.Tensor:
         """Where zero_copy has its rows: of each lane one tensor, which stays."""
@@ -255,7 +268,14 @@ class LowLatency:
     def _may_be_replaced(self) -> None:
         """Raises while larger buffers, which need every rank to be there, would only cost those that
         work."""
-        if self._ep is None or not self.enable_shrink:
+        if self._ep is None:
+            return
+        if self._to_receive:
+            raise tern.BadState(
+                "the low-latency buffers are too small, and an operation has not been received in "
+                "them: call its hook first"
+            )
+        if not self.enable_shrink:
             return
         self._ep.wait()
         masked = self._ep.ll_mask().nonzero().flatten().tolist()

@@ -236,6 +236,28 @@ class LowLatency(unittest.TestCase):
         with self.assertRaises(tern.BadState):
             self.buffer.low_latency_combine(two[0], self.ids, self.weights, two[2])
 
+    def test_buffers_do_not_grow_under_hooks(self):
+        def grow():
+            self.buffer.clean_low_latency_buffer(2 * TOKENS, HIDDEN, EXPERTS)
+
+        recv, counts, handle, _, hook = self.buffer.low_latency_dispatch(
+            self.x, self.ids, TOKENS, EXPERTS, use_fp8=False, return_recv_hook=True
+        )
+        with self.assertRaisesRegex(tern.BadState, "call its hook first"):
+            grow()
+        hook()
+        self.check(recv, counts, handle)
+        sums, _, hook = self.buffer.low_latency_combine(
+            recv, self.ids, self.weights, handle, return_recv_hook=True
+        )
+        with self.assertRaisesRegex(tern.BadState, "call its hook first"):
+            grow()
+        hook()
+        self.check_sums(sums, 1e-5)
+        grow()
+        with self.assertRaisesRegex(tern.BadState, "combine follows its dispatch"):
+            self.buffer.low_latency_combine(recv, self.ids, self.weights, handle)
+
     def test_other_sizes_and_the_other_mode(self):
         """Larger batches, wider rows, other experts, normal mode in between."""
         for tokens, hidden, experts in ((TOKENS, HIDDEN, EXPERTS), (48, 1024, 12), (8, 640, 12)):
