@@ -427,6 +427,33 @@ static int failed(struct test *t)
     return with_stage(failed_body, 20000);
 }
 
+/* Fetches on a ring that has failed, more than there are words for old values: each hears of the failure. */
+static int fetches_failed_body(struct stage_of_one *s)
+{
+    enum { NUM = 2 + RING_NUM_RESULTS + 4 };
+    struct ring_step *steps = lists(s, 1, NUM);
+    uint64_t old;
+    s->engine->syndrome = SYNDROME_REMOTE_ACCESS;
+    steps[0] = put(s, 1, 0, 0, 64);
+    steps[1] = flush_of(1);
+    for (int i = 2; i < NUM; i++) {
+        steps[i] = signal_of(s, 1, 0, 1);
+        steps[i].kind = STEP_FETCH;
+        steps[i].local = (char *)&old;
+    }
+    OK(launch(s, 1, WAIT_NS));
+    OK(settle(s));
+    for (int i = 1; i < NUM; i++) {
+        CHECK(steps[i].end == net_failed(SYNDROME_REMOTE_ACCESS), "step %d ended with 0x%x", i, steps[i].end);
+    }
+    return TEST_PASSED;
+}
+static int fetches_failed(struct test *t)
+{
+    (void)t;
+    return with_stage(fetches_failed_body, 20000);
+}
+
 /* A copy that fails at the peer is a device's failure, not what somebody asked for wrongly. */
 static int device_failed_body(struct stage_of_one *s)
 {
@@ -748,6 +775,7 @@ int main(int argc, char **argv)
     test_run(&t, "a full ring blocks, and giving up leaves no hole", full_ring);
     test_run(&t, "deadline and abort word end waits", given_up);
     test_run(&t, "a failed operation takes its ring along", failed);
+    test_run(&t, "fetches on a failed ring, more than it has words", fetches_failed);
     test_run(&t, "a copy that fails at the peer", device_failed);
     test_run(&t, "requests without registered memory", refused);
     test_run(&t, "a silent peer is lost by name", silent);

@@ -178,6 +178,12 @@ TERN_DEVICE uint64_t ring_atomic(const struct net_ring *r, uint64_t remote, uint
     return ring_post_amo(r, remote, amo, width, value, compare, 0);
 }
 
+/* How a wait goes on at a look at `done`: not, where nothing more will complete. */
+TERN_DEVICE uint32_t ring_patient(uint64_t done, struct net_patience *patience)
+{
+    return ring_done_syndrome(done) != 0 ? net_failed(ring_done_syndrome(done)) : net_patient(patience);
+}
+
 /* Until the request and all before it are complete, here and at the peer. */
 TERN_DEVICE uint32_t ring_flush(const struct net_ring *r, uint64_t ticket, uint64_t deadline_ns)
 {
@@ -190,8 +196,7 @@ TERN_DEVICE uint32_t ring_flush(const struct net_ring *r, uint64_t ticket, uint6
         if (ring_done_count(done) >= ticket) {
             break;
         }
-        status =
-            ring_done_syndrome(done) != 0 ? net_failed(ring_done_syndrome(done)) : net_patient(&patience);
+        status = ring_patient(done, &patience);
     }
     return status;
 }
@@ -226,6 +231,8 @@ TERN_DEVICE void ring_leave_result(const struct net_ring *r, uint32_t word, uint
     (void)atom_cas_acqrel_gpu_u64(&r->state->result_until[word], 0, until);
 }
 
+/* A word for an old value, in *word. On a ring that has failed those of given-up waits are never free again:
+ * who finds no other hears of the failure. */
 TERN_DEVICE uint32_t ring_take_result(const struct net_ring *r, uint64_t deadline_ns, uint32_t *word)
 {
     struct net_patience w = net_patience_of(r->abort, deadline_ns);
@@ -241,7 +248,7 @@ TERN_DEVICE uint32_t ring_take_result(const struct net_ring *r, uint64_t deadlin
         if (free == 0 && ring_reclaim_result(r, word)) {
             return NET_OK;
         }
-        status = free != 0 ? (uint32_t)NET_OK : net_patient(&w);
+        status = free != 0 ? (uint32_t)NET_OK : ring_patient(ld_relaxed_sys_u64(&r->words->done), &w);
         if (status != NET_OK) {
             return status;
         }
