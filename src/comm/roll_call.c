@@ -197,6 +197,17 @@ static char *place_for(struct roll_call *c, const struct frame *in)
     return NULL;
 }
 
+/* What rank r says of the call. A verdict that is no failure known here leaves nothing to go on with. */
+static void hear_verdict(struct roll_call *c, int r)
+{
+    int32_t value = (int32_t)c->seats[r].out.in.value;
+    c->verdict = (enum tern_status)value;
+    if (!terni_status_is_failure(value)) {
+        c->verdict = TERN_MISMATCH;
+        snprintf(c->sentence, sizeof c->sentence, "rank %d sent a verdict of unknown status %d", r, value);
+    }
+}
+
 static void read_below(struct roll_call *c, int r)
 {
     struct seat *s = &c->seats[r];
@@ -218,8 +229,10 @@ static void read_below(struct roll_call *c, int r)
             s->since_ns = terni_clock_ns();
             s->reach = REACH_HERE;
             c->is_over = s->out.in.type != FRAME_HERE;
-            c->verdict =
-                s->out.in.type == FRAME_VERDICT ? (enum tern_status)(int32_t)s->out.in.value : TERN_OK;
+            c->verdict = TERN_OK;
+            if (s->out.in.type == FRAME_VERDICT) {
+                hear_verdict(c, r);
+            }
             break;
         }
     }

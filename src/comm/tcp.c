@@ -215,6 +215,21 @@ static enum tern_status peer_header(struct tcp *t)
         (unsigned long long)t->sequence);
 }
 
+/* Rank 0 says why the exchange failed. A verdict that is no failure known here leaves nothing to go on with. */
+static void hear_verdict(struct tcp *t)
+{
+    int32_t value = (int32_t)t->links[0].in.value;
+    if (!terni_status_is_failure(value)) {
+        terni_tcp_judge(t, TERN_MISMATCH, "rank %d sent a verdict of unknown status %d",
+                        terni_boot_name(&t->boot, 0), value);
+        return;
+    }
+    t->verdict = (enum tern_status)value;
+    if (t->verdict == TERN_TIMEOUT) {
+        terni_late_mark(t->sentence, terni_boot_name(&t->boot, t->boot.rank));
+    }
+}
+
 /* Returns 1 with *event when the wait is over. */
 static int peer_input(struct tcp *t, enum peer_event *event)
 {
@@ -231,10 +246,7 @@ static int peer_input(struct tcp *t, enum peer_event *event)
             break;
         case LINK_FRAME:
             if (l->in.type == TERN_FRAME_VERDICT) {
-                t->verdict = (enum tern_status)(int32_t)l->in.value;
-                if (t->verdict == TERN_TIMEOUT) {
-                    terni_late_mark(t->sentence, terni_boot_name(&t->boot, t->boot.rank));
-                }
+                hear_verdict(t);
             }
             *event = l->in.type == TERN_FRAME_VERDICT ? PEER_VERDICT : PEER_RESULT;
             return 1;

@@ -17,6 +17,9 @@ enum tern_status terni_fail(const char *file, int line, enum tern_status status,
     TERN_PRINTF(4, 5);
 #define TERN_FAIL(status, ...) terni_fail(__FILE__, __LINE__, (status), __VA_ARGS__)
 
+/* Whether a number that somebody sent is a status of TERN_STATUS_LIST, and no success. */
+int terni_status_is_failure(int32_t value);
+
 enum { TERN_LAST_ERROR_BYTES = 1024 };
 
 /* For what goes on after one of its steps has failed: the first failure, with its sentence, which later ones

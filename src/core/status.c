@@ -28,6 +28,13 @@ const char *tern_status_string(enum tern_status status)
     return "unknown status";
 }
 
+int terni_status_is_failure(int32_t value)
+{
+#define IS_IT(name, number, recovery, text) || value == (number)
+    return value != TERN_OK && (0 TERN_STATUS_LIST(IS_IT));
+#undef IS_IT
+}
+
 enum tern_recovery tern_status_recovery(enum tern_status status)
 {
     switch (status) {

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Boots of two or three ranks of which the test plays the others, frame by frame: verdicts that are none. */
+#include "comm/id.h"
+#include "comm/tcp.h"
+#include "comm_scene.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static int say(int fd, uint32_t type, uint32_t value, uint64_t sequence, const void *data, uint64_t bytes)
+{
+    struct frame frame = {.type = type, .value = value, .sequence = sequence, .bytes = bytes};
+    CHECK(send(fd, &frame, sizeof frame, MSG_NOSIGNAL) == (ssize_t)sizeof frame, "a frame of type %u", type);
+    CHECK(bytes == 0 || send(fd, data, bytes, MSG_NOSIGNAL) == (ssize_t)bytes, "data of type %u", type);
+    return 0;
+}
+
+/* ---- A rank 0 that is played ---- */
+
+struct verdict {
+    uint32_t value;
+    int is_welcomed; /* it comes in the first exchange, not at the opening */
+    const char *sentence;
+};
+static const struct verdict *verdict;
+
+static int play_root(struct actor *a)
+{
+    char said[sizeof(struct frame) + sizeof(struct hello)];
+    int listen_fd, fd, result = 0;
+    OK(terni_id_take_listener(&a->scene->id, &listen_fd));
+    pthread_barrier_wait(&a->scene->barrier);
+    do {
+        fd = accept(listen_fd, NULL, NULL);
+    } while (fd < 0);
+    CHECK(recv(fd, said, sizeof said, MSG_WAITALL) == (ssize_t)sizeof said, "rank 1 says no hello");
+    if (verdict->is_welcomed) {
+        result = say(fd, TERN_FRAME_RESULT, 0, 0, NULL, 0);
+    }
+    result = result ? result
+                    : say(fd, TERN_FRAME_VERDICT, verdict->value, (uint64_t)verdict->is_welcomed, "all", 3);
+    pthread_barrier_wait(&a->scene->barrier);
+    close(fd);
+    close(listen_fd);
+    return result;
+}
+
+static int hear_root(struct actor *a)
+{
+    uint64_t words[2] = {7, 7};
+    struct boot *boot = NULL;
+    enum tern_status status;
+    pthread_barrier_wait(&a->scene->barrier); /* rank 0 has the listener */
+    status = terni_tcp_open(&a->scene->id, 1, 2, NULL, 20000, &boot);
+    if (verdict->is_welcomed) {
+        OK(status);
+        OK(boot->ops->post(boot, words, sizeof words[0]));
+        status = boot->ops->wait(boot, words, sizeof words[0], 20000);
+    }
+    note_status(a, status);
+    pthread_barrier_wait(&a->scene->barrier);
+    CHECK(words[0] == 7 && words[1] == 7, "the output of a failure is untouched");
+    if (boot != NULL) {
+        REFUSES(boot->ops->post(boot, words, sizeof words[0]), TERN_MISMATCH, "failed earlier: rank 0 sent");
+        boot->ops->close(boot);
+    }
+    return 0;
+}
+
+static int both_act(struct actor *a) { return a->rank == 0 ? play_root(a) : hear_root(a); }
+
+static int no_verdicts(struct test *t)
+{
+    static const struct verdict verdicts[] = {
+        {0, 0, "rank 0 sent a verdict of unknown status 0"},
+        {0, 1, "rank 0 sent a verdict of unknown status 0"},
+        {(uint32_t)-777, 0, "rank 0 sent a verdict of unknown status -777"},
+        {(uint32_t)TERN_STATUS_END, 1, "rank 0 sent a verdict of unknown status -1000"}};
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    for (size_t i = 0; i < sizeof verdicts / sizeof verdicts[0]; i++) {
+        verdict = &verdicts[i];
+        memset(&scene, 0, sizeof scene);
+        OK(tern_id_create("127.0.0.1", &scene.id));
+        PASS(run_threads(&scene, actors, 2, both_act));
+        PASS(same_sentence(actors + 1, 1, TERN_MISMATCH, verdict->sentence));
+    }
+    return 0;
+}
+
+/* Rank 0 at its door, which rank 1 calls to shrink: the verdict there. */
+static int play_door(struct tern_comm *comm)
+{
+    enum { VERDICT = 4, CALL_BYTES = sizeof(struct frame) + TERN_COOKIE_BYTES + sizeof(struct tern_id) };
+    char said[CALL_BYTES];
+    int fd, result;
+    do {
+        fd = accept(comm->door_fd, NULL, NULL);
+    } while (fd < 0);
+    CHECK(recv(fd, said, sizeof said, MSG_WAITALL) == (ssize_t)sizeof said, "rank 1 does not call");
+    result = say(fd, VERDICT, 0, 0, "all", 3);
+    (void)!recv(fd, said, 1, 0); /* until it leaves */
+    close(fd);
+    return result;
+}
+
+static int at_door_actor(struct actor *a)
+{
+    struct tern_comm_config config = config_of(20000);
+    struct tern_shrink_args args = TERN_SHRINK_ARGS_INIT;
+    struct tern_comm *comm, *shrunk = NULL;
+    int32_t old_ranks[2];
+    args.timeout_ms = 20000;
+    OK(tern_comm_open(&a->scene->id, a->rank, 2, &config, &comm));
+    OK(tern_comm_barrier(comm));
+    if (a->rank == 0) {
+        PASS(play_door(comm));
+    } else {
+        REFUSES(tern_comm_shrink(comm, &args, old_ranks, &shrunk), TERN_MISMATCH,
+                "rank 0 sent a verdict of unknown status 0");
+        CHECK(shrunk == NULL, "the output of a failure is untouched");
+    }
+    tern_comm_close(comm);
+    return 0;
+}
+
+static int at_door(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    return run_threads(&scene, actors, 2, at_door_actor);
+}
+
+int main(int argc, char **argv)
+{
+    struct test t;
+    test_begin(&t, argc, argv);
+    test_quiet();
+    test_run(&t, "a verdict that is no failure", no_verdicts);
+    test_run(&t, "a verdict that is no failure, of a roll call", at_door);
+    return test_end(&t);
+}
