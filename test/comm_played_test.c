@@ -1,13 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Boots of two or three ranks of which the test plays the others, frame by frame: verdicts that are none. */
+ * Boots of two or three ranks of which the test plays the others, frame by frame:
+ * verdicts that are none, failures of one rank alone. */
 #include "comm/id.h"
 #include "comm/tcp.h"
 #include "comm_scene.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
+
+/* Memory that cannot be had is NULL, also of a sanitizer. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void) { return "allocator_may_return_null=1"; }
 
 static int say(int fd, uint32_t type, uint32_t value, uint64_t sequence, const void *data, uint64_t bytes)
 {
@@ -137,6 +145,131 @@ static int at_door(struct test *t)
     return run_threads(&scene, actors, 2, at_door_actor);
 }
 
+/* ---- Ranks that are played ---- */
+
+enum { NUM = 3 };
+
+/* Calls rank 0, as rank r of `num`, before that opens. -1: nobody listens. */
+static int call_root(const struct tern_id *id, int r, int num)
+{
+    struct hello hello = {.version = tern_version(), .num_ranks = (uint32_t)num};
+    struct id_fields fields;
+    struct address where;
+    int fd = terni_id_read(id, &fields, &where) == TERN_OK ? call_port(&where) : -1;
+    memcpy(hello.cookie, fields.cookie, sizeof hello.cookie);
+    return fd >= 0 && say(fd, TERN_FRAME_HELLO, (uint32_t)r, 0, &hello, sizeof hello) == 0 ? fd : -1;
+}
+
+/* Whether a frame of this type comes, with `text` in its data. */
+static int hears(int fd, uint32_t type, const char *text)
+{
+    char data[TERN_SENTENCE_BYTES] = "";
+    struct frame frame;
+    CHECK(recv(fd, &frame, sizeof frame, MSG_WAITALL) == (ssize_t)sizeof frame, "no frame comes");
+    CHECK(frame.type == type && frame.bytes < sizeof data, "a frame of type %u comes", frame.type);
+    CHECK(frame.bytes == 0 || recv(fd, data, frame.bytes, MSG_WAITALL) == (ssize_t)frame.bytes, "cut short");
+    CHECK(strstr(data, text) != NULL, "\"%s\"", data);
+    return 0;
+}
+
+/* Rank 0 cannot poll two sockets, which is more than it may have open: it fails, and all are told. */
+static int unpolled_body(struct boot *boot, const int *fds)
+{
+    struct rlimit before, few;
+    enum tern_status status;
+    char word[8] = "", all[NUM * sizeof word];
+    getrlimit(RLIMIT_NOFILE, &before);
+    few = before;
+    few.rlim_cur = 1;
+    OK(boot->ops->post(boot, word, sizeof word));
+    setrlimit(RLIMIT_NOFILE, &few);
+    status = boot->ops->wait(boot, all, sizeof word, 20000);
+    setrlimit(RLIMIT_NOFILE, &before);
+    REFUSES(status, TERN_SYSTEM_ERROR, "rank 0: ");
+    REFUSES(boot->ops->post(boot, word, sizeof word), TERN_SYSTEM_ERROR, "failed earlier: rank 0: ");
+    for (int r = 1; r < NUM; r++) {
+        PASS(hears(fds[r], TERN_FRAME_VERDICT, "rank 0: "));
+    }
+    return 0;
+}
+
+/* Rank 0 has no memory for an exchange. */
+static int unposted_body(struct boot *boot, const int *fds)
+{
+    char word[8] = "";
+    REFUSES(boot->ops->post(boot, word, SIZE_MAX / 16), TERN_OUT_OF_MEMORY,
+            "rank 0 has no memory for 3 messages");
+    REFUSES(boot->ops->wait(boot, word, 0, 20000), TERN_OUT_OF_MEMORY, "failed earlier: rank 0 has no");
+    for (int r = 1; r < NUM; r++) {
+        PASS(hears(fds[r], TERN_FRAME_VERDICT, "rank 0 has no memory for 3 messages"));
+    }
+    return 0;
+}
+
+static int with_root(int (*body)(struct boot *boot, const int *fds))
+{
+    struct tern_id id;
+    struct boot *boot;
+    int fds[NUM] = {-1}, result = 0;
+    OK(tern_id_create("127.0.0.1", &id));
+    for (int r = 1; r < NUM; r++) {
+        fds[r] = call_root(&id, r, NUM);
+        CHECK(fds[r] >= 0, "rank 0 does not listen");
+    }
+    OK(terni_tcp_open(&id, 0, NUM, NULL, 20000, &boot));
+    for (int r = 1; r < NUM; r++) {
+        PASS(hears(fds[r], TERN_FRAME_RESULT, ""));
+    }
+    result = body(boot, fds);
+    boot->ops->close(boot);
+    for (int r = 1; r < NUM; r++) {
+        close(fds[r]);
+    }
+    return result;
+}
+
+static int unpolled(struct test *t)
+{
+    (void)t;
+    return with_root(unpolled_body);
+}
+static int unposted(struct test *t)
+{
+    (void)t;
+    return with_root(unposted_body);
+}
+
+/* Another rank than rank 0 has no memory: rank 0 hears at once. */
+static int unposted_actor(struct actor *a)
+{
+    struct boot *boot;
+    char word[8] = "", all[2 * sizeof word];
+    double begin;
+    OK(terni_tcp_open(&a->scene->id, a->rank, 2, NULL, 20000, &boot));
+    begin = test_seconds();
+    if (a->rank == 1) {
+        REFUSES(boot->ops->post(boot, word, SIZE_MAX / 16), TERN_OUT_OF_MEMORY, "rank 1 has no memory for 2");
+        REFUSES(boot->ops->post(boot, word, 1), TERN_OUT_OF_MEMORY, "failed earlier: rank 1 has no memory");
+    } else {
+        OK(boot->ops->post(boot, word, sizeof word));
+        REFUSES(boot->ops->wait(boot, all, sizeof word, 20000), TERN_DISCONNECTED, "rank 1 closed");
+        CHECK(test_seconds() - begin < 10, "it took %.1f s", test_seconds() - begin);
+    }
+    pthread_barrier_wait(&a->scene->barrier);
+    boot->ops->close(boot);
+    return 0;
+}
+
+static int peer_unposted(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    return run_threads(&scene, actors, 2, unposted_actor);
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -144,5 +277,8 @@ int main(int argc, char **argv)
     test_quiet();
     test_run(&t, "a verdict that is no failure", no_verdicts);
     test_run(&t, "a verdict that is no failure, of a roll call", at_door);
+    test_run(&t, "rank 0 cannot poll", unpolled);
+    test_run(&t, "rank 0 has no memory for an exchange", unposted);
+    test_run(&t, "another rank has none", peer_unposted);
     return test_end(&t);
 }

@@ -145,7 +145,10 @@ static enum tern_status root_gather(struct tcp *t, uint64_t deadline_ns, uint32_
             t->fds[r].fd = t->links[r].fd;
             t->fds[r].events = POLLIN;
         }
-        TERN_TRY(terni_poll(t->fds + 1, num_ranks - 1, terni_poll_ms(deadline_ns)));
+        if (terni_poll(t->fds + 1, num_ranks - 1, terni_poll_ms(deadline_ns)) != TERN_OK) {
+            return terni_tcp_judge(t, TERN_SYSTEM_ERROR, "rank %d: %s", terni_boot_name(&t->boot, 0),
+                                   tern_last_error());
+        }
         for (int r = 1; r < num_ranks; r++) {
             if (t->fds[r].revents != 0 || t->links[r].is_closed) {
                 TERN_TRY(terni_tcp_root_input(t, r));
@@ -230,6 +233,16 @@ static void hear_verdict(struct tcp *t)
     }
 }
 
+/* This rank alone fails: rank 0 hears by the end of the connection. */
+static enum tern_status fail_alone(struct tcp *t, enum tern_status status, const char *why)
+{
+    status = terni_tcp_judge(t, status, "rank %d %s", terni_boot_name(&t->boot, t->boot.rank), why);
+    if (t->boot.rank != 0) {
+        terni_link_close(&t->links[0]);
+    }
+    return status;
+}
+
 /* Returns 1 with *event when the wait is over. */
 static int peer_input(struct tcp *t, enum peer_event *event)
 {
@@ -284,8 +297,7 @@ enum peer_event terni_tcp_peer_wait(struct tcp *t, uint64_t deadline_ns, uint32_
         }
         fd.events = (short)(POLLIN | (terni_link_is_sending(l) ? POLLOUT : 0));
         if (terni_poll(&fd, 1, terni_poll_ms(end_ns)) != TERN_OK) {
-            terni_tcp_judge(t, TERN_SYSTEM_ERROR, "rank %d cannot poll its socket",
-                            terni_boot_name(&t->boot, t->boot.rank));
+            fail_alone(t, TERN_SYSTEM_ERROR, "cannot poll its socket");
             return PEER_VERDICT;
         }
     }
@@ -329,8 +341,9 @@ static enum tern_status tcp_post(struct boot *boot, const void *send, size_t byt
     if (need > t->gather_bytes) {
         char *grown = (char *)realloc(t->gather, need);
         if (grown == NULL) {
-            return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for %d messages of %zu bytes", boot->num_ranks,
-                             bytes);
+            char why[TERN_SENTENCE_BYTES];
+            snprintf(why, sizeof why, "has no memory for %d messages of %zu bytes", boot->num_ranks, bytes);
+            return fail_alone(t, TERN_OUT_OF_MEMORY, why);
         }
         t->gather = grown;
         t->gather_bytes = need;
