@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Boots of two or three ranks of which the test plays the others, frame by frame:
- * verdicts that are none, failures of one rank alone. */
+ * verdicts that are none, failures of one rank alone, results that nobody takes. */
 #include "comm/id.h"
 #include "comm/tcp.h"
 #include "comm_scene.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -270,6 +271,45 @@ static int peer_unposted(struct test *t)
     return run_threads(&scene, actors, 2, unposted_actor);
 }
 
+/* Rank 1 posts and does not read: rank 0's exchange ends well, and its next says who took nothing. */
+static int untaken_actor(struct actor *a)
+{
+    enum { BYTES = 8 << 20 };
+    char *bytes = (char *)test_take(2, BYTES);
+    struct boot *boot = NULL;
+    int result = 0, fd = -1;
+    if (a->rank == 1) {
+        fd = call_root(&a->scene->id, 1, 2);
+        result = fd < 0 || hears(fd, TERN_FRAME_RESULT, "") || say(fd, TERN_FRAME_POST, 0, 1, bytes, BYTES);
+    } else {
+        OK(terni_tcp_open(&a->scene->id, 0, 2, NULL, 20000, &boot));
+        OK(boot->ops->post(boot, bytes, BYTES));
+        OK(boot->ops->wait(boot, bytes, BYTES, deadline_ms));
+        OK(boot->ops->post(boot, bytes, 8));
+        note_status(a, boot->ops->wait(boot, bytes, 8, deadline_ms));
+    }
+    pthread_barrier_wait(&a->scene->barrier);
+    if (boot != NULL) {
+        boot->ops->close(boot);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    free(bytes);
+    return result;
+}
+
+static int untaken(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    PASS(run_threads(&scene, actors, 2, untaken_actor));
+    return same_sentence(actors, 1, TERN_TIMEOUT, "rank 1 took no result within 300 ms");
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -280,5 +320,6 @@ int main(int argc, char **argv)
     test_run(&t, "rank 0 cannot poll", unpolled);
     test_run(&t, "rank 0 has no memory for an exchange", unposted);
     test_run(&t, "another rank has none", peer_unposted);
+    test_run(&t, "a rank takes no result", untaken);
     return test_end(&t);
 }

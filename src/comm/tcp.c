@@ -115,6 +115,15 @@ static enum tern_status root_header(struct tcp *t, int r)
     return TERN_OK;
 }
 
+/* Rank r's link has ended. It may be rank 0 that ended it. */
+static enum tern_status root_closed(struct tcp *t, int r)
+{
+    int name = terni_boot_name(&t->boot, r);
+    return t->took_none[r] ? terni_tcp_judge(t, TERN_TIMEOUT, "rank %d took no result within %u ms", name,
+                                             t->took_none_ms)
+                           : terni_tcp_judge(t, TERN_DISCONNECTED, "rank %d closed its connection", name);
+}
+
 enum tern_status terni_tcp_root_input(struct tcp *t, int r)
 {
     for (;;) {
@@ -130,8 +139,7 @@ enum tern_status terni_tcp_root_input(struct tcp *t, int r)
             }
             break;
         case LINK_CLOSED:
-            return terni_tcp_judge(t, TERN_DISCONNECTED, "rank %d closed its connection",
-                                   terni_boot_name(&t->boot, r));
+            return root_closed(t, r);
         }
     }
 }
@@ -166,7 +174,7 @@ static enum tern_status root_gather(struct tcp *t, uint64_t deadline_ns, uint32_
 
 /* The exchange has succeeded: a rank that goes away now, or takes nothing until the deadline, is found out by
  * the next one. */
-void terni_tcp_root_scatter(struct tcp *t, uint64_t deadline_ns)
+void terni_tcp_root_scatter(struct tcp *t, uint64_t deadline_ns, uint32_t timeout_ms)
 {
     int num_sending;
     for (int r = 1; r < t->boot.num_ranks; r++) {
@@ -189,6 +197,8 @@ void terni_tcp_root_scatter(struct tcp *t, uint64_t deadline_ns)
     } while (num_sending > 0 && terni_clock_ns() < deadline_ns);
     for (int r = 1; r < t->boot.num_ranks && num_sending > 0; r++) {
         if (terni_link_is_sending(&t->links[r])) {
+            t->took_none[r] = 1;
+            t->took_none_ms = timeout_ms;
             terni_link_close(&t->links[r]); /* a frame cut short cannot be followed by another */
         }
     }
@@ -374,7 +384,7 @@ static enum tern_status tcp_wait(struct boot *boot, void *recv, size_t bytes, ui
     }
     if (boot->rank == 0) {
         TERN_TRY(root_gather(t, deadline_ns, timeout_ms));
-        terni_tcp_root_scatter(t, deadline_ns + TERN_GRACE_NS);
+        terni_tcp_root_scatter(t, deadline_ns + TERN_GRACE_NS, timeout_ms);
     } else {
         TERN_TRY(peer_exchange(t, timeout_ms));
     }
@@ -406,6 +416,7 @@ void terni_tcp_close(struct boot *boot)
     free(t->links);
     free(t->fds);
     free(t->has_arrived);
+    free(t->took_none);
     free(t->gather);
     free(t);
 }

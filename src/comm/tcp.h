@@ -33,7 +33,9 @@ struct tcp {
     struct link *links;         /* rank 0: [num_ranks], the first unused; others: [1], to rank 0 */
     struct pollfd *fds;         /* rank 0: [num_ranks] */
     unsigned char *has_arrived; /* rank 0: [num_ranks], in this exchange */
-    int is_asked;               /* rank 0: a rank's deadline, of asked_ms, has passed in this exchange */
+    unsigned char *took_none; /* rank 0: [num_ranks] took no result within took_none_ms: its link is closed */
+    uint32_t took_none_ms;
+    int is_asked; /* rank 0: a rank's deadline, of asked_ms, has passed in this exchange */
     uint32_t asked_ms;
     enum tern_status verdict; /* the failure that ended this boot */
     char sentence[TERN_SENTENCE_BYTES];
@@ -52,8 +54,8 @@ enum tern_status terni_tcp_judge_late(struct tcp *t, uint32_t timeout_ms);
 void terni_tcp_leave(struct tcp *t, uint32_t timeout_ms);
 /* Rank 0: reads what rank r sent; a question is noted. */
 enum tern_status terni_tcp_root_input(struct tcp *t, int r);
-/* Rank 0: sends everybody the result of this exchange. */
-void terni_tcp_root_scatter(struct tcp *t, uint64_t deadline_ns);
+/* Rank 0: sends everybody the result of this exchange. `timeout_ms` is for sentences. */
+void terni_tcp_root_scatter(struct tcp *t, uint64_t deadline_ns, uint32_t timeout_ms);
 
 enum peer_event {
     PEER_RESULT,

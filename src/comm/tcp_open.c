@@ -214,7 +214,7 @@ static enum tern_status receive_all(struct tcp *t, const unsigned char *cookie, 
         }
     }
     if (status == TERN_OK) {
-        terni_tcp_root_scatter(t, deadline_ns + TERN_GRACE_NS);
+        terni_tcp_root_scatter(t, deadline_ns + TERN_GRACE_NS, timeout_ms);
     }
     terni_lobby_close(&d->lobby);
 
@@ -356,10 +356,11 @@ static struct tcp *tcp_new(int rank, int num_ranks, const int *names)
     t->links = (struct link *)calloc((size_t)num_links, sizeof *t->links);
     t->fds = (struct pollfd *)calloc((size_t)num_links, sizeof *t->fds);
     t->has_arrived = (unsigned char *)calloc((size_t)num_links, 1);
+    t->took_none = (unsigned char *)calloc((size_t)num_links, 1);
     for (int i = 0; t->links != NULL && i < num_links; i++) {
         terni_link_init(&t->links[i], -1);
     }
-    if (t->links == NULL || t->fds == NULL || t->has_arrived == NULL) {
+    if (t->links == NULL || t->fds == NULL || t->has_arrived == NULL || t->took_none == NULL) {
         terni_tcp_close(&t->boot);
         return NULL;
     }
