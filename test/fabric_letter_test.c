@@ -224,6 +224,40 @@ static int floods(struct trio *s)
     return result;
 }
 
+static int refusals; /* of buffers, before the provider takes the first */
+
+#if __has_include(<rdma/fabric.h>)
+#include "net/fabric.h"
+
+static int num_refused;
+static struct fi_ops_msg moody_msg[3], *sound_msg[3];
+
+static ssize_t moody_recv(struct fid_ep *ep, void *buf, size_t len, void *desc, fi_addr_t src, void *context)
+{
+    for (int i = 0; i < 3; i++) {
+        if (ep->msg == &moody_msg[i]) {
+            return num_refused++ < refusals ? -FI_EAGAIN
+                                            : sound_msg[i]->recv(ep, buf, len, desc, src, context);
+        }
+    }
+    return -FI_EINVAL;
+}
+
+static void make_moody(struct trio *s)
+{
+    num_refused = 0;
+    for (int i = 0; i < 3; i++) {
+        struct fid_ep *ep = ((struct fabric_engine *)s->ends[i].e)->its.ep;
+        sound_msg[i] = ep->msg;
+        moody_msg[i] = *ep->msg;
+        moody_msg[i].recv = moody_recv;
+        ep->msg = &moody_msg[i];
+    }
+}
+#else
+static void make_moody(struct trio *s) { (void)s; }
+#endif
+
 static int with_trio(struct test *t, int (*body)(struct trio *s))
 {
     struct trio *s = (struct trio *)test_take(1, sizeof *s);
@@ -241,6 +275,9 @@ static int with_trio(struct test *t, int (*body)(struct trio *s))
     } else if (status != TERN_OK) {
         test_note(__FILE__, __LINE__, "\"%s\"", tern_last_error());
         result = TEST_FAILED;
+    }
+    if (result == TEST_PASSED && refusals != 0) {
+        make_moody(s);
     }
     result = result ? result : greetings(s);
     result = result || body == NULL ? result : body(s);
@@ -260,6 +297,14 @@ static int with_trio(struct test *t, int (*body)(struct trio *s))
     return result;
 }
 
+static int run_unposted(struct test *t)
+{
+    int result;
+    refusals = 256; /* there are fewer */
+    result = with_trio(t, no_bytes);
+    refusals = 0;
+    return result;
+}
 static int run_greetings(struct test *t) { return with_trio(t, NULL); }
 static int run_no_bytes(struct test *t) { return with_trio(t, no_bytes); }
 static int run_shares(struct test *t) { return with_trio(t, shares); }
@@ -272,6 +317,7 @@ int main(int argc, char **argv)
     test_quiet();
     test_run(&t, "more ranks than letters meet, though most do not stir", run_greetings);
     test_run(&t, "messages of no bytes", run_no_bytes);
+    test_run(&t, "a provider that takes no buffers at first", run_unposted);
     test_run(&t, "peers that take nothing hold no other's letters", run_shares);
     test_run(&t, "more than there are letters to answer in, of everybody by everybody", run_floods);
     return test_end(&t);

@@ -53,7 +53,7 @@ struct letter {
     uint64_t bytes;             /* of both */
     int peer;                   /* that it goes to */
     int is_answer;
-    struct letter *next; /* free or unsent */
+    struct letter *next; /* free, unsent or unposted */
 };
 
 /* What waits for a letter to answer in: of a read the request, of anything else the answer, which it has
@@ -104,6 +104,7 @@ struct fabric_engine {
     int num_letters;
     int max_requests; /* a peer's share: one that takes nothing holds none of another's */
     struct letter *free_requests, *free_answers;
+    struct letter *unposted;              /* to receive into, which the provider has not taken yet */
     struct parked *parked, **last_parked; /* in the order of requests */
     struct fabric_peer *peers;            /* [num_ranks] */
     struct fabric_region *regions;
@@ -126,7 +127,8 @@ enum engine_post terni_letter_request(struct fabric_engine *f, struct engine_op 
 void terni_letter_sent(struct fabric_engine *f, struct letter *l);
 void terni_letter_arrived(struct fabric_engine *f, struct letter *l, uint64_t bytes);
 void terni_letter_receive(struct fabric_engine *f, struct letter *l); /* gives it to the provider */
-/* Sends what waits, greetings too, and answers what is parked. Whether anything happened. */
+/* Sends what waits, greetings too, answers what is parked, and gives the provider what it had no room for.
+ * Whether anything happened. */
 int terni_letters_advance(struct fabric_engine *f);
 void terni_letters_drop(struct fabric_engine *f, int peer);
 /* No answer is to bring bytes there any more. */

@@ -190,14 +190,41 @@ enum engine_post terni_letter_request(struct fabric_engine *f, struct engine_op 
 
 /* ---- In ---- */
 
-void terni_letter_receive(struct fabric_engine *f, struct letter *l)
+/* 0: not now. A buffer that the provider refuses otherwise is lost. */
+static int try_receive(struct fabric_engine *f, struct letter *l)
 {
     ssize_t error = fi_recv(f->its.ep, l->memory, sizeof(struct letter_head) + LETTER_BYTES, f->letters_desc,
                             FI_ADDR_UNSPEC, &l->context);
+    if (error == -FI_EAGAIN) {
+        return 0;
+    }
     if (error != 0) {
         TERN_LOG(TERN_LOG_WARN, "rank %d: one buffer for messages less: %s", f->base.rank,
                  f->its.lib->strerror((int)-error));
     }
+    return 1;
+}
+
+void terni_letter_receive(struct fabric_engine *f, struct letter *l)
+{
+    if (!try_receive(f, l)) {
+        give(&f->unposted, l);
+    }
+}
+
+/* What the provider had no room for. */
+static int receive_unposted(struct fabric_engine *f)
+{
+    int busy = 0;
+    while (f->unposted != NULL) {
+        struct letter *l = take(&f->unposted);
+        if (!try_receive(f, l)) {
+            give(&f->unposted, l);
+            break;
+        }
+        busy = 1;
+    }
+    return busy;
 }
 
 static void hear_answer(struct fabric_engine *f, const struct letter *l, int peer)
@@ -350,7 +377,7 @@ void terni_letter_arrived(struct fabric_engine *f, struct letter *l, uint64_t by
 
 int terni_letters_advance(struct fabric_engine *f)
 {
-    int busy = 0;
+    int busy = receive_unposted(f);
     for (int r = 0; r < f->base.num_ranks; r++) {
         struct fabric_peer *p = &f->peers[r];
         while (p->unsent != NULL) {
