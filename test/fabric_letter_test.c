@@ -225,6 +225,7 @@ static int floods(struct trio *s)
 }
 
 static int refusals; /* of buffers, before the provider takes the first */
+static int stubborn; /* refusals to close an endpoint to which nothing is bound any more */
 
 #if __has_include(<rdma/fabric.h>)
 #include "net/fabric.h"
@@ -254,7 +255,78 @@ static void make_moody(struct trio *s)
         ep->msg = &moody_msg[i];
     }
 }
+/* A provider that binds regions to endpoints: it refuses to close one while a region is there, and then
+ * `stubborn` times more. */
+static struct fid_ep *bound_ep;
+static int num_regions, num_closings, num_freed;
+static struct fi_ops bound_ops[2], *sound_ops[2]; /* of the endpoint, of the region */
+
+static int close_bound(struct fid *fid)
+{
+    int is_ep = fid == &bound_ep->fid;
+    num_closings += is_ep;
+    if (is_ep && (num_regions != 0 || stubborn-- > 0)) {
+        return -FI_EBUSY;
+    }
+    num_regions -= !is_ep;
+    fid->ops = sound_ops[!is_ep];
+    return fid->ops->close(fid);
+}
+
+static void bind_closing(struct fid *fid, int i)
+{
+    sound_ops[i] = fid->ops;
+    bound_ops[i] = *fid->ops;
+    bound_ops[i].close = close_bound;
+    fid->ops = &bound_ops[i];
+}
+
+static void (*sound_free)(struct machine *m, void *host);
+
+static void count_free(struct machine *m, void *host)
+{
+    num_freed++;
+    sound_free(m, host);
+}
+
+/* The regions go, and the endpoint is tried again; what lives on keeps the buffers that it may write to. */
+static int bound_regions(struct trio *s)
+{
+    struct fabric_engine *f = (struct fabric_engine *)s->ends[0].e;
+    struct own_region own = {.card = s->ends[0].region};
+    struct letter *letters = f->letters;
+    void *memory = f->letters_memory;
+    const struct machine_ops *sound = s->m->ops;
+    struct machine_ops counting = *sound;
+    int wanted = 2 + stubborn; /* while a region is there, and when it is not */
+    own.card.is_staged = 0;
+    OK(f->base.ops->add(&f->base, &own));
+    bound_ep = f->its.ep;
+    bind_closing(&bound_ep->fid, 0);
+    bind_closing(&f->regions->mr->fid, 1);
+    num_regions = 1;
+    num_closings = num_freed = 0;
+    sound_free = sound->host_free;
+    counting.host_free = count_free;
+    s->m->ops = &counting;
+    s->ends[0].e = NULL;
+    f->base.ops->close(&f->base);
+    s->m->ops = sound;
+    CHECK(num_regions == 0 && num_closings == wanted, "%d regions are left, closed %d times", num_regions,
+          num_closings);
+    CHECK(num_freed == (wanted == 2), "its buffers were freed %d times", num_freed);
+    if (num_freed == 0) {
+        s->m->ops->host_free(s->m, memory);
+        free(letters);
+    }
+    return TEST_PASSED;
+}
 #else
+static int bound_regions(struct trio *s)
+{
+    (void)s;
+    return TEST_PASSED;
+}
 static void make_moody(struct trio *s) { (void)s; }
 #endif
 
@@ -305,6 +377,18 @@ static int run_unposted(struct test *t)
     refusals = 0;
     return result;
 }
+static int run_bound(struct test *t)
+{
+    for (int i = 0; i < 2; i++) {
+        int result;
+        stubborn = i;
+        result = with_trio(t, bound_regions);
+        if (result != TEST_PASSED) {
+            return result;
+        }
+    }
+    return TEST_PASSED;
+}
 static int run_greetings(struct test *t) { return with_trio(t, NULL); }
 static int run_no_bytes(struct test *t) { return with_trio(t, no_bytes); }
 static int run_shares(struct test *t) { return with_trio(t, shares); }
@@ -318,6 +402,7 @@ int main(int argc, char **argv)
     test_run(&t, "more ranks than letters meet, though most do not stir", run_greetings);
     test_run(&t, "messages of no bytes", run_no_bytes);
     test_run(&t, "a provider that takes no buffers at first", run_unposted);
+    test_run(&t, "a provider that closes no endpoint before its regions", run_bound);
     test_run(&t, "peers that take nothing hold no other's letters", run_shares);
     test_run(&t, "more than there are letters to answer in, of everybody by everybody", run_floods);
     return test_end(&t);

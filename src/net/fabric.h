@@ -108,15 +108,18 @@ struct fabric_engine {
     struct parked *parked, **last_parked; /* in the order of requests */
     struct fabric_peer *peers;            /* [num_ranks] */
     struct fabric_region *regions;
+    int close_error; /* of its endpoint; -FI_EBUSY: a region may be bound to it */
     struct engine_op *ended, **last_ended;
     struct fabric_engine *next_open; /* of this process (fabric_leave.c) */
     struct kept *kept;               /* likewise: where its objects will be; NULL where none is */
 };
 
-/* fabric_leave.c: enter when all is made; farewell to peers before anything is closed; leave last. Both
- * also where enter was not reached. */
+/* fabric_leave.c: enter when all is made; farewell to peers before anything is closed, and the endpoint's end;
+ * end once no region is left, where those kept the endpoint; leave last. These also where enter was not
+ * reached. */
 enum tern_status terni_fabric_enter(struct fabric_engine *f);
 void terni_fabric_farewell(struct fabric_engine *f);
+int terni_fabric_end_endpoint(struct fabric_engine *f); /* 0: it lives on, and may write to its buffers */
 void terni_fabric_leave(struct fabric_engine *f);
 
 /* fabric_letter.c */

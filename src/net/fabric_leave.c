@@ -3,6 +3,9 @@
  * The end of a libfabric endpoint: peers that are here are told, so that nobody takes it for dead, and what
  * they were promised is sent.
  *
+ * The endpoint ends before the regions, which it writes to. Where a provider binds regions to endpoints
+ * (FI_MR_ENDPOINT) it may not: then it ends right behind them.
+ *
  * The shm provider's endpoints use the memory of those in their process as it is: a message to one that has
  * closed, or a glance at what came from it, is a fault of the process. A farewell does not help, for nobody
  * knows when it is read. So what the library has for such an endpoint is kept until the last of its process
@@ -90,15 +93,35 @@ static void close_objects(struct fabric_objects *its)
     }
 }
 
+/* One that is busy can be tried again; after any other error nobody knows what is left of it. */
+static void close_endpoint(struct fabric_engine *f)
+{
+    if (f->its.ep != NULL) {
+        f->close_error = fi_close(&f->its.ep->fid);
+        f->its.ep = f->close_error == -FI_EBUSY ? f->its.ep : NULL;
+    }
+}
+
 void terni_fabric_farewell(struct fabric_engine *f)
 {
     if (f->letters != NULL) {
         say_farewell(f);
     }
     if (!shares_memory(f)) {
-        CLOSE(f->its.ep);
-        f->its.ep = NULL;
+        close_endpoint(f);
     }
+}
+
+int terni_fabric_end_endpoint(struct fabric_engine *f)
+{
+    if (!shares_memory(f)) {
+        close_endpoint(f);
+    }
+    if (f->close_error != 0) {
+        TERN_LOG(TERN_LOG_WARN, "%s keeps an endpoint, and its buffers stay: %s", f->base.name,
+                 f->its.lib->strerror(-f->close_error));
+    }
+    return f->close_error == 0;
 }
 
 static int of_one(const unsigned char a[16], const unsigned char b[16]) { return memcmp(a, b, 16) == 0; }

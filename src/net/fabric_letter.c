@@ -82,10 +82,12 @@ void terni_letters_close(struct fabric_engine *f)
     if (f->letters_mr != NULL) {
         fi_close(&f->letters_mr->fid);
     }
-    if (f->letters_memory != NULL) {
-        f->machine->ops->host_free(f->machine, f->letters_memory);
+    if (terni_fabric_end_endpoint(f)) {
+        if (f->letters_memory != NULL) {
+            f->machine->ops->host_free(f->machine, f->letters_memory);
+        }
+        free(f->letters);
     }
-    free(f->letters);
     while (f->parked != NULL) {
         struct parked *p = f->parked;
         f->parked = p->next;
