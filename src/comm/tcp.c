@@ -228,7 +228,7 @@ static enum tern_status peer_header(struct tcp *t)
         (unsigned long long)t->sequence);
 }
 
-/* Rank 0 says why the exchange failed. A verdict that is no failure known here leaves nothing to go on with. */
+/* Rank 0 says why the exchange failed. One that is no failure known here leaves nothing to go on with. */
 static void hear_verdict(struct tcp *t)
 {
     int32_t value = (int32_t)t->links[0].in.value;

@@ -114,8 +114,8 @@ struct fabric_engine {
     struct kept *kept;               /* likewise: where its objects will be; NULL where none is */
 };
 
-/* fabric_leave.c: enter when all is made; farewell to peers before anything is closed, and the endpoint's end;
- * end once no region is left, where those kept the endpoint; leave last. These also where enter was not
+/* fabric_leave.c: enter when all is made; farewell to peers before anything is closed, and the endpoint's
+ * end; that once more when no region is left; leave last. All but the first also where enter was not
  * reached. */
 enum tern_status terni_fabric_enter(struct fabric_engine *f);
 void terni_fabric_farewell(struct fabric_engine *f);
