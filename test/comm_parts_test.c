@@ -260,10 +260,11 @@ static int ids_of_addresses(struct test *t)
 static int ids_of_names(struct test *t)
 {
     struct addrinfo hints, *found = NULL;
-    struct tern_id id;
+    struct tern_id id, same;
     struct id_fields f;
-    struct address where;
-    int error;
+    struct address where, ways[TERN_MAX_WAYS];
+    char text[TERN_ADDRESS_TEXT];
+    int error, num = 0;
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
     error = getaddrinfo("localhost", NULL, &hints, &found);
@@ -274,6 +275,23 @@ static int ids_of_names(struct test *t)
     OK(tern_id_from_address("localhost:4569/job", &id));
     OK(terni_id_read(&id, &f, &where));
     CHECK(f.port == 4569, "port %u", (unsigned)f.port);
+    /* The name itself is what the id has: hosts differ in what it gives. */
+    CHECK(f.family == 0 && where.bytes == 0 && strcmp((const char *)f.address, "localhost") == 0, "no name");
+    memset(&same, 0x55, sizeof same);
+    OK(tern_id_from_address("localhost:4569/job", &same));
+    CHECK(memcmp(&id, &same, sizeof id) == 0, "one name gives one id");
+    OK(terni_id_ways(&f, ways, &num));
+    CHECK(num >= 1 && num <= TERN_MAX_WAYS, "%d ways", num);
+    for (int i = 0; i < num; i++) {
+        terni_address_print(&ways[i], text);
+        CHECK(strstr(text, ":4569") != NULL && terni_address_is_loopback(&ways[i]), "way %d: %s", i, text);
+    }
+    memset(f.address, 'x', sizeof f.address); /* no end */
+    memcpy(same.bytes, &f, sizeof same.bytes);
+    REFUSES(terni_id_read(&same, &f, &where), TERN_INVALID_ARGUMENT, "damaged");
+    f.address[0] = 0;
+    memcpy(same.bytes, &f, sizeof same.bytes);
+    REFUSES(terni_id_read(&same, &f, &where), TERN_INVALID_ARGUMENT, "damaged");
     return 0;
 }
 

@@ -124,6 +124,37 @@ static int agreed_address(struct test *t)
     return run_threads(&scene, actors, 3, late_root_actor);
 }
 
+/* The agreed host is a name that each rank takes for another address of rank 0's host. */
+static int named_host_actor(struct actor *a)
+{
+    static const char *const hosts[] = {"localhost", "localhost", "127.0.0.1", "127.0.1.1", "[::1]"};
+    struct scene own = *a->scene;
+    struct actor self = *a;
+    struct id_fields f;
+    struct address where;
+    char text[64];
+    OK(terni_id_read(&a->scene->id, &f, &where));
+    snprintf(text, sizeof text, "%s:%u/job", hosts[a->rank], f.port);
+    OK(tern_id_from_address(text, &own.id));
+    self.scene = &own;
+    return open_and_check(&self);
+}
+
+static int named_host(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene = {.timeout_ms = 20000};
+    struct tern_id named;
+    int fd;
+    if (tern_id_from_address("localhost:1/job", &named) != TERN_OK) {
+        return test_skip(t, "localhost does not resolve here: %s", tern_last_error());
+    }
+    OK(tern_id_create("127.0.0.1", &scene.id)); /* to learn a free port */
+    OK(terni_id_take_listener(&scene.id, &fd));
+    close(fd);
+    return run_threads(&scene, actors, has_v6() ? 5 : 4, named_host_actor);
+}
+
 /* ---- All ranks in one thread ---- */
 
 static int check_actor(struct actor *a)
@@ -453,6 +484,7 @@ int main(int argc, char **argv)
     test_run(&t, "threads_v4", threads_v4);
     test_run(&t, "threads_v6", threads_v6);
     test_run(&t, "agreed_address", agreed_address);
+    test_run(&t, "an agreed name, which ranks take for several addresses", named_host);
     test_run(&t, "open_all_sizes", open_all_sizes);
     test_run(&t, "forced_domains", forced_domains);
     test_run(&t, "heaps_and_order", heaps_and_order);

@@ -152,6 +152,9 @@ static enum tern_status meet(struct opening *o)
     if (o->comm->rank == 0 && getrandom(nonce, sizeof o->card.nonce, 0) != (ssize_t)sizeof o->card.nonce) {
         return TERN_FAIL(TERN_SYSTEM_ERROR, "no random bytes to name a communicator: %m");
     }
+    if (o->comm->rank == 0) {
+        TERN_TRY(o->comm->boot->ops->locate(o->comm->boot, &o->card.root));
+    }
     return post_card(o);
 }
 
@@ -175,6 +178,7 @@ static enum tern_status met(struct opening *o)
     TERN_TRY(wait_cards(o));
     TERN_TRY(terni_cards_check(o->comm->cards, o->comm->num_ranks));
     agree_cookie(o->comm);
+    o->comm->boot->root = o->comm->cards[0].root;
     return TERN_OK;
 }
 

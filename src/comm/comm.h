@@ -7,6 +7,7 @@
 #ifndef TERN_COMM_H
 #define TERN_COMM_H
 
+#include "comm/socket.h"
 #include "machine/machine.h"
 
 #include <pthread.h>
@@ -14,7 +15,6 @@
 /* ---- Boot: messages between hosts of ranks. tcp.c (between processes) and board.c (inside one) ---- */
 
 struct boot;
-struct address;
 /* Some ranks of a boot that get one of their own. */
 struct boot_group {
     int rank, num_ranks; /* in the group */
@@ -44,7 +44,8 @@ struct boot_ops {
 struct boot {
     const struct boot_ops *ops;
     int rank, num_ranks;
-    const int *names; /* [num_ranks] what sentences call the ranks, the caller's; NULL: by their numbers */
+    const int *names;    /* [num_ranks] what sentences call the ranks, the caller's; NULL: by their numbers */
+    struct address root; /* rank 0's own, once all know it; empty: they do not */
 };
 static inline int terni_boot_name(const struct boot *b, int r) { return b->names != NULL ? b->names[r] : r; }
 
@@ -85,6 +86,7 @@ struct rank_card {
     uint32_t reserved;
     struct tern_id door;     /* where it listens for a roll call (roll_call.h); zero: nowhere */
     unsigned char nonce[16]; /* rank 0: random, drawn for this communicator; others: zero */
+    struct address root;     /* rank 0: how the other ranks' hosts reach it; others: empty */
     char host_name[64];
     char device_name[96];
     char reason[128]; /* of a status that is not TERN_OK */

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -44,6 +45,20 @@ static void pack(const struct address *a, uint32_t flags, const unsigned char *c
     memcpy(id->bytes, &f, sizeof f);
 }
 
+/* Of a host whose name fits. */
+static void pack_name(const char *name, unsigned port, const unsigned char *cookie, struct tern_id *id)
+{
+    struct id_fields f;
+    memset(&f, 0, sizeof f);
+    f.magic = id_magic;
+    f.version = TERN_ID_VERSION;
+    f.flags = TERN_ID_AGREED | TERN_ID_NAMED;
+    memcpy(f.cookie, cookie, sizeof f.cookie);
+    f.port = (uint16_t)port;
+    memcpy(f.address, name, strlen(name));
+    memcpy(id->bytes, &f, sizeof f);
+}
+
 enum tern_status terni_id_read(const struct tern_id *id, struct id_fields *fields, struct address *address)
 {
     struct id_fields f;
@@ -56,12 +71,15 @@ enum tern_status terni_id_read(const struct tern_id *id, struct id_fields *field
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "the id has version %u, this library reads version %d",
                          f.version, TERN_ID_VERSION);
     }
-    if ((f.family != 4 && f.family != 6) || f.port == 0) {
+    if ((f.family != 4 && f.family != 6 && (f.family != 0 || f.address[0] == 0)) || f.port == 0 ||
+        (f.family == 0 && f.address[sizeof f.address - 1] != 0)) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "the id is damaged: IP version %u, port %u", f.family,
                          f.port);
     }
     memset(address, 0, sizeof *address);
-    if (f.family == 6) {
+    if (f.family == 0) {
+        address->bytes = 0;
+    } else if (f.family == 6) {
         struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
         v6.sin6_port = htons(f.port);
         v6.sin6_scope_id = f.scope;
@@ -79,8 +97,9 @@ enum tern_status terni_id_read(const struct tern_id *id, struct id_fields *field
     return TERN_OK;
 }
 
-/* The first stream address of host and port. */
-static enum tern_status resolve(const char *host, const char *port, int flags, struct address *a)
+/* The stream addresses of host and port, `most` of them. */
+static enum tern_status resolve(const char *host, const char *port, int flags, int most, struct address *a,
+                                int *num)
 {
     struct addrinfo hints = {.ai_flags = flags, .ai_socktype = SOCK_STREAM};
     struct addrinfo *found = NULL;
@@ -89,11 +108,28 @@ static enum tern_status resolve(const char *host, const char *port, int flags, s
         return TERN_FAIL(flags & AI_NUMERICHOST ? TERN_INVALID_ARGUMENT : TERN_SYSTEM_ERROR,
                          "\"%s\" gives no address: %s", host, gai_strerror(error));
     }
-    memset(a, 0, sizeof *a);
-    memcpy(&a->storage, found->ai_addr, found->ai_addrlen);
-    a->bytes = found->ai_addrlen;
+    *num = 0;
+    for (const struct addrinfo *i = found; i != NULL && *num < most; i = i->ai_next) {
+        memset(&a[*num], 0, sizeof a[*num]);
+        memcpy(&a[*num].storage, i->ai_addr, i->ai_addrlen);
+        a[(*num)++].bytes = i->ai_addrlen;
+    }
     freeaddrinfo(found);
     return TERN_OK;
+}
+
+enum tern_status terni_id_ways(const struct id_fields *fields, struct address *ways, int *num_ways)
+{
+    struct tern_id id;
+    struct id_fields same;
+    char port[8];
+    *num_ways = 1;
+    if (fields->family != 0) {
+        memcpy(id.bytes, fields, sizeof id.bytes);
+        return terni_id_read(&id, &same, ways);
+    }
+    snprintf(port, sizeof port, "%u", fields->port);
+    return resolve((const char *)fields->address, port, AI_NUMERICSERV, TERN_MAX_WAYS, ways, num_ways);
 }
 
 static int is_wildcard(const struct address *a)
@@ -131,15 +167,28 @@ enum tern_status terni_id_create_at(const struct address *own, struct tern_id *i
 enum tern_status terni_id_create(const char *interface, struct tern_id *id)
 {
     struct address asked;
+    int num;
     if (interface == NULL) {
         interface = terni_env(TERN_ENV_INTERFACE);
     }
-    TERN_TRY(resolve(interface, "0", AI_NUMERICHOST | AI_NUMERICSERV, &asked));
+    TERN_TRY(resolve(interface, "0", AI_NUMERICHOST | AI_NUMERICSERV, 1, &asked, &num));
     if (is_wildcard(&asked)) {
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "interface %s is no address that other ranks can reach",
                          interface);
     }
     return terni_id_create_at(&asked, id);
+}
+
+/* Whether `host` is an address and no name. */
+static int is_number(const char *host)
+{
+    struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    int is_one = getaddrinfo(host, NULL, &hints, &found) == 0;
+    if (is_one) {
+        freeaddrinfo(found);
+    }
+    return is_one;
 }
 
 /* FNV-1a from two starting points: a fingerprint of the agreed text. */
@@ -160,7 +209,7 @@ enum tern_status terni_id_from_address(const char *address, struct tern_id *id)
     char port[8];
     unsigned char cookie[TERN_COOKIE_BYTES];
     struct address a;
-    int is_v6 = address[0] == '[';
+    int num, is_v6 = address[0] == '[';
     const char *host_begin = address + is_v6;
     const char *host_end = strchr(host_begin, is_v6 ? ']' : ':');
     const char *colon = host_end != NULL ? host_end + is_v6 : NULL;
@@ -188,9 +237,16 @@ enum tern_status terni_id_from_address(const char *address, struct tern_id *id)
     host[host_bytes] = '\0';
     memcpy(port, colon + 1, port_bytes);
     port[port_bytes] = '\0';
-    TERN_TRY(resolve(host, port, AI_NUMERICSERV | (is_v6 ? AI_NUMERICHOST : 0), &a));
+    /* A name that nobody knows is refused here already. */
+    TERN_TRY(resolve(host, port, AI_NUMERICSERV | (is_v6 ? AI_NUMERICHOST : 0), 1, &a, &num));
     hash_cookie(slash + 1, cookie);
-    pack(&a, TERN_ID_AGREED, cookie, id);
+    if (is_v6 || is_number(host)) {
+        pack(&a, TERN_ID_AGREED, cookie, id);
+    } else if (host_bytes < TERN_ID_ADDRESS_BYTES) {
+        pack_name(host, number, cookie, id);
+    } else {
+        pack(&a, TERN_ID_AGREED | TERN_ID_NAMED, cookie, id);
+    }
     return TERN_OK;
 }
 

@@ -85,6 +85,9 @@ enum tern_status terni_id_take_listener(const struct tern_id *id, int *fd)
         *fd = kept_fd;
         return TERN_OK;
     }
+    if (fields.flags & TERN_ID_NAMED) {
+        return terni_listen_everywhere(fields.port, fd);
+    }
     if (fields.flags & TERN_ID_AGREED) {
         return terni_listen(&address, &bound, fd);
     }

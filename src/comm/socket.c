@@ -54,12 +54,38 @@ void terni_address_clear_port(struct address *a)
     }
 }
 
+int terni_address_is_loopback(const struct address *a)
+{
+    struct sockaddr_in6 v6;
+    struct sockaddr_in v4;
+    if (a->storage.ss_family == AF_INET6) {
+        memcpy(&v6, &a->storage, sizeof v6);
+        return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+    }
+    memcpy(&v4, &a->storage, sizeof v4);
+    return ntohl(v4.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
+void terni_address_unmap(struct address *a)
+{
+    struct sockaddr_in6 v6;
+    struct sockaddr_in v4 = {.sin_family = AF_INET};
+    memcpy(&v6, &a->storage, sizeof v6);
+    if (a->storage.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+        v4.sin_port = v6.sin6_port;
+        memcpy(&v4.sin_addr, &v6.sin6_addr.s6_addr[12], sizeof v4.sin_addr);
+        memset(a, 0, sizeof *a);
+        memcpy(&a->storage, &v4, sizeof v4);
+        a->bytes = sizeof v4;
+    }
+}
+
 enum tern_status terni_listen(const struct address *a, struct address *bound, int *fd)
 {
     char text[TERN_ADDRESS_TEXT];
     enum tern_status status;
     struct address actual = {.bytes = sizeof actual.storage};
-    int yes = 1;
+    int yes = 1, no = 0;
     int s = socket(a->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     terni_address_print(a, text);
     if (s < 0) {
@@ -67,6 +93,9 @@ enum tern_status terni_listen(const struct address *a, struct address *bound, in
     }
     /* A port that an earlier run used a moment ago must not be refused. */
     setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (a->storage.ss_family == AF_INET6) {
+        setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no); /* the wildcard is of IPv4, too */
+    }
     if (bind(s, (const struct sockaddr *)&a->storage, a->bytes) != 0) {
         status = TERN_FAIL(TERN_SYSTEM_ERROR, "cannot bind %s: %m", text);
         goto close_socket;
@@ -86,6 +115,22 @@ enum tern_status terni_listen(const struct address *a, struct address *bound, in
 close_socket:
     close(s);
     return status;
+}
+
+enum tern_status terni_listen_everywhere(unsigned port, int *fd)
+{
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    struct address a = {.bytes = sizeof v6}, bound;
+    int probe = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    memcpy(&a.storage, &v6, sizeof v6);
+    if (probe < 0) {
+        memcpy(&a.storage, &v4, sizeof v4);
+        a.bytes = sizeof v4;
+    } else {
+        close(probe);
+    }
+    return terni_listen(&a, &bound, fd);
 }
 
 void terni_socket_tune(int fd)

@@ -22,8 +22,13 @@ enum { TERN_ADDRESS_TEXT = 80 };
 void terni_address_print(const struct address *a, char text[TERN_ADDRESS_TEXT]);
 void terni_address_loopback(struct address *a); /* IPv4, port 0 */
 void terni_address_clear_port(struct address *a);
+int terni_address_is_loopback(const struct address *a);
+/* An IPv4 address that an IPv6 socket tells as ::ffff:10.0.0.1 becomes one of IPv4. */
+void terni_address_unmap(struct address *a);
 /* Port 0 takes any free one; *bound is what it became. */
 enum tern_status terni_listen(const struct address *a, struct address *bound, int *fd);
+/* At all addresses of this host, of both IP versions where it has both. */
+enum tern_status terni_listen_everywhere(unsigned port, int *fd);
 void terni_socket_tune(int fd); /* small messages leave at once */
 
 /* Whether a connection leads back to its own socket: a system that gives a caller the very port that it

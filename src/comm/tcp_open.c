@@ -5,7 +5,7 @@
  * anybody. The other ranks connect, say hello and wait for the welcome. With an id from tern_id_create the
  * port has listened since before the id existed: a refusal means that rank 0 has gone. With an agreed address
  * it may mean that rank 0 is not there yet, or that an earlier job still holds the port: they try again until
- * the deadline. */
+ * the deadline. Of an agreed name they try all addresses in turn, each for two seconds at most. */
 #include "comm/lobby.h"
 #include "comm/tcp.h"
 
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { first_pause_ms = 5, last_pause_ms = 200 };
+enum { first_pause_ms = 5, last_pause_ms = 200, way_ms = 2000 };
 
 static_assert(sizeof(struct hello) <= TERN_GUEST_BYTES, "a guest may say as much");
 
@@ -263,7 +263,10 @@ static enum tern_status connect_before(const struct boot *boot, const struct add
 {
     int rank = terni_boot_name(boot, boot->rank), root = terni_boot_name(boot, 0);
     *fd = socket(a->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    *error = 0;
+    *error = *fd < 0 ? errno : 0;
+    if (*error == EAFNOSUPPORT) {
+        return TERN_OK; /* this host has not the IP version of that address; a name may have others */
+    }
     if (*fd < 0) {
         return TERN_FAIL(TERN_SYSTEM_ERROR, "rank %d has no socket to call rank %d: %m", rank, root);
     }
@@ -296,20 +299,23 @@ static void pause_ms(uint64_t deadline_ns, int ms)
     poll(NULL, 0, ms < left_ms ? ms : left_ms);
 }
 
-static enum tern_status open_peer(struct tcp *t, const struct id_fields *fields, const struct address *a,
-                                  uint32_t timeout_ms)
+static enum tern_status open_peer(struct tcp *t, const struct id_fields *fields, uint32_t timeout_ms)
 {
     uint64_t deadline_ns = terni_clock_ns() + (uint64_t)timeout_ms * 1000000;
     int may_come_later = (fields->flags & TERN_ID_AGREED) != 0;
+    struct address ways[TERN_MAX_WAYS];
     char root[TERN_ADDRESS_TEXT];
-    int root_name = terni_boot_name(&t->boot, 0);
+    int root_name = terni_boot_name(&t->boot, 0), num_ways, way = 0, ms = first_pause_ms;
     struct hello hello = {.version = tern_version(), .num_ranks = (uint32_t)t->boot.num_ranks};
-    terni_address_print(a, root);
+    TERN_TRY(terni_id_ways(fields, ways, &num_ways));
     memcpy(hello.cookie, fields->cookie, sizeof hello.cookie);
-    for (int ms = first_pause_ms;; ms = ms < last_pause_ms ? ms * 2 : ms) {
+    for (;;) {
+        uint64_t way_end_ns = terni_clock_ns() + way_ms * 1000000ull;
         const char *reason;
         int fd, error;
-        TERN_TRY(connect_before(&t->boot, a, deadline_ns, &fd, &error));
+        way_end_ns = num_ways > 1 && way_end_ns < deadline_ns ? way_end_ns : deadline_ns;
+        terni_address_print(&ways[way], root);
+        TERN_TRY(connect_before(&t->boot, &ways[way], way_end_ns, &fd, &error));
         if (fd < 0) {
             reason = strerror(error);
         } else {
@@ -338,7 +344,11 @@ static enum tern_status open_peer(struct tcp *t, const struct id_fields *fields,
             return TERN_FAIL(TERN_TIMEOUT, "rank %d at %s did not arrive within %u ms: %s", root_name, root,
                              timeout_ms, reason);
         }
-        pause_ms(deadline_ns, ms);
+        way = (way + 1) % num_ways;
+        if (way == 0) {
+            pause_ms(deadline_ns, ms);
+            ms = ms < last_pause_ms ? ms * 2 : ms;
+        }
     }
 }
 
@@ -379,7 +389,7 @@ enum tern_status terni_tcp_open(const struct tern_id *id, int rank, int num_rank
     if (t == NULL) {
         return TERN_FAIL(TERN_OUT_OF_MEMORY, "no memory for connections of %d ranks", num_ranks);
     }
-    status = rank == 0 ? open_root(t, id, &fields, timeout_ms) : open_peer(t, &fields, &address, timeout_ms);
+    status = rank == 0 ? open_root(t, id, &fields, timeout_ms) : open_peer(t, &fields, timeout_ms);
     if (status != TERN_OK) {
         terni_tcp_close(&t->boot);
         return status;
