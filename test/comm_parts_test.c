@@ -191,6 +191,9 @@ static int environment(struct test *t)
     return 0;
 }
 
+/* Wildcards, and addresses of one link: the interface has another number on another host. */
+static const char *const nowhere[] = {"0.0.0.0", "::", "fe80::1", "fe80::1%lo", "fe80::1%1"};
+
 static int ids_and_text(struct test *t)
 {
     struct tern_id id, back;
@@ -214,7 +217,12 @@ static int ids_and_text(struct test *t)
     REFUSES(terni_id_take_listener(&id, &fd), TERN_BAD_STATE, "does not listen on port");
     memset(&id, 0, sizeof id);
     REFUSES(terni_id_read(&id, &f, &a), TERN_INVALID_ARGUMENT, "no id");
-    REFUSES(tern_id_create("0.0.0.0", &id), TERN_INVALID_ARGUMENT, "0.0.0.0");
+    for (size_t i = 0; i < sizeof nowhere / sizeof nowhere[0]; i++) {
+        REFUSES(tern_id_create(nowhere[i], &id), TERN_INVALID_ARGUMENT, nowhere[i]);
+        snprintf(address, sizeof address, strchr(nowhere[i], ':') != NULL ? "[%s]:4567/x" : "%s:4567/x",
+                 nowhere[i]);
+        REFUSES(tern_id_from_address(address, &id), TERN_INVALID_ARGUMENT, nowhere[i]);
+    }
     REFUSES(tern_id_create("not-a-number", &id), TERN_INVALID_ARGUMENT, "not-a-number");
     REFUSES(tern_id_create("192.0.2.77", &id), TERN_SYSTEM_ERROR, "192.0.2.77"); /* not of this host */
     REFUSES(tern_id_create(NULL, NULL), TERN_INVALID_ARGUMENT, "id is NULL");

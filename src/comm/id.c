@@ -33,7 +33,6 @@ static void pack(const struct address *a, uint32_t flags, const unsigned char *c
         memcpy(&v6, &a->storage, sizeof v6);
         f.family = 6;
         f.port = ntohs(v6.sin6_port);
-        f.scope = v6.sin6_scope_id;
         memcpy(f.address, &v6.sin6_addr, 16);
     } else {
         struct sockaddr_in v4;
@@ -82,7 +81,6 @@ enum tern_status terni_id_read(const struct tern_id *id, struct id_fields *field
     } else if (f.family == 6) {
         struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
         v6.sin6_port = htons(f.port);
-        v6.sin6_scope_id = f.scope;
         memcpy(&v6.sin6_addr, f.address, 16);
         memcpy(&address->storage, &v6, sizeof v6);
         address->bytes = sizeof v6;
@@ -118,18 +116,35 @@ static enum tern_status resolve(const char *host, const char *port, int flags, i
     return TERN_OK;
 }
 
+static int is_link_local(const struct address *a)
+{
+    struct sockaddr_in6 v6;
+    memcpy(&v6, &a->storage, sizeof v6);
+    return a->storage.ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr);
+}
+
 enum tern_status terni_id_ways(const struct id_fields *fields, struct address *ways, int *num_ways)
 {
     struct tern_id id;
     struct id_fields same;
     char port[8];
+    int num;
     *num_ways = 1;
     if (fields->family != 0) {
         memcpy(id.bytes, fields, sizeof id.bytes);
         return terni_id_read(&id, &same, ways);
     }
     snprintf(port, sizeof port, "%u", fields->port);
-    return resolve((const char *)fields->address, port, AI_NUMERICSERV, TERN_MAX_WAYS, ways, num_ways);
+    TERN_TRY(resolve((const char *)fields->address, port, AI_NUMERICSERV, TERN_MAX_WAYS, ways, &num));
+    *num_ways = 0;
+    for (int i = 0; i < num; i++) {
+        if (!is_link_local(&ways[i])) {
+            ways[(*num_ways)++] = ways[i];
+        }
+    }
+    return *num_ways > 0 ? TERN_OK
+                         : TERN_FAIL(TERN_SYSTEM_ERROR, "\"%s\" has only link-local addresses",
+                                     (const char *)fields->address);
 }
 
 static int is_wildcard(const struct address *a)
@@ -142,6 +157,17 @@ static int is_wildcard(const struct address *a)
     }
     memcpy(&v4, &a->storage, sizeof v4);
     return v4.sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
+/* Other hosts are to call it: a wildcard is no address, and a link-local one needs an interface, which each
+ * host numbers in its own way. */
+static enum tern_status check_place(const char *what, const char *text, const struct address *a)
+{
+    if (is_wildcard(a) || is_link_local(a)) {
+        return TERN_FAIL(TERN_INVALID_ARGUMENT, "%s %s is %s address, by which other ranks cannot call", what,
+                         text, is_wildcard(a) ? "a wildcard" : "a link-local");
+    }
+    return TERN_OK;
 }
 
 enum tern_status terni_id_create_at(const struct address *own, struct tern_id *id)
@@ -172,10 +198,7 @@ enum tern_status terni_id_create(const char *interface, struct tern_id *id)
         interface = terni_env(TERN_ENV_INTERFACE);
     }
     TERN_TRY(resolve(interface, "0", AI_NUMERICHOST | AI_NUMERICSERV, 1, &asked, &num));
-    if (is_wildcard(&asked)) {
-        return TERN_FAIL(TERN_INVALID_ARGUMENT, "interface %s is no address that other ranks can reach",
-                         interface);
-    }
+    TERN_TRY(check_place("interface", interface, &asked));
     return terni_id_create_at(&asked, id);
 }
 
@@ -241,6 +264,7 @@ enum tern_status terni_id_from_address(const char *address, struct tern_id *id)
     TERN_TRY(resolve(host, port, AI_NUMERICSERV | (is_v6 ? AI_NUMERICHOST : 0), 1, &a, &num));
     hash_cookie(slash + 1, cookie);
     if (is_v6 || is_number(host)) {
+        TERN_TRY(check_place("host", host, &a));
         pack(&a, TERN_ID_AGREED, cookie, id);
     } else if (host_bytes < TERN_ID_ADDRESS_BYTES) {
         pack_name(host, number, cookie, id);

@@ -22,7 +22,7 @@ struct id_fields {
     unsigned char cookie[TERN_COOKIE_BYTES];
     uint16_t family; /* 4 or 6: the IP version, because AF_INET6 differs between systems; 0: a name */
     uint16_t port;
-    uint32_t scope; /* of a link-local IPv6 address */
+    uint32_t unused; /* zero */
     /* The address, or the name, which each rank resolves where it is: hosts differ in what a name gives,
      * above all in what their own does. Then zeros. A name that is too long is resolved beforehand. */
     unsigned char address[TERN_ID_ADDRESS_BYTES];
