@@ -82,6 +82,9 @@ static struct engine_op *mock_poll(struct engine *e, int *busy)
     struct engine_op *ended = NULL;
     int chosen;
     pthread_mutex_lock(&m->lock);
+    if (m->heard_peer >= 0) {
+        e->peers[m->heard_peer].heard_ns = terni_clock_ns();
+    }
     if (m->completes != 0 && m->num_out > 0 && m->out[chosen = choose(m)]->peer != m->silent_peer) {
         ended = m->out[chosen];
         m->num_out--;
@@ -181,7 +184,7 @@ struct mock_engine *mock_engine_new(int rank, int num_ranks)
     }
     pthread_mutex_init(&m->lock, NULL);
     m->takes = m->completes = -1;
-    m->silent_peer = -1;
+    m->silent_peer = m->heard_peer = -1;
     m->base.max_bytes = 1 << 20;
     m->base.max_staged_bytes = 4096;
     m->random = 1;

@@ -28,6 +28,7 @@ struct mock_engine {
     int refuses_one_in; /* puts off at random; 0: never */
     uint32_t syndrome;  /* of the next completion */
     int silent_peer;    /* completes nothing of this one; -1: none */
+    int heard_peer;     /* bytes of this one come all the time; -1: of none */
     struct mock_seen seen;
     int num_out;
     uint64_t random;

@@ -500,6 +500,30 @@ static int refused(struct test *t)
     return with_stage(refused_body, 20000);
 }
 
+/* A peer whose bytes come is not silent, though it ends no operation for several deadlines; then it is. */
+static int heard_body(struct stage_of_one *s)
+{
+    struct ring_step *steps = lists(s, 1, 2);
+    s->engine->silent_peer = s->engine->heard_peer = 1;
+    steps[0] = put(s, 1, 0, 0, 64);
+    steps[1] = flush_of(1);
+    OK(launch(s, 1, LONG_NS));
+    nap_ms(700);
+    OK(terni_proxy_loss(s->proxy, 1));
+    pthread_mutex_lock(&s->engine->lock);
+    s->engine->heard_peer = -1;
+    pthread_mutex_unlock(&s->engine->lock);
+    OK(settle(s));
+    CHECK(steps[1].end == net_failed(SYNDROME_TRANSPORT_RETRY), "it ended with 0x%x", steps[1].end);
+    REFUSES(terni_proxy_loss(s->proxy, 1), TERN_TIMEOUT, "rank 1 has not answered for 200 ms");
+    return TEST_PASSED;
+}
+static int heard(struct test *t)
+{
+    (void)t;
+    return with_stage(heard_body, 200);
+}
+
 /* A peer that answers nothing is lost at the deadline, by name; the others go on. */
 static int silent_body(struct stage_of_one *s)
 {
@@ -779,6 +803,7 @@ int main(int argc, char **argv)
     test_run(&t, "a copy that fails at the peer", device_failed);
     test_run(&t, "requests without registered memory", refused);
     test_run(&t, "a silent peer is lost by name", silent);
+    test_run(&t, "a peer whose bytes come is not silent", heard);
     test_run(&t, "a silent peer is lost though requests go on", silent_though_busy);
     test_run(&t, "a peer that is lost after a refusal", refused_then_lost);
     test_run(&t, "a silent peer keeps no other's buffers", silent_staged);

@@ -208,6 +208,28 @@ static struct wire_frame request(const struct end *s, uint32_t kind, int region,
     return f;
 }
 
+/* A peer is heard with every piece of a request, long before there is something to answer. */
+static int pieces_heard_body(struct end *s)
+{
+    struct wire_frame f = request(s, WIRE_WRITE, 0, 0, 4096);
+    char data[4096] = {0};
+    CHECK(send(s->fd, &f, sizeof f, 0) == (ssize_t)sizeof f, "send");
+    for (int i = 0; i < 4; i++) {
+        uint64_t before = s->e->peers[1].heard_ns;
+        CHECK(send(s->fd, data, 1000, 0) == 1000, "send");
+        turn(s, 5);
+        CHECK(s->e->peers[1].heard_ns > before, "piece %d was not heard", i);
+    }
+    turn(s, 5);
+    CHECK(recv(s->fd, data, 1, MSG_DONTWAIT) < 0, "half a request was answered");
+    return TEST_PASSED;
+}
+static int pieces_heard(struct test *t)
+{
+    (void)t;
+    return with_end(pieces_heard_body, 1);
+}
+
 /* Sends a frame and its bytes, some at a time; the answer. */
 static int ask(struct end *s, const struct wire_frame *f, const char *data, size_t piece,
                struct wire_frame *answer)
@@ -620,6 +642,7 @@ int main(int argc, char **argv)
     test_begin(&t, argc, argv);
     test_quiet();
     test_run(&t, "strangers are dropped", strangers);
+    test_run(&t, "a request in pieces is heard before it is answered", pieces_heard);
     test_run(&t, "requests in pieces of any size", pieces);
     test_run(&t, "requests that may not be", refusals);
     test_run(&t, "atomics of all operations and widths", atomics);

@@ -105,6 +105,7 @@ struct engine_ops {
 struct engine_peer {
     enum tern_status lost; /* TERN_OK: it is not */
     int has_left;          /* lost, because it closed in good order */
+    uint64_t heard_ns;     /* when bytes last came from it, where the engine sees that; 0: none have */
     char text[ENGINE_TEXT_BYTES];
 };
 

@@ -31,11 +31,13 @@ void terni_proxy_note(struct proxy *p, struct proxy_failure *f, enum tern_status
 
 /* ---- The thread ---- */
 
-/* A peer that should have moved and has not, or that the engine has lost. */
+/* A peer that should have moved and has not, or that the engine has lost. One whose bytes come is there, however
+ * long it takes them to be an answer. */
 static void watch_peer(struct proxy *p, int r)
 {
     struct proxy_peer *peer = &p->peers[r];
     const struct engine_peer *seen = &p->engine->peers[r];
+    uint64_t moved_ns = peer->since_ns > seen->heard_ns ? peer->since_ns : seen->heard_ns;
     int is_busy = peer->num_out > 0;
     if (r == p->rank || peer->is_lost) {
         return;
@@ -47,7 +49,7 @@ static void watch_peer(struct proxy *p, int r)
         peer->since_ns = 0;
     } else if (peer->since_ns == 0) {
         peer->since_ns = p->now_ns;
-    } else if (p->now_ns > peer->since_ns + (uint64_t)p->timeout_ms * 1000000 && seen->lost == TERN_OK) {
+    } else if (p->now_ns > moved_ns + (uint64_t)p->timeout_ms * 1000000 && seen->lost == TERN_OK) {
         terni_engine_lose(p->engine, r, TERN_TIMEOUT, "rank %d has not answered for %u ms", r, p->timeout_ms);
         p->engine->ops->drop(p->engine, r);
     }

@@ -295,6 +295,7 @@ void terni_wire_read(struct tcp_engine *t, int r)
                             got < 0 ? ": " : " without a farewell", got < 0 ? strerror(errno) : "");
             return;
         }
+        t->base.peers[r].heard_ns = terni_clock_ns();
         direct = (uint64_t)got < direct ? (uint64_t)got : direct;
         w->sink_done += direct;
         w->end += (uint32_t)((uint64_t)got - direct);
