@@ -29,6 +29,7 @@ struct mock_engine {
     uint32_t syndrome;  /* of the next completion */
     int silent_peer;    /* completes nothing of this one; -1: none */
     int heard_peer;     /* bytes of this one come all the time; -1: of none */
+    uint32_t absent;    /* a bit for each peer that is not connected */
     struct mock_seen seen;
     int num_out;
     uint64_t random;

@@ -17,6 +17,7 @@
 #include <time.h>
 
 enum { SPIN_ROUNDS = 32, YIELD_ROUNDS = 256, REST_NS = 20000, MAX_REST_NS = 1000000 };
+enum { MISSING_NAMED = 8, MISSING_TEXT = 104 }; /* of ranks that are not connected, in a sentence */
 
 void terni_proxy_note(struct proxy *p, struct proxy_failure *f, enum tern_status status, const char *text)
 {
@@ -188,15 +189,42 @@ static enum tern_status look_for_peers(struct proxy *p, void *arg)
     return TERN_OK;
 }
 
-/* Of a pair the higher rank calls, where an engine has a caller. */
+/* "rank 3 has" or "ranks 3, 5 and 9 more have": those from `first` up to before `end` that are not connected.
+ * Returns how many they are. */
+static int list_missing(const struct proxy *p, int first, int end, char text[MISSING_TEXT])
+{
+    char list[MISSING_TEXT - 32] = "";
+    size_t at = 0;
+    int num = 0;
+    for (int r = first; r < end; r++) {
+        if (!p->engine->ops->is_connected(p->engine, r) && num++ < MISSING_NAMED) {
+            at += (size_t)snprintf(list + at, sizeof list - at, num == 1 ? "%d" : ", %d", r);
+        }
+    }
+    if (num > MISSING_NAMED) {
+        snprintf(list + at, sizeof list - at, " and %d more", num - MISSING_NAMED);
+    }
+    snprintf(text, MISSING_TEXT, num == 1 ? "rank %s has" : "ranks %s have", list);
+    return num;
+}
+
+/* Of a pair the higher rank calls, where an engine has a caller. A rank that was lost meanwhile says more. */
 static enum tern_status name_missing(struct proxy *p, void *arg)
 {
     uint32_t timeout_ms = *(const uint32_t *)arg;
-    for (int r = 0; r < p->num_ranks; r++) {
-        if (r != p->rank && !p->engine->ops->is_connected(p->engine, r)) {
-            return TERN_FAIL(TERN_TIMEOUT, "rank %d has not %s rank %d's proxy within %u ms", r,
-                             r < p->rank ? "answered a call of" : "called", p->rank, timeout_ms);
-        }
+    char below[MISSING_TEXT], above[MISSING_TEXT];
+    int num_missing, num_below = list_missing(p, 0, p->rank, below);
+    int num_above = list_missing(p, p->rank + 1, p->num_ranks, above);
+    TERN_TRY(look_for_peers(p, &num_missing));
+    if (num_below != 0 && num_above != 0) {
+        return TERN_FAIL(TERN_TIMEOUT,
+                         "%s not answered a call of rank %d's proxy, and %s not called it, within %u ms",
+                         below, p->rank, above, timeout_ms);
+    }
+    if (num_missing != 0) {
+        return TERN_FAIL(TERN_TIMEOUT, "%s not %s rank %d's proxy within %u ms",
+                         num_below != 0 ? below : above, num_below != 0 ? "answered a call of" : "called",
+                         p->rank, timeout_ms);
     }
     return TERN_OK;
 }
