@@ -306,6 +306,47 @@ static int too_few(struct test *t)
 }
 
 /* Threads of one process leave no descriptor behind. */
+enum { CROWD = 16, CALLERS = 2, CROWD_MS = 1500 };
+
+/* All but the last ranks have their doors and say nothing. */
+static int many_silent_actor(struct actor *a)
+{
+    struct tern_comm_config config = config_of(20000);
+    struct tern_shrink_args args = TERN_SHRINK_ARGS_INIT;
+    struct tern_comm *comm, *shrunk = NULL;
+    OK(tern_comm_open(&a->scene->id, a->rank, a->num_ranks, &config, &comm));
+    if (a->rank >= CROWD - CALLERS) {
+        double begin = test_seconds();
+        args.timeout_ms = CROWD_MS;
+        OK(tern_comm_shrink(comm, &args, NULL, &shrunk));
+        a->seconds = test_seconds() - begin;
+        CHECK(tern_comm_size(shrunk) == CALLERS, "%d ranks are left", tern_comm_size(shrunk));
+        tern_comm_close(shrunk);
+    }
+    pthread_barrier_wait(&a->scene->barrier);
+    tern_comm_close(comm);
+    return 0;
+}
+
+/* They cost little more than one: four half seconds until all are called, and the time for silent ranks. */
+static int many_silent(struct test *t)
+{
+    struct actor actors[max_ranks];
+    struct scene scene;
+    int result;
+    (void)t;
+    memset(&scene, 0, sizeof scene);
+    OK(tern_id_create("127.0.0.1", &scene.id));
+    pthread_barrier_init(&scene.barrier, NULL, CROWD);
+    result = run_threads(&scene, actors, CROWD, many_silent_actor);
+    pthread_barrier_destroy(&scene.barrier);
+    PASS(result);
+    for (int r = CROWD - CALLERS; r < CROWD; r++) {
+        CHECK(actors[r].seconds < 6, "rank %d: it took %.1f s", r, actors[r].seconds);
+    }
+    return 0;
+}
+
 static int nothing_left(struct test *t)
 {
     static int (*const bodies[])(struct test *) = {leavers, same_port, too_few};
@@ -656,6 +697,7 @@ int main(int argc, char **argv)
     test_run(&t, "ranks come one after the other, the lowest last", one_by_one);
     test_run(&t, "a call comes in two parts", halved_call);
     test_run(&t, "fewer are left than must be", too_few);
+    test_run(&t, "many silent ranks cost little more than one", many_silent);
     test_run(&t, "refusals, and one rank", refusals);
     test_run(&t, "the new one is opened as the old one was", same_config);
     test_run(&t, "nothing is left behind", nothing_left);

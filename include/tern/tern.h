@@ -239,11 +239,11 @@ struct tern_shrink_args {
  * closed, best after this, with all that was opened on it.
  *
  * A rank is lost at once if its process has ended or has closed `comm`; one that is silent or cannot be
- * reached, when timeout_ms are over, and so is one that calls this so much later than others. TERN_TIMEOUT,
- * on all alike, names the ranks that were lost if fewer are left than must. TERN_DISCONNECTED: the others
- * went on without this rank. If one more rank is lost meanwhile, opening fails as tern_comm_open does, with
- * the new ranks' numbers: call again. Where the network is cut each side may go on by itself unless
- * min_ranks forbids it. TERN_UNSUPPORTED on ranks of tern_comm_open_all. */
+ * reached, timeout_ms after its first call (twice if low and high ranks are), and so is one that calls so
+ * much later than others. TERN_TIMEOUT, on all alike, names the ranks that were lost if fewer are left than
+ * must. TERN_DISCONNECTED: the others went on without this rank. If one more rank is lost meanwhile, opening
+ * fails as tern_comm_open does, with the new ranks' numbers: call again. Where the network is cut each side
+ * may go on by itself unless min_ranks forbids it. TERN_UNSUPPORTED on ranks of tern_comm_open_all. */
 TERN_API enum tern_status tern_comm_shrink(struct tern_comm *comm, const struct tern_shrink_args *args,
                                            int32_t *old_ranks, struct tern_comm **shrunk);
 

@@ -324,9 +324,12 @@ static int is_due(const struct seat *s, uint64_t now)
     return (s->reach == REACH_UNTRIED || s->reach == REACH_AGAIN) && since(s->tried_ns, now) >= tick_ns;
 }
 
-/* Calls the next rank below once all before it have gone or been quiet; *are_lost: all below are lost. */
+/* Calls the next rank below once all before it have gone or been quiet, and as many at a time as have been:
+ * of a hundred that are silent the last is called after seven short whiles, not a hundred. *are_lost: all
+ * below are lost. */
 static enum tern_status call_below(struct roll_call *c, uint64_t now, int *are_lost)
 {
+    int num_quiet = 0, num_new = 0;
     *are_lost = 1;
     for (int r = 0; r < c->comm->rank; r++) {
         struct seat *s = &c->seats[r];
@@ -334,9 +337,15 @@ static enum tern_status call_below(struct roll_call *c, uint64_t now, int *are_l
             TERN_TRY(knock(c, r));
         }
         *are_lost = *are_lost && is_lost(c, s, now);
+        if (s->reach == REACH_GONE) {
+            continue;
+        }
         if (!is_lost(c, s, now) && (s->reach == REACH_HERE || since(s->since_ns, now) < quiet_ns)) {
-            *are_lost = 0;
-            break;
+            if (s->reach == REACH_HERE || num_new++ == num_quiet) {
+                break;
+            }
+        } else {
+            num_quiet++;
         }
     }
     return TERN_OK;

@@ -32,8 +32,8 @@ void terni_proxy_note(struct proxy *p, struct proxy_failure *f, enum tern_status
 
 /* ---- The thread ---- */
 
-/* A peer that should have moved and has not, or that the engine has lost. One whose bytes come is there, however
- * long it takes them to be an answer. */
+/* A peer that should have moved and has not, or that the engine has lost. One whose bytes come is there,
+ * however long it takes them to be an answer. */
 static void watch_peer(struct proxy *p, int r)
 {
     struct proxy_peer *peer = &p->peers[r];

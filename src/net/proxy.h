@@ -36,8 +36,8 @@ void terni_proxy_close(struct proxy *p);
 enum tern_status terni_proxy_card(struct proxy *p, struct proxy_card *card);
 /* [num_ranks] cards. Starts the thread and does not wait for anybody; await does. */
 enum tern_status terni_proxy_connect(struct proxy *p, const struct proxy_card *cards);
-/* TERN_TIMEOUT names the ranks that are not connected, those below and above this one; a rank that is lost comes
- * before them, with its own status and sentence. */
+/* TERN_TIMEOUT names the ranks that are not connected, those below and above this one; a rank that is lost
+ * comes before them, with its own status and sentence. */
 enum tern_status terni_proxy_await(struct proxy *p, uint32_t timeout_ms);
 
 /* Memory of this rank that its requests may name, and peers' if `access` (KEY_*) says so. on_device: of the
