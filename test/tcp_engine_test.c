@@ -4,6 +4,7 @@
  * strangers, and a process that has no descriptor or no port left. */
 #include "comm/socket.h"
 #include "comm_scene.h"
+#include "mock_engine.h"
 #include "net/proxy.h"
 #include "procs.h"
 #include "simt/executor.h"
@@ -234,6 +235,45 @@ static int missing(struct test *t)
     return result;
 }
 
+/* Who waits for connections hears all that there are not, not only the first, and before them who is lost. */
+static int absent_ranks(struct test *t)
+{
+    static const struct {
+        uint32_t absent;
+        const char *sentence;
+    } cases[] = {
+        {1u << 1, "rank 1 has not answered a call of rank 3's proxy within 1 ms"},
+        {1u << 0 | 1u << 2, "ranks 0, 2 have not answered a call of rank 3's proxy within 1 ms"},
+        {1u << 4 | 1u << 19, "ranks 4, 19 have not called rank 3's proxy within 1 ms"},
+        {1u << 2 | 1u << 5 | 1u << 6,
+         "rank 2 has not answered a call of rank 3's proxy, and ranks 5, 6 have not "
+         "called it, within 1 ms"},
+        {0xfffffff7,
+         "ranks 0, 1, 2 have not answered a call of rank 3's proxy, and ranks 4, 5, 6, 7, 8, 9, 10, 11 "
+         "and 8 more have not called it, within 1 ms"},
+    };
+    struct executor *x;
+    struct machine *m;
+    (void)t;
+    OK(terni_executor_open(0, &x));
+    OK(terni_cpu_open(x, &m));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct mock_engine *engine = mock_engine_new(3, 20);
+        struct proxy_config c = {m, &engine->base, 1, 64, 1000, 0, 0};
+        struct proxy *p;
+        OK(terni_proxy_open(&c, &p));
+        engine->absent = cases[i].absent;
+        EXPECT(terni_proxy_await(p, 1), TERN_TIMEOUT);
+        CHECK(strcmp(tern_last_error(), cases[i].sentence) == 0, "\"%s\"", tern_last_error());
+        terni_engine_lose(&engine->base, 19, TERN_DISCONNECTED, "rank 19 cannot be reached");
+        REFUSES(terni_proxy_await(p, 1), TERN_DISCONNECTED, "rank 19 cannot be reached");
+        terni_proxy_close(p);
+    }
+    m->ops->close(m);
+    terni_executor_release(x);
+    return TEST_PASSED;
+}
+
 int main(int argc, char **argv)
 {
     struct test t;
@@ -244,5 +284,6 @@ int main(int argc, char **argv)
     test_run(&t, "strangers who say nothing", strangers);
     test_run(&t, "a rank that calls and says late who it is", late);
     test_run(&t, "the sentence for a missing rank says who calls", missing);
+    test_run(&t, "ranks that are not connected are all named", absent_ranks);
     return test_end(&t);
 }
