@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PROCS = 3, VICTIM = 2, TIMEOUT_MS = 3000, HEAP_BYTES = 1 << 20 };
+enum { PROCS = 3, VICTIM = 2, TIMEOUT_MS = 3000, HEAP_BYTES = 2 << 20 /* a granule of cuda's */ };
 
 struct survivor {
     struct tern_comm *comm;

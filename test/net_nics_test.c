@@ -97,7 +97,7 @@ static int share_body(struct host_scene *s)
 {
     PASS(all_to_all(s));
     if (net_rig_way()->nics == TERN_TRANSPORT_SOFTNIC) {
-        return soft_shares(s);
+        return net_rig_on_cuda() ? 0 : soft_shares(s); /* tables of queues are in the GPU's memory there */
     }
     return net_rig_way()->domain_size == NULL ? mock_shares() : 0;
 }
