@@ -231,6 +231,14 @@ static int with_stage(int (*body)(struct stage_of_one *s), uint64_t timeout_ms)
     return result;
 }
 
+/* A test of that name: NAME_body, on a stage with this deadline. */
+#define ON_STAGE(name, deadline_ms)                                                                          \
+    static int name(struct test *t)                                                                          \
+    {                                                                                                        \
+        (void)t;                                                                                             \
+        return with_stage(name##_body, deadline_ms);                                                         \
+    }
+
 static int moody_engine(struct test *t)
 {
     uint64_t last = (uint64_t)test_scaled(t, 40);
@@ -266,11 +274,7 @@ static int consumed_after_post_body(struct stage_of_one *s)
     CHECK(steps[2].end == NET_OK && memcmp(s->there[1] + 512, s->here + 128, 64) == 0, "the second put");
     return TEST_PASSED;
 }
-static int consumed_after_post(struct test *t)
-{
-    (void)t;
-    return with_stage(consumed_after_post_body, 20000);
-}
+ON_STAGE(consumed_after_post, 20000)
 
 /* The engine completes the latest first: nothing is done before what came earlier is. */
 static int done_in_order_body(struct stage_of_one *s)
@@ -293,11 +297,7 @@ static int done_in_order_body(struct stage_of_one *s)
     OK(settle(s));
     return TEST_PASSED;
 }
-static int done_in_order(struct test *t)
-{
-    (void)t;
-    return with_stage(done_in_order_body, 20000);
-}
+ON_STAGE(done_in_order, 20000)
 
 /* Four puts that continue each other, one that does not: the engine is busy, so that they gather. */
 static int coalesced_body(struct stage_of_one *s)
@@ -323,11 +323,7 @@ static int coalesced_body(struct stage_of_one *s)
     CHECK(steps[6].end == NET_OK && memcmp(s->there[1], s->here + 300, 400) == 0, "the bytes");
     return TEST_PASSED;
 }
-static int coalesced(struct test *t)
-{
-    (void)t;
-    return with_stage(coalesced_body, 20000);
-}
+ON_STAGE(coalesced, 20000)
 
 /* More posters than slots, and nothing is taken: those without a slot give up at the ring's deadline, leave
  * no hole, and what was posted goes out whole. */
@@ -363,11 +359,7 @@ static int full_ring_body(struct stage_of_one *s)
     CHECK(steps[1].end == NET_OK && memcmp(s->there[1], s->here + 4096, 64) == 0, "the ring goes on");
     return TEST_PASSED;
 }
-static int full_ring(struct test *t)
-{
-    (void)t;
-    return with_stage(full_ring_body, 20000);
-}
+ON_STAGE(full_ring, 20000)
 
 /* The abort word, the deadline. */
 static int given_up_body(struct stage_of_one *s)
@@ -386,11 +378,7 @@ static int given_up_body(struct stage_of_one *s)
     CHECK(steps[1].end == NET_ABORTED, "after the abort word: 0x%x", steps[1].end);
     return TEST_PASSED;
 }
-static int given_up(struct test *t)
-{
-    (void)t;
-    return with_stage(given_up_body, 20000);
-}
+ON_STAGE(given_up, 20000)
 
 /* An operation that fails takes its ring with it, and no other. */
 static int failed_body(struct stage_of_one *s)
@@ -421,11 +409,7 @@ static int failed_body(struct stage_of_one *s)
     }
     return TEST_PASSED;
 }
-static int failed(struct test *t)
-{
-    (void)t;
-    return with_stage(failed_body, 20000);
-}
+ON_STAGE(failed, 20000)
 
 /* Fetches on a ring that has failed, more than there are words for old values: each hears of the failure. */
 static int fetches_failed_body(struct stage_of_one *s)
@@ -448,11 +432,7 @@ static int fetches_failed_body(struct stage_of_one *s)
     }
     return TEST_PASSED;
 }
-static int fetches_failed(struct test *t)
-{
-    (void)t;
-    return with_stage(fetches_failed_body, 20000);
-}
+ON_STAGE(fetches_failed, 20000)
 
 /* A copy that fails at the peer is a device's failure, not what somebody asked for wrongly. */
 static int device_failed_body(struct stage_of_one *s)
@@ -467,11 +447,7 @@ static int device_failed_body(struct stage_of_one *s)
     REFUSES(terni_proxy_refusal(s->proxy, 1, 0), TERN_DEVICE_ERROR, "syndrome 0x14, remote operation error");
     return TEST_PASSED;
 }
-static int device_failed(struct test *t)
-{
-    (void)t;
-    return with_stage(device_failed_body, 20000);
-}
+ON_STAGE(device_failed, 20000)
 
 /* Addresses that nobody registered, words that are not aligned. */
 static int refused_body(struct stage_of_one *s)
@@ -494,11 +470,7 @@ static int refused_body(struct stage_of_one *s)
     }
     return TEST_PASSED;
 }
-static int refused(struct test *t)
-{
-    (void)t;
-    return with_stage(refused_body, 20000);
-}
+ON_STAGE(refused, 20000)
 
 /* A peer whose bytes come is not silent, though it ends no operation for several deadlines; then it is. */
 static int heard_body(struct stage_of_one *s)
@@ -518,11 +490,7 @@ static int heard_body(struct stage_of_one *s)
     REFUSES(terni_proxy_loss(s->proxy, 1), TERN_TIMEOUT, "rank 1 has not answered for 200 ms");
     return TEST_PASSED;
 }
-static int heard(struct test *t)
-{
-    (void)t;
-    return with_stage(heard_body, 200);
-}
+ON_STAGE(heard, 200)
 
 /* A peer that answers nothing is lost at the deadline, by name; the others go on. */
 static int silent_body(struct stage_of_one *s)
@@ -543,11 +511,7 @@ static int silent_body(struct stage_of_one *s)
           mock_engine_look(s->engine).num_drops);
     return TEST_PASSED;
 }
-static int silent(struct test *t)
-{
-    (void)t;
-    return with_stage(silent_body, 200);
-}
+ON_STAGE(silent, 200)
 
 /* What is handed over for a silent peer meanwhile is no sign of it: the first that it owes counts. */
 static int silent_though_busy_body(struct stage_of_one *s)
@@ -567,11 +531,7 @@ static int silent_though_busy_body(struct stage_of_one *s)
     REFUSES(terni_proxy_loss(s->proxy, 1), TERN_TIMEOUT, "rank 1 has not answered for 800 ms");
     return TEST_PASSED;
 }
-static int silent_though_busy(struct test *t)
-{
-    (void)t;
-    return with_stage(silent_though_busy_body, 800);
-}
+ON_STAGE(silent_though_busy, 800)
 
 /* A queue fails by a refusal, then the peer is lost: other queues tell of the loss alone, and the first one,
  * where a barrier looks whether it is to wait, does not hide it. */
@@ -603,11 +563,7 @@ static int refused_then_lost_body(struct stage_of_one *s)
     OK(terni_proxy_loss(s->proxy, 2));
     return TEST_PASSED;
 }
-static int refused_then_lost(struct test *t)
-{
-    (void)t;
-    return with_stage(refused_then_lost_body, 200);
-}
+ON_STAGE(refused_then_lost, 200)
 
 /* Staged, and the silent peer gets more to do than there are buffers: it alone is named, also later. */
 static int silent_staged_body(struct stage_of_one *s)
@@ -737,11 +693,7 @@ free_memory:
     free(big);
     return result;
 }
-static int side_by_side(struct test *t)
-{
-    (void)t;
-    return with_stage(side_by_side_body, 20000);
-}
+ON_STAGE(side_by_side, 20000)
 
 /* With nothing to do the thread sleeps, and longer than it is awake. */
 static int idle_body(struct stage_of_one *s)
@@ -758,11 +710,7 @@ static int idle_body(struct stage_of_one *s)
     CHECK(used < 0.25, "%.0f ms of processor time in 500 ms of nothing", used * 1e3);
     return TEST_PASSED;
 }
-static int idle(struct test *t)
-{
-    (void)t;
-    return with_stage(idle_body, 20000);
-}
+ON_STAGE(idle, 20000)
 
 static int bad_configs(struct test *t)
 {
