@@ -311,11 +311,12 @@ static int disagree(struct scene *s)
     return recover(s);
 }
 
-/* Rank 4 raises other words than its peers look at. */
-static int silent(struct scene *s)
+/* Rank 4 raises other words than its peers look at. Adds to *rows who tells that rows are missing: nobody, if
+ * rank 4, which then misses its peers' ends, began to wait before all of them. */
+static int mislead(struct scene *s, int *rows)
 {
     struct tern_fault f;
-    int r, rows = 0;
+    int r;
 
     push_mislead(s->eps[4], 1);
     PASS(combine_issue(&s->combines[0], 0));
@@ -325,11 +326,21 @@ static int silent(struct scene *s)
         OK(tern_fault_get(s->eps[r], &f));
         CHECK(f.awaited == TERN_AWAIT_ROWS || f.awaited == TERN_AWAIT_DONE, "rank %d awaited %d", r,
               f.awaited);
-        rows += f.awaited == TERN_AWAIT_ROWS;
+        *rows += f.awaited == TERN_AWAIT_ROWS;
     }
-    CHECK(rows > 0, "nobody missed rows");
     push_mislead(s->eps[4], 0);
     return recover(s);
+}
+
+static int silent(struct scene *s)
+{
+    int rows = 0;
+
+    for (int i = 0; i < 5 && rows == 0; i++) {
+        PASS(mislead(s, &rows));
+    }
+    CHECK(rows > 0, "nobody missed rows");
+    return 0;
 }
 
 static int faults(struct test *t)

@@ -114,7 +114,7 @@ class LowLatency:
         layout.check_statistics(stats, num_experts // self.comm.size, self.comm.device)
         hidden, topk = int(x.shape[1]), int(topk_idx.shape[1])
         ep = self.reserve(num_max_tokens, hidden, num_experts, topk)
-        lane, self._lane = self._lane, (self._lane + 1) % LANES
+        lane = self._lane
 
         def send() -> "tern.Batch":
             with torch.no_grad():
@@ -146,6 +146,7 @@ class LowLatency:
                 operation.reads(x, topk_idx, stats, wait_stats)
                 operation.makes(batch.x, batch.scales, batch.counts, batch.source, batch.ranges)
             event = operation.overlap()
+        self._lane = (lane + 1) % LANES  # now: what is refused here alone must leave ranks on one lane
         self._to_receive.discard(lane)
         received = batch.x if cast is None else (batch.x, batch.scales)
         counts, hook = batch.counts, None
@@ -230,13 +231,13 @@ class LowLatency:
         if self.enable_shrink:
             device = self.comm.device
             nothing = torch.empty((0, 8), dtype=torch.bfloat16, device=device)
-            lane, self._lane = self._lane, (self._lane + 1) % LANES
             ep.ll_dispatch(
                 nothing,
                 torch.empty((0, 1), dtype=torch.int64, device=device),
                 max_tokens=1,
-                lane=lane,
+                lane=self._lane,
             )
+            self._lane = (self._lane + 1) % LANES
 
     def masks(self) -> tern.EP:
         assert self.enable_shrink, "masks need a Buffer with enable_shrink=True"

@@ -416,6 +416,17 @@ class LowLatency(unittest.TestCase):
                     )
             reserve.assert_not_called()
 
+    def test_a_call_refused_on_one_rank(self):
+        """Leaves it where its peers are: the next dispatch meets theirs."""
+        if self.rank == 0:
+            with self.assertRaisesRegex(tern.InvalidArgument, "float64"):
+                self.buffer.low_latency_dispatch(self.x.double(), self.ids, TOKENS, EXPERTS)
+        recv, counts, handle, event, _ = self.buffer.low_latency_dispatch(
+            self.x, self.ids, TOKENS, EXPERTS, use_fp8=False, async_finish=True
+        )
+        event.current_stream_wait()
+        self.check(recv, counts, handle)
+
     def test_masks_need_enable_shrink(self):
         with self.assertRaisesRegex(AssertionError, "enable_shrink"):
             self.buffer.low_latency_clean_mask_buffer()
