@@ -368,6 +368,7 @@ TERN_DEVICE void ll_forget_tokens(const struct ll_sender *s, uint32_t t)
 {
     const struct ll_dispatch_args *p = s->p;
     const uint64_t end = (uint64_t)s->end * p->topk;
+    TERN_ROLLED
     for (uint64_t c = (uint64_t)t * p->topk + (uint32_t)tid(); c < end; c += (uint32_t)nthr()) {
         p->lane.ids[c] = -1;
     }
@@ -396,7 +397,7 @@ TERN_DEVICE void ll_send_tokens(struct ll_sender *s, const int bulk)
         if (bulk) {
             LL_DISPATCH_STAGE_FENCE(); /* the stage comes before the copies */
         }
-        if (!ll_sync_sender(&s->p->lane, evicted)) {
+        if (TERN_RARE(!ll_sync_sender(&s->p->lane, evicted))) {
             started = 0; /* not even the word of the row before: its place may be another's by now */
             ll_forget_tokens(s, t);
             break;
