@@ -40,19 +40,6 @@ start()
     done
 }
 
-# collect: waits for all ranks; their exit statuses, in $statuses.
-collect()
-{
-    statuses=""
-    for r in $ranks; do
-        eval "pid=\$rank$r"
-        wait "$pid"
-        statuses="$statuses $?"
-    done
-}
-
-show() { for r in $ranks; do sed "s/^/# $r: /" "$scratch/out$r" "$scratch/err$r"; done; }
-
 # Processes on the hosts, other than those that hold them open; and what libfabric may leave in shared memory.
 left_behind()
 {

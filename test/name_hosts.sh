@@ -35,16 +35,11 @@ for r in $ranks; do
         > "$scratch/out$r" 2> "$scratch/err$r" &
     eval "rank$r=$!"
 done
-statuses=""
-for r in $ranks; do
-    eval "pid=\$rank$r"
-    wait "$pid"
-    statuses="$statuses $?"
-done
+collect
 if [ "$statuses" = " 0 0 0 0" ] && grep -q '^# result .* 0 of [1-9][0-9]* elements wrong: ok' "$scratch/out0"; then
     ok "2 hosts meet at a name that each takes for another address"
 else
-    for r in $ranks; do sed "s/^/# $r: /" "$scratch/out$r" "$scratch/err$r"; done
+    show
     not_ok "2 hosts meet at a name (statuses$statuses)"
 fi
 finish
