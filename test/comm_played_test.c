@@ -12,10 +12,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Memory that cannot be had is NULL, also of a sanitizer. */
-const char *__asan_default_options(void);
+/* Memory that cannot be had is NULL, also of a sanitizer, whose library looks for these names. */
+TERN_API const char *__asan_default_options(void);
 const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
-const char *__tsan_default_options(void);
+TERN_API const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) { return "allocator_may_return_null=1"; }
 
 static int say(int fd, uint32_t type, uint32_t value, uint64_t sequence, const void *data, uint64_t bytes)
