@@ -476,7 +476,9 @@ ON_STAGE(refused, 20000)
 static int heard_body(struct stage_of_one *s)
 {
     struct ring_step *steps = lists(s, 1, 2);
+    pthread_mutex_lock(&s->engine->lock); /* the proxy's thread looks already */
     s->engine->silent_peer = s->engine->heard_peer = 1;
+    pthread_mutex_unlock(&s->engine->lock);
     steps[0] = put(s, 1, 0, 0, 64);
     steps[1] = flush_of(1);
     OK(launch(s, 1, LONG_NS));
