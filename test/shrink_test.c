@@ -305,7 +305,6 @@ static int too_few(struct test *t)
     return 0;
 }
 
-/* Threads of one process leave no descriptor behind. */
 enum { CROWD = 16, CALLERS = 2, CROWD_MS = 1500 };
 
 /* All but the last ranks have their doors and say nothing. */
@@ -333,20 +332,17 @@ static int many_silent(struct test *t)
 {
     struct actor actors[max_ranks];
     struct scene scene;
-    int result;
     (void)t;
     memset(&scene, 0, sizeof scene);
     OK(tern_id_create("127.0.0.1", &scene.id));
-    pthread_barrier_init(&scene.barrier, NULL, CROWD);
-    result = run_threads(&scene, actors, CROWD, many_silent_actor);
-    pthread_barrier_destroy(&scene.barrier);
-    PASS(result);
+    PASS(run_threads(&scene, actors, CROWD, many_silent_actor));
     for (int r = CROWD - CALLERS; r < CROWD; r++) {
         CHECK(actors[r].seconds < 6, "rank %d: it took %.1f s", r, actors[r].seconds);
     }
     return 0;
 }
 
+/* Threads of one process leave no descriptor behind. */
 static int nothing_left(struct test *t)
 {
     static int (*const bodies[])(struct test *) = {leavers, same_port, too_few};

@@ -20,7 +20,8 @@ static const uint64_t id_magic = 0x3144496e72655402; /* also tells a foreign byt
 
 static_assert(sizeof(struct id_fields) == sizeof(struct tern_id), "an id is 128 bytes on every rank");
 
-static void pack(const struct address *a, uint32_t flags, const unsigned char *cookie, struct tern_id *id)
+/* Of an id that says nothing yet of where rank 0 is. */
+static struct id_fields fields_of(uint32_t flags, const unsigned char *cookie)
 {
     struct id_fields f;
     memset(&f, 0, sizeof f);
@@ -28,6 +29,12 @@ static void pack(const struct address *a, uint32_t flags, const unsigned char *c
     f.version = TERN_ID_VERSION;
     f.flags = flags;
     memcpy(f.cookie, cookie, sizeof f.cookie);
+    return f;
+}
+
+static void pack(const struct address *a, uint32_t flags, const unsigned char *cookie, struct tern_id *id)
+{
+    struct id_fields f = fields_of(flags, cookie);
     if (a->storage.ss_family == AF_INET6) {
         struct sockaddr_in6 v6;
         memcpy(&v6, &a->storage, sizeof v6);
@@ -47,15 +54,31 @@ static void pack(const struct address *a, uint32_t flags, const unsigned char *c
 /* Of a host whose name fits. */
 static void pack_name(const char *name, unsigned port, const unsigned char *cookie, struct tern_id *id)
 {
-    struct id_fields f;
-    memset(&f, 0, sizeof f);
-    f.magic = id_magic;
-    f.version = TERN_ID_VERSION;
-    f.flags = TERN_ID_AGREED | TERN_ID_NAMED;
-    memcpy(f.cookie, cookie, sizeof f.cookie);
+    struct id_fields f = fields_of(TERN_ID_AGREED | TERN_ID_NAMED, cookie);
     f.port = (uint16_t)port;
     memcpy(f.address, name, strlen(name));
     memcpy(id->bytes, &f, sizeof f);
+}
+
+/* Empty for a name. */
+static struct address address_of(const struct id_fields *f)
+{
+    struct address a;
+    memset(&a, 0, sizeof a);
+    if (f->family == 6) {
+        struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
+        v6.sin6_port = htons(f->port);
+        memcpy(&v6.sin6_addr, f->address, 16);
+        memcpy(&a.storage, &v6, sizeof v6);
+        a.bytes = sizeof v6;
+    } else if (f->family == 4) {
+        struct sockaddr_in v4 = {.sin_family = AF_INET};
+        v4.sin_port = htons(f->port);
+        memcpy(&v4.sin_addr, f->address, 4);
+        memcpy(&a.storage, &v4, sizeof v4);
+        a.bytes = sizeof v4;
+    }
+    return a;
 }
 
 enum tern_status terni_id_read(const struct tern_id *id, struct id_fields *fields, struct address *address)
@@ -75,22 +98,7 @@ enum tern_status terni_id_read(const struct tern_id *id, struct id_fields *field
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "the id is damaged: IP version %u, port %u", f.family,
                          f.port);
     }
-    memset(address, 0, sizeof *address);
-    if (f.family == 0) {
-        address->bytes = 0;
-    } else if (f.family == 6) {
-        struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
-        v6.sin6_port = htons(f.port);
-        memcpy(&v6.sin6_addr, f.address, 16);
-        memcpy(&address->storage, &v6, sizeof v6);
-        address->bytes = sizeof v6;
-    } else {
-        struct sockaddr_in v4 = {.sin_family = AF_INET};
-        v4.sin_port = htons(f.port);
-        memcpy(&v4.sin_addr, f.address, 4);
-        memcpy(&address->storage, &v4, sizeof v4);
-        address->bytes = sizeof v4;
-    }
+    *address = address_of(&f);
     *fields = f;
     return TERN_OK;
 }
@@ -125,14 +133,12 @@ static int is_link_local(const struct address *a)
 
 enum tern_status terni_id_ways(const struct id_fields *fields, struct address *ways, int *num_ways)
 {
-    struct tern_id id;
-    struct id_fields same;
     char port[8];
     int num;
     *num_ways = 1;
     if (fields->family != 0) {
-        memcpy(id.bytes, fields, sizeof id.bytes);
-        return terni_id_read(&id, &same, ways);
+        ways[0] = address_of(fields);
+        return TERN_OK;
     }
     snprintf(port, sizeof port, "%u", fields->port);
     TERN_TRY(resolve((const char *)fields->address, port, AI_NUMERICSERV, TERN_MAX_WAYS, ways, &num));
