@@ -40,11 +40,12 @@ TERN_DEVICE int forward_claim(struct inter_sender *w, int src, struct stage_note
 {
     const struct rail_args *p = &w->p->rail;
     struct rail_hand *h = &w->line.hand;
-    uint32_t j = h->taken, offset = 0;
+    uint32_t j = h->taken, offset = 0, kept = 0;
     int mine = 0;
     if (lane() == src) {
         mine = atom_cas_cta_u32(w->taken, j, j + 1) == j;
         offset = rail_offset(p, &h->s, j);
+        kept = (uint32_t)rail_is_kept(p, &h->s, j / p->chunk);
     }
     h->turn = (uint32_t)(src + 1) & 31;
     if (!shfl_u32((uint32_t)mine, src)) {
@@ -53,6 +54,7 @@ TERN_DEVICE int forward_claim(struct inter_sender *w, int src, struct stage_note
     n->stream = shfl_u32(h->stream, src);
     n->place = shfl_u32(j, src);
     n->num = shfl_u32(h->s.num, src);
+    n->kept = shfl_u32(kept, src);
     n->at = rail_arrived_ring(p, n->stream) + shfl_u32(offset, src);
     n->number = rail_number(p, n->stream % p->num_channels, n->place);
     return 1;
@@ -95,7 +97,7 @@ TERN_DEVICE enum rail_found forward_take(struct inter_sender *w, int waits, stru
     }
 }
 
-/* With the last message of a chunk the chunk's room goes back. before: lane 0's, how many of the chunk had
+/* With the last message of a chunk the chunk's room goes back, unless it is kept. before: lane 0's, how many of the chunk had
  * been read before. 0: abandon. All lanes. */
 TERN_DEVICE int forward_release(struct inter_sender *w, const struct stage_note *n, uint32_t before,
                                 const int bulk)
@@ -103,7 +105,7 @@ TERN_DEVICE int forward_release(struct inter_sender *w, const struct stage_note 
     const struct rail_args *p = &w->p->rail;
     const struct rail_piece piece = {n->stream, n->place, n->num, 0, 0, 0};
     before = shfl_u32(before, 0);
-    if (before + 1 < rail_chunk_messages(p, n->num, n->place / p->chunk)) {
+    if (n->kept || before + 1 < rail_chunk_messages(p, n->num, n->place / p->chunk)) {
         return 1;
     }
     if (bulk) {
@@ -114,6 +116,27 @@ TERN_DEVICE int forward_release(struct inter_sender *w, const struct stage_note 
 }
 
 /* ---- Where they go ---- */
+
+/* What the forward block says of a message. It is asked for while the message before goes to its targets, or,
+ * if there is none, while the message itself is on its way to its stage, as it is two ways to memory, the one
+ * behind the other. All lanes. */
+TERN_DEVICE struct forward_said forward_ask(const struct inter_sender *w, const struct stage_note *n)
+{
+    const struct dispatch_args *d = &w->p->d;
+    struct forward_said said;
+    said.e = inter_entry_of(&w->p->far, (uint32_t)rail_far_end(&w->p->rail, n->stream), n->number, d->layout,
+                            d->topk, inter_keys(&w->s.map, d->f.num_ranks));
+    said.expert = d->layout == 0 && (uint32_t)lane() < d->topk ? said.e.experts[lane()] : -1;
+    /* So many targets an entry has room for: read before it is known how many there are. */
+    uint32_t room = (w->p->far.entry_ints - (uint32_t)(sizeof(struct forward_entry) / 4) - d->topk) / 2;
+    const struct forward_target none = {0, -1};
+    said.t = none;
+    if ((uint32_t)lane() < room) {
+        said.t = said.e.targets[lane()];
+    }
+    said.base = 0;
+    return said;
+}
 
 /* Starts bringing the next message that has arrived into a stage. All lanes. */
 TERN_DEVICE enum rail_found forward_load(struct inter_sender *w, uint32_t stage, int waits, const int bulk)
@@ -133,27 +156,11 @@ TERN_DEVICE enum rail_found forward_load(struct inter_sender *w, uint32_t stage,
         mbar_expect(w->s.bars + stage, w->p->rail.stride);
         bulk_load(inter_stage(w, stage), n.at, w->p->rail.stride, w->s.bars + stage);
     }
-    return RAIL_PIECE;
-}
-
-/* What the forward block says of a message. It is asked for while the message before goes to its targets,
- * as it is two ways to memory, the one behind the other. All lanes. */
-TERN_DEVICE struct forward_said forward_ask(const struct inter_sender *w, const struct stage_note *n)
-{
-    const struct dispatch_args *d = &w->p->d;
-    struct forward_said said;
-    said.e = inter_entry_of(&w->p->far, (uint32_t)rail_far_end(&w->p->rail, n->stream), n->number, d->layout,
-                            d->topk, inter_keys(&w->s.map, d->f.num_ranks));
-    said.expert = d->layout == 0 && (uint32_t)lane() < d->topk ? said.e.experts[lane()] : -1;
-    /* So many targets an entry has room for: read before it is known how many there are. */
-    uint32_t room = (w->p->far.entry_ints - (uint32_t)(sizeof(struct forward_entry) / 4) - d->topk) / 2;
-    const struct forward_target none = {0, -1};
-    said.t = none;
-    if ((uint32_t)lane() < room) {
-        said.t = said.e.targets[lane()];
+    if (w->loaded == w->stored) {
+        w->said = forward_ask(w, &n);
+        w->asked = FORWARD_ASKED;
     }
-    said.base = 0;
-    return said;
+    return RAIL_PIECE;
 }
 
 /* The second way, of what has come on the first. All lanes. */
@@ -264,10 +271,8 @@ TERN_DEVICE int forward_store(struct inter_sender *w, uint32_t stage, uint32_t p
     struct stage_note n = w->notes[stage];
     struct forward_said said, next;
     const int goes_on = w->loaded - w->stored > 1;
-    if (w->has_asked) {
-        said = w->said;
-    } else {
-        said = forward_ask(w, &n);
+    said = w->said;
+    if (w->asked == FORWARD_ASKED) {
         forward_ask_bases(&said);
     }
     while (bulk && !mbar_test(w->s.bars + stage, parity)) {
@@ -296,7 +301,7 @@ TERN_DEVICE int forward_store(struct inter_sender *w, uint32_t stage, uint32_t p
         forward_ask_bases(&next);
     }
     w->said = next;
-    w->has_asked = goes_on;
+    w->asked = FORWARD_HAS_BASES;
     return forward_release(w, &n, before, bulk) && ok;
 }
 

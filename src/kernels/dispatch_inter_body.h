@@ -26,13 +26,37 @@
 
 /* ---- Rails ---- */
 
-/* Weights and trailer of a message, into its stage. All lanes. */
-TERN_DEVICE void rail_add_tail(const struct inter_sender *w, char *at, const struct stage_note *n)
+/* Which tokens a piece's messages are of, and their weights: as many of each as there are lanes, on one way
+ * to memory for all. n: of the first message. All lanes. */
+TERN_DEVICE void rail_ask(struct inter_sender *w, const struct stage_note *n)
+{
+    const struct dispatch_args *d = &w->p->d;
+    const int32_t *tokens =
+        w->p->far.token_of + (uint64_t)inter_domain(&w->p->rail, n) * w->p->far.max_tokens + n->number;
+    w->tokens = (uint32_t)lane() < n->num ? (uint32_t)tokens[lane()] : 0;
+    uint32_t i = (uint32_t)lane() / d->topk, token = shfl_u32(w->tokens, (int)i);
+    w->weights = d->weights && i < n->num
+                     ? d->weights[(uint64_t)token * d->topk + (uint32_t)lane() - i * d->topk]
+                     : 0.0f;
+}
+
+/* The token of message i of the piece in hand. All lanes. */
+TERN_DEVICE uint32_t rail_token(const struct inter_sender *w, const struct stage_note *n, uint32_t i)
+{
+    uint64_t row = (uint64_t)inter_domain(&w->p->rail, n) * w->p->far.max_tokens;
+    return i < 32 ? shfl_u32(w->tokens, (int)i) : (uint32_t)w->p->far.token_of[row + n->number];
+}
+
+/* Weights and trailer of a message, the i-th of its piece, into its stage. All lanes. */
+TERN_DEVICE void rail_add_tail(const struct inter_sender *w, char *at, const struct stage_note *n, uint32_t i)
 {
     const struct dispatch_args *d = &w->p->d;
     float *weights = (float *)(void *)(at + w->p->weights_offset);
+    uint32_t first = i * d->topk;
+    int known = first + d->topk <= 32;
+    float weight = shfl_f32(w->weights, (int)((first + (uint32_t)lane()) & 31));
     for (uint32_t k = (uint32_t)lane(); k < d->topk; k += 32) {
-        weights[k] = d->weights ? d->weights[(uint64_t)n->token * d->topk + k] : 0.0f;
+        weights[k] = known ? weight : d->weights ? d->weights[(uint64_t)n->token * d->topk + k] : 0.0f;
     }
     if (lane() == 0) {
         struct rail_trailer *t = (struct rail_trailer *)(void *)(at + w->p->trailer_offset);
@@ -49,8 +73,11 @@ TERN_DEVICE enum rail_found rail_load(struct inter_sender *w, uint32_t stage, in
     if (found != RAIL_PIECE) {
         return found;
     }
-    uint64_t row = (uint64_t)inter_domain(&w->p->rail, &n) * w->p->far.max_tokens;
-    n.token = (uint32_t)w->p->far.token_of[row + n.number];
+    uint32_t i = w->line.given - 1;
+    if (i == 0) {
+        rail_ask(w, &n);
+    }
+    n.token = rail_token(w, &n, i);
     if (lane() == 0) {
         w->notes[stage] = n;
     }
@@ -58,7 +85,7 @@ TERN_DEVICE enum rail_found rail_load(struct inter_sender *w, uint32_t stage, in
     if (bulk) {
         expect_token(&w->s, n.token);
     }
-    rail_add_tail(w, inter_stage(w, stage), &n); /* its weights are a way to memory, too */
+    rail_add_tail(w, inter_stage(w, stage), &n, i);
     return RAIL_PIECE;
 }
 

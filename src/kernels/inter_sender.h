@@ -17,6 +17,8 @@ struct forward_said {
     int32_t expert;          /* of choice lane() */
 };
 
+enum forward_asked { FORWARD_ASKED, FORWARD_HAS_BASES };
+
 /* A warp of the second or third role. */
 struct inter_sender {
     const struct dispatch_inter_args *p;
@@ -26,8 +28,10 @@ struct inter_sender {
     struct stage_note *notes;    /* [num_stages] */
     uint32_t num_stages;         /* of this warp */
     uint32_t *taken;             /* forwarders: of this lane's stream, by the warps of a team */
-    struct forward_said said;    /* likewise: of the next message in a stage, if */
-    int has_asked;
+    struct forward_said said;    /* likewise: of the next message in a stage, as far as it is */
+    enum forward_asked asked;
+    uint32_t tokens;         /* rails: lane i has what message i of the piece in hand is of, */
+    float weights;           /* and weight i of the piece's */
     uint32_t block, blocks;  /* of the role */
     uint32_t loaded, stored; /* messages: begun, and brought to their end */
     uint32_t urgent;         /* rails: so many are of pieces that leave before more is loaded */
@@ -52,7 +56,9 @@ TERN_DEVICE struct inter_sender inter_sender_of(const struct dispatch_inter_args
     int forwards = (uint32_t)bid() >= p->roles.own + p->roles.rails;
     w.p = p;
     w.loaded = w.stored = w.urgent = 0;
-    w.has_asked = 0;
+    w.asked = FORWARD_ASKED;
+    w.tokens = 0;
+    w.weights = 0.0f;
     w.found = RAIL_PIECE;
     w.s = sender_of(&p->d, table);
     w.s.map = target_map_in_domain(&p->d.f, table, &p->d.route, p->d.layout, p->d.topk, p->d.num_experts,

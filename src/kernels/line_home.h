@@ -239,8 +239,8 @@ TERN_DEVICE struct home_read home_read_of(const struct line *l, uint32_t num, ui
     return r;
 }
 
-/* A chunk that is complete then is released by the poster, as that is some ways to memory and back, one after
- * the other. 0: the operation is to be abandoned. All lanes. */
+/* A chunk that is complete then, and not kept, is released by the poster, as that is some ways to memory and
+ * back, one after the other. 0: the operation is to be abandoned. All lanes. */
 TERN_DEVICE int home_say(struct line *l, const struct home_read *r)
 {
     const struct combine_inter_args *p = l->m.p;
@@ -249,7 +249,8 @@ TERN_DEVICE int home_say(struct line *l, const struct home_read *r)
     if (r->count != 0) {
         struct rail_letter letter = rail_letter_of(&p->rail, rail_index(&p->rail, (uint32_t)r->domain),
                                                    (uint32_t)r->message, (uint32_t)p->far.num_out[r->domain]);
-        whole = rail_complete(&p->rail, &letter, r->count, 1);
+        whole = rail_complete(&p->rail, &letter, r->count, 1) &&
+                !rail_is_kept(&p->rail, &letter.s, letter.j / p->rail.chunk);
         piece.stream = letter.stream;
         piece.first = letter.j;
         piece.num = letter.s.num;

@@ -419,6 +419,27 @@ TERN_DEVICE uint32_t rail_due(const struct rail_args *p, uint32_t stream, uint32
     return goes ? held : 0;
 }
 
+/* Whether chunk k is read and never released: at the end of the chunk before it all that was still to come
+ * might be held, and since then nothing is due (rail_due). What it holds rail_advance adds. */
+TERN_DEVICE int rail_is_kept(const struct rail_args *p, const struct rail_stream *s, uint32_t k)
+{
+    return k != 0 && rail_left(p, s, rail_end(p, s, k * p->chunk)) <= p->hold;
+}
+
+/* Chunks from the release's next one on were kept. */
+TERN_DEVICE void rail_hold_kept(const struct rail_args *p, const struct rail_stream *s,
+                                struct rail_release *e)
+{
+    uint32_t next = e->next;
+    if (next * p->chunk < s->num) {
+        e->held += (uint32_t)(rail_end(p, s, s->num) - rail_end(p, s, next * p->chunk));
+    }
+    for (uint32_t k = next; k * p->chunk < s->num; k++) {
+        e->counts[k % RAIL_MAX_CHUNKS] = 0;
+    }
+    e->next = 0;
+}
+
 /* Threads of block 0 at the end of an operation, when all blocks of the rank have left it: the next one
  * begins behind this one's messages, `to` and `from` the stream's other domain. */
 TERN_DEVICE void rail_advance(const struct rail_args *p, uint32_t stream, uint32_t to, uint32_t from)
@@ -429,7 +450,7 @@ TERN_DEVICE void rail_advance(const struct rail_args *p, uint32_t stream, uint32
                        a = rail_stream_of(p, p->taken[stream], in);
     p->sent[stream] = rail_end(p, &s, out);
     p->taken[stream] = rail_end(p, &a, in);
-    p->releases[stream].next = 0;
+    rail_hold_kept(p, &a, p->releases + stream);
 }
 
 #endif

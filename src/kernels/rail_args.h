@@ -93,6 +93,7 @@ struct stage_note {
     uint32_t last;
     uint32_t chunk; /* combine: of the message's row */
     uint32_t place; /* dispatch, where it has arrived: in its stream, which has `num` messages */
+    uint32_t kept;  /* likewise: its chunk is not released (rail_is_kept) */
 };
 
 /* How blocks are shared out; all run at once. */
