@@ -283,7 +283,7 @@ TERN_DEVICE int forward_store(struct inter_sender *w, uint32_t stage, uint32_t p
         struct stage_note behind = w->notes[(w->stored + 1) % w->num_stages];
         next = forward_ask(w, &behind);
     }
-    uint32_t before = lane() == 0 ? rail_count_in_block(&w->p->rail, n.stream, n.place) : 0;
+    uint32_t before = lane() == 0 && !n.kept ? rail_count_in_block(&w->p->rail, n.stream, n.place) : 0;
     int from = rail_far_end(&w->p->rail, n.stream), ok = 1;
     if (lane() == 0) {
         ok = inter_matches(&w->line.rail,
