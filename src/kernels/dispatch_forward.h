@@ -97,8 +97,8 @@ TERN_DEVICE enum rail_found forward_take(struct inter_sender *w, int waits, stru
     }
 }
 
-/* With the last message of a chunk the chunk's room goes back, unless it is kept. before: lane 0's, how many of the chunk had
- * been read before. 0: abandon. All lanes. */
+/* With the last message of a chunk the chunk's room goes back, unless it is kept. before: lane 0's, how many
+ * of the chunk had been read before. 0: abandon. All lanes. */
 TERN_DEVICE int forward_release(struct inter_sender *w, const struct stage_note *n, uint32_t before,
                                 const int bulk)
 {
