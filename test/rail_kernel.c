@@ -119,16 +119,6 @@ TERN_DEVICE int send_block(const struct rail_test_args *p)
     return ok;
 }
 
-/* One thread: a part of a message of so many has been read. 0: the operation is to be abandoned. */
-TERN_DEVICE int finish(const struct rail *r, const struct rail_letter *l, uint32_t parts)
-{
-    if (rail_is_kept(r->p, &l->s, l->j / r->p->chunk)) {
-        (void)rail_complete(r->p, l, 1, parts);
-        return 1;
-    }
-    return rail_finish(r, l, 1, parts);
-}
-
 /* Where a message can be looked at: in the ring, or in shared memory. */
 TERN_DEVICE const uint32_t *fetch(const struct rail_test_args *p, const char *at, uint32_t *turn)
 {
@@ -171,7 +161,7 @@ TERN_DEVICE int read_streams(const struct rail_test_args *p, uint32_t *turn)
             struct rail_letter l = {
                 rail_stream_of(&p->rail, p->rail.taken[piece.stream], rail_share(&p->rail, p->from[x], c)),
                 piece.stream, piece.first + k};
-            failed |= !finish(&r, &l, 1);
+            failed |= !rail_finish(&r, &l, 1, 1);
         }
         ok = !warp_any(failed);
         found = rail_take(&r, &h, 1, &piece);
@@ -197,7 +187,7 @@ TERN_DEVICE int read_part(const struct rail_test_args *p, uint32_t t, uint32_t p
             const uint32_t *at = fetch(p, rail_letter_at(&p->rail, &l), turn);
             check_message(p, at, x, (uint32_t)i, part * half, part * half + half);
             sync_warp();
-            ok = !warp_any(lane() == 0 && !finish(&r, &l, RAIL_TEST_PARTS));
+            ok = !warp_any(lane() == 0 && !rail_finish(&r, &l, 1, RAIL_TEST_PARTS));
         }
     }
     return ok;

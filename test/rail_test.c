@@ -20,7 +20,7 @@ enum {
     AWAIT_CREDIT = 9,
     RANKS = 8,
     MAX_OPS = 5,
-    MAX_MESSAGES = 60,
+    MAX_MESSAGES = 100,
     MAX_STRIDE = 1024,
     MAX_RING = 8192,
     MAX_CHANNELS = 3
@@ -73,7 +73,10 @@ static void draw_operation(struct scene *s, struct operation *op)
     uint32_t most = s->ring_bytes / 2 / RAIL_UNIT;
     most = most > MAX_STRIDE / RAIL_UNIT ? MAX_STRIDE / RAIL_UNIT : most;
     op->stride = RAIL_UNIT * rng_between(&s->rng, 1, most);
-    op->chunk = rng_between(&s->rng, 1, s->ring_bytes / 2 / op->stride);
+    /* No more chunks in a ring than have counts, some to spare, as terni_rail_chunk sees to it. */
+    op->chunk =
+        rng_between(&s->rng, (s->ring_bytes / op->stride + RAIL_MAX_CHUNKS - 3) / (RAIL_MAX_CHUNKS - 2),
+                    s->ring_bytes / 2 / op->stride);
     op->bulk = rng_below(&s->rng, 2);
     op->home = rng_below(&s->rng, 2);
     op->readers = rng_between(&s->rng, 1, 3);
@@ -294,6 +297,15 @@ static int check_rank(const struct scene *s, uint32_t r)
     return 0;
 }
 
+static int check_release(const struct rail_release *e)
+{
+    CHECK(e->pending == 0 && e->next == 0, "%u pending, %u next", e->pending, e->next);
+    for (uint32_t k = 0; k < RAIL_MAX_CHUNKS; k++) {
+        CHECK(e->counts[k] == 0, "chunk %u counts %u", k, e->counts[k]);
+    }
+    return 0;
+}
+
 /* At the end everything that was sent has been read, and given back but for what the reader holds for the
  * next operation. */
 static int check_counters(const struct scene *s, uint32_t r)
@@ -311,6 +323,7 @@ static int check_counters(const struct scene *s, uint32_t r)
               (unsigned long long)rail.sent[i], (unsigned long long)rail.credits[i], held,
               (unsigned long long)rail.tails[i], (unsigned long long)rail.taken[i]);
         CHECK(held <= s->hold, "rank %u, stream %u: %u bytes of %u are held", r, i, held, s->hold);
+        PASS(check_release(&rail.releases[i]));
     }
     return 0;
 }

@@ -3,12 +3,12 @@
  * Dispatch across domains, blocks that forward. The warps of a block share its streams, and take the
  * messages that have arrived one by one: a stream's last chunk is then not one warp's, and no warp has more
  * streams than another. Who takes a message raises a word in shared memory, `taken`; who reads the last one
- * of a chunk says that the chunk may go back (rail_home.h), which the block's poster sees to. A lane looks
- * after a stream; with more streams than a block has lanes in a warp its warps are in teams, each with
- * streams of its own.
+ * of a chunk that is not kept says that it may go back (rail_home.h), which the block's poster sees to. A
+ * lane looks after a stream; with more streams than a block has lanes in a warp its warps are in teams, each
+ * with streams of its own.
  *
  * A warp that has messages in its stages does not wait for others, and takes a message only when a stage is
- * free: so what has been taken is read, and given back, whatever comes. */
+ * free: so what has been taken is read, and given back or kept, whatever comes. */
 #ifndef TERN_DISPATCH_FORWARD_H
 #define TERN_DISPATCH_FORWARD_H
 
@@ -118,7 +118,7 @@ TERN_DEVICE int forward_release(struct inter_sender *w, const struct stage_note 
 /* ---- Where they go ---- */
 
 /* What the forward block says of a message. It is asked for while the message before goes to its targets, or,
- * if there is none, while the message itself is on its way to its stage, as it is two ways to memory, the one
+ * if there is none, behind the bulk copy that brings the message itself, as it is two ways to memory, the one
  * behind the other. All lanes. */
 TERN_DEVICE struct forward_said forward_ask(const struct inter_sender *w, const struct stage_note *n)
 {

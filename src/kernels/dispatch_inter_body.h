@@ -26,18 +26,26 @@
 
 /* ---- Rails ---- */
 
-/* Which tokens a piece's messages are of, and their weights: as many of each as there are lanes, on one way
- * to memory for all. n: of the first message. All lanes. */
-TERN_DEVICE void rail_ask(struct inter_sender *w, const struct stage_note *n)
+/* So many messages' weights are known at a time; 0: none, as a message has more than there are lanes. */
+TERN_DEVICE uint32_t rail_group(const struct dispatch_args *d) { return 32 / d->topk; }
+
+/* Which tokens a piece's messages are of, on one way to memory for 32 of them. n: of the first message. All
+ * lanes. */
+TERN_DEVICE void rail_ask_tokens(struct inter_sender *w, const struct stage_note *n)
 {
-    const struct dispatch_args *d = &w->p->d;
     const int32_t *tokens =
         w->p->far.token_of + (uint64_t)inter_domain(&w->p->rail, n) * w->p->far.max_tokens + n->number;
     w->tokens = (uint32_t)lane() < n->num ? (uint32_t)tokens[lane()] : 0;
-    uint32_t i = (uint32_t)lane() / d->topk, token = shfl_u32(w->tokens, (int)i);
-    w->weights = d->weights && i < n->num
-                     ? d->weights[(uint64_t)token * d->topk + (uint32_t)lane() - i * d->topk]
-                     : 0.0f;
+}
+
+/* The weights of messages i and behind it, as many as a group has, likewise. All lanes. */
+TERN_DEVICE void rail_ask_weights(struct inter_sender *w, const struct stage_note *n, uint32_t i)
+{
+    const struct dispatch_args *d = &w->p->d;
+    uint32_t mine = (uint32_t)lane() / d->topk, k = (uint32_t)lane() - mine * d->topk;
+    uint32_t token = shfl_u32(w->tokens, (int)((i + mine) & 31));
+    int has = d->weights && mine < rail_group(d) && i + mine < n->num && i + mine < 32;
+    w->weights = has ? d->weights[(uint64_t)token * d->topk + k] : 0.0f;
 }
 
 /* The token of message i of the piece in hand. All lanes. */
@@ -52,8 +60,9 @@ TERN_DEVICE void rail_add_tail(const struct inter_sender *w, char *at, const str
 {
     const struct dispatch_args *d = &w->p->d;
     float *weights = (float *)(void *)(at + w->p->weights_offset);
-    uint32_t first = i * d->topk;
-    int known = first + d->topk <= 32;
+    uint32_t group = rail_group(d);
+    int known = group != 0 && i < 32;
+    uint32_t first = known ? i % group * d->topk : 0;
     float weight = shfl_f32(w->weights, (int)((first + (uint32_t)lane()) & 31));
     for (uint32_t k = (uint32_t)lane(); k < d->topk; k += 32) {
         weights[k] = known ? weight : d->weights ? d->weights[(uint64_t)n->token * d->topk + k] : 0.0f;
@@ -74,8 +83,12 @@ TERN_DEVICE enum rail_found rail_load(struct inter_sender *w, uint32_t stage, in
         return found;
     }
     uint32_t i = w->line.given - 1;
+    uint32_t group = rail_group(&w->p->d);
     if (i == 0) {
-        rail_ask(w, &n);
+        rail_ask_tokens(w, &n);
+    }
+    if (group != 0 && i < 32 && i % group == 0) {
+        rail_ask_weights(w, &n, i);
     }
     n.token = rail_token(w, &n, i);
     if (lane() == 0) {

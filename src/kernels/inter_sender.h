@@ -17,7 +17,7 @@ struct forward_said {
     int32_t expert;          /* of choice lane() */
 };
 
-enum forward_asked { FORWARD_ASKED, FORWARD_HAS_BASES };
+enum forward_asked { FORWARD_NOT_ASKED, FORWARD_ASKED, FORWARD_HAS_BASES };
 
 /* A warp of the second or third role. */
 struct inter_sender {
@@ -31,7 +31,7 @@ struct inter_sender {
     struct forward_said said;    /* likewise: of the next message in a stage, as far as it is */
     enum forward_asked asked;
     uint32_t tokens;         /* rails: lane i has what message i of the piece in hand is of, */
-    float weights;           /* and weight i of the piece's */
+    float weights;           /* and weight i of those of its messages that were asked for last */
     uint32_t block, blocks;  /* of the role */
     uint32_t loaded, stored; /* messages: begun, and brought to their end */
     uint32_t urgent;         /* rails: so many are of pieces that leave before more is loaded */
@@ -56,7 +56,7 @@ TERN_DEVICE struct inter_sender inter_sender_of(const struct dispatch_inter_args
     int forwards = (uint32_t)bid() >= p->roles.own + p->roles.rails;
     w.p = p;
     w.loaded = w.stored = w.urgent = 0;
-    w.asked = FORWARD_ASKED;
+    w.asked = FORWARD_NOT_ASKED;
     w.tokens = 0;
     w.weights = 0.0f;
     w.found = RAIL_PIECE;

@@ -249,8 +249,8 @@ TERN_DEVICE int home_say(struct line *l, const struct home_read *r)
     if (r->count != 0) {
         struct rail_letter letter = rail_letter_of(&p->rail, rail_index(&p->rail, (uint32_t)r->domain),
                                                    (uint32_t)r->message, (uint32_t)p->far.num_out[r->domain]);
-        whole = rail_complete(&p->rail, &letter, r->count, 1) &&
-                !rail_is_kept(&p->rail, &letter.s, letter.j / p->rail.chunk);
+        whole = !rail_is_kept(&p->rail, &letter.s, letter.j / p->rail.chunk) &&
+                rail_complete(&p->rail, &letter, r->count, 1);
         piece.stream = letter.stream;
         piece.first = letter.j;
         piece.num = letter.s.num;

@@ -419,8 +419,8 @@ TERN_DEVICE uint32_t rail_due(const struct rail_args *p, uint32_t stream, uint32
     return goes ? held : 0;
 }
 
-/* Whether chunk k is read and never released: at the end of the chunk before it all that was still to come
- * might be held, and since then nothing is due (rail_due). What it holds rail_advance adds. */
+/* Whether chunk k is neither counted nor released: at the end of the chunk before it all that was still to
+ * come might be held, and since then nothing is due (rail_due). What it holds rail_advance adds. */
 TERN_DEVICE int rail_is_kept(const struct rail_args *p, const struct rail_stream *s, uint32_t k)
 {
     return k != 0 && rail_left(p, s, rail_end(p, s, k * p->chunk)) <= p->hold;
@@ -433,9 +433,6 @@ TERN_DEVICE void rail_hold_kept(const struct rail_args *p, const struct rail_str
     uint32_t next = e->next;
     if (next * p->chunk < s->num) {
         e->held += (uint32_t)(rail_end(p, s, s->num) - rail_end(p, s, next * p->chunk));
-    }
-    for (uint32_t k = next; k * p->chunk < s->num; k++) {
-        e->counts[k % RAIL_MAX_CHUNKS] = 0;
     }
     e->next = 0;
 }

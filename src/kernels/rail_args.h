@@ -26,11 +26,12 @@ enum {
 };
 
 /* What a rank knows of a stream that it receives: chunks whose messages have all been read go back in order,
- * though warps finish them in any. */
+ * though warps finish them in any. Those that are kept (rail_is_kept) nobody counts. */
 struct rail_release {
     uint32_t pending; /* chunks that are finished and that nobody has looked at yet */
     uint32_t next;    /* the first chunk of the operation that has not been seen finished */
-    uint32_t held;    /* bytes that have been read and not gone back, also of earlier operations */
+    uint32_t held;    /* bytes that have been read and not gone back, also of earlier operations; of chunks
+                       * that are kept from the end of theirs on */
     uint32_t counts
         [RAIL_MAX_CHUNKS]; /* parts of messages of chunk k that have been read, at k % RAIL_MAX_CHUNKS */
 };

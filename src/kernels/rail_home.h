@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The receiving end of streams whose messages many warps read, each where its tokens ask for them. A chunk
- * goes back to its sender when all its messages have been read, and chunks go back in order.
+ * goes back to its sender when all its messages have been read, and chunks go back in order; but for an
+ * operation's last ones, which are kept for the next to give back (rail_is_kept).
  *
  * Every message is read in `parts` parts, by whoever. The reader that completes a chunk counts it as
  * pending; who finds no other pending looks after all that follow, until none is left: one thread at a
@@ -106,7 +107,8 @@ TERN_DEVICE int rail_release_ready(const struct rail *r, const struct rail_lette
 }
 
 /* One thread, with what its warp has read synchronised: `num` parts of messages of the letter's chunk have
- * been read, each of which has `parts`. 1 if these were the last: it is to be released. */
+ * been read, each of which has `parts`. 1 if these were the last: it is to be released. Not of one that is
+ * kept. */
 TERN_DEVICE int rail_complete(const struct rail_args *p, const struct rail_letter *l, uint32_t num,
                               uint32_t parts)
 {
@@ -152,7 +154,8 @@ TERN_DEVICE int rail_release(const struct rail *r, const struct rail_letter *l, 
 /* Both. */
 TERN_DEVICE int rail_finish(const struct rail *r, const struct rail_letter *l, uint32_t num, uint32_t parts)
 {
-    return !rail_complete(r->p, l, num, parts) || rail_release(r, l, parts, 0);
+    return rail_is_kept(r->p, &l->s, l->j / r->p->chunk) || !rail_complete(r->p, l, num, parts) ||
+           rail_release(r, l, parts, 0);
 }
 
 #endif
