@@ -124,7 +124,8 @@ static int record_fails(struct scene *s, int operation)
     OK(tern_event_open(s->world.members[0].comm, &event));
     fuse.event_record = 0;
     OK(issue(s, operation, 1, NULL));
-    REFUSES(issue(s, operation, 0, event), TERN_SYSTEM_ERROR, "no record today");
+    REFUSES(issue(s, operation, 0, event), TERN_SYSTEM_ERROR, "until a reset");
+    REFUSES(tern_ep_synchronize(s->eps[0]), TERN_SYSTEM_ERROR, "no record today");
     tern_event_close(s->world.members[0].comm, event);
     return ended_until_reset(s, operation);
 }
@@ -219,6 +220,56 @@ static int copies_stay_known(struct scene *s)
     return world_verify(&s->world, "copies behind a dispatch");
 }
 
+/* A capture, launched or not, has runs of the route that the host does not see: where they have other counts,
+ * operations outside wait for a run outside. */
+static int counts_differ(struct scene *s)
+{
+    struct tern_graph *graphs[RANKS];
+
+    PASS(scene_open(s));
+    PASS(scene_round(s, 0));
+    for (int r = 0; r < RANKS; r++) {
+        struct member *m = &s->world.members[r];
+        struct tern_route_args fewer = batch_args(&s->batches[0], r);
+        fewer.num_tokens /= 2;
+        OK(tern_graph_begin(m->comm, m->lanes[1]));
+        OK(tern_route_update(s->batches[0].routes[r], &fewer, m->lanes[1]));
+        OK(tern_graph_end(m->comm, m->lanes[1], &graphs[r]));
+        REFUSES(issue(s, TERN_OP_DISPATCH, r, NULL), TERN_BAD_STATE, "is in a graph, with num_tokens");
+        REFUSES(issue(s, TERN_OP_COMBINE, r, NULL), TERN_BAD_STATE, "is in a graph, with num_tokens");
+    }
+    PASS(batch_update(&s->batches[0], 0));
+    PASS(dispatch_check(&s->dispatches[0], s->eps, 0));
+    PASS(combine_check(&s->combines[0], s->eps, 0));
+    for (int r = 0; r < RANKS; r++) {
+        tern_graph_close(s->world.members[r].comm, graphs[r]);
+    }
+    return 0;
+}
+
+/* Ranks that reset different objects have reset none. */
+static int resets_cross(struct scene *s)
+{
+    struct tern_comm *comms[RANKS];
+    struct tern_ep *others[RANKS], *crossed[RANKS];
+
+    PASS(scene_open(s));
+    for (int r = 0; r < RANKS; r++) {
+        comms[r] = s->world.members[r].comm;
+    }
+    OK(tern_ep_open_all(RANKS, comms, &s->config, others));
+    crossed[0] = s->eps[0];
+    crossed[1] = others[1];
+    REFUSES(tern_ep_reset_all(RANKS, crossed), TERN_MISMATCH, "resets EP object");
+    OK(tern_ep_reset_all(RANKS, others));
+    OK(tern_ep_reset_all(RANKS, s->eps));
+    PASS(scene_round(s, 0));
+    for (int r = 0; r < RANKS; r++) {
+        tern_ep_close(others[r]);
+    }
+    return 0;
+}
+
 static int failures(struct scene *s)
 {
     static const int operations[] = {TERN_OP_ROUTE, TERN_OP_DISPATCH, TERN_OP_COMBINE};
@@ -260,6 +311,10 @@ static int high_throughput(struct test *t) { return run_scene(t, ARENA_WINDOW, f
 static int out_of_staging(struct test *t) { return run_scene(t, ARENA_DEVICE, staged_copy_fails); }
 
 static int known_copies(struct test *t) { return run_scene(t, ARENA_DEVICE, copies_stay_known); }
+
+static int mixed_counts(struct test *t) { return run_scene(t, ARENA_WINDOW, counts_differ); }
+
+static int crossed_resets(struct test *t) { return run_scene(t, ARENA_WINDOW, resets_cross); }
 
 /* ---- Low latency ---- */
 
@@ -374,6 +429,8 @@ int main(int argc, char **argv)
     test_run(&t, "route, dispatch and combine while the machine fails", high_throughput);
     test_run(&t, "dispatch into tensors while the machine fails", out_of_staging);
     test_run(&t, "copies behind a dispatch, and a call that fails", known_copies);
+    test_run(&t, "a route whose runs in graphs have other counts", mixed_counts);
+    test_run(&t, "resets of different objects", crossed_resets);
     test_run(&t, "low latency while the machine fails", low_latency);
     test_run(&t, "weights that go ahead while the machine fails", weights_ahead);
     return test_end(&t);

@@ -177,7 +177,7 @@ struct tern_comm_config {
  * else 127.0.0.1. Fails with TERN_SYSTEM_ERROR if no socket can be had. */
 TERN_API enum tern_status tern_id_create(const char *interface, struct tern_id *id);
 /* The id of "host:port/cookie" or "[v6]:port/cookie", the same on every rank, for launchers that give an
- * agreed address instead of bytes; there rank 0 listens, for a name but localhost at all its addresses. */
+ * agreed address instead of bytes; rank 0 listens there when it opens, for a name at all its addresses. */
 TERN_API enum tern_status tern_id_from_address(const char *address, struct tern_id *id);
 /* The id, rank and size that tern-run (or a caller's own launcher) put into TERN_ID, TERN_RANK and
  * TERN_NUM_RANKS. TERN_BAD_STATE if they are not set. */

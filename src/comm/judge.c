@@ -12,19 +12,22 @@
 #include <string.h>
 
 struct note {
-    int32_t status; /* enum tern_status */
-    char reason[TERN_SENTENCE_BYTES - 4];
+    int32_t status;                       /* enum tern_status */
+    char reason[TERN_SENTENCE_BYTES - 4]; /* of a success: of what, or empty */
 };
 
 enum tern_status terni_boot_judge_post(struct boot *boot, enum tern_status status)
+{
+    return terni_boot_judge_post_of(boot, status, "");
+}
+
+enum tern_status terni_boot_judge_post_of(struct boot *boot, enum tern_status status, const char *what)
 {
     struct note note;
     enum tern_status posted;
     memset(&note, 0, sizeof note);
     note.status = (int32_t)status;
-    if (status != TERN_OK) {
-        snprintf(note.reason, sizeof note.reason, "%s", tern_last_error());
-    }
+    snprintf(note.reason, sizeof note.reason, "%s", status != TERN_OK ? tern_last_error() : what);
     posted = boot->ops->post(boot, &note, sizeof note);
     if (posted != TERN_OK && status != TERN_OK) {
         /* The boot is what failed, or fails now for the same reason: the first sentence is the news. */
@@ -48,13 +51,27 @@ static int find_culprit(const struct note *notes, int num_ranks)
     return culprit;
 }
 
+/* All have succeeded: in the same thing? */
+static enum tern_status compare(const struct note *notes, const struct boot *boot)
+{
+    for (int r = 1; r < boot->num_ranks; r++) {
+        if (strncmp(notes[r].reason, notes[0].reason, sizeof notes[r].reason) != 0) {
+            const char *first = notes[0].reason[0] ? notes[0].reason : "does something else";
+            const char *other = notes[r].reason[0] ? notes[r].reason : "does something else";
+            return TERN_FAIL(TERN_MISMATCH, "rank %d %.*s, and rank %d %.*s", terni_boot_name(boot, 0), 100,
+                             first, terni_boot_name(boot, r), 100, other);
+        }
+    }
+    return TERN_OK;
+}
+
 static enum tern_status judge(const struct note *notes, const struct boot *boot)
 {
     char sentence[TERN_SENTENCE_BYTES];
     int culprit = find_culprit(notes, boot->num_ranks);
     enum tern_status status = culprit < 0 ? TERN_OK : (enum tern_status)notes[culprit].status;
     if (status == TERN_OK) {
-        return TERN_OK;
+        return compare(notes, boot);
     }
     snprintf(sentence, sizeof sentence, "%.*s", (int)sizeof notes[culprit].reason, notes[culprit].reason);
     /* A sentence that begins with ranks has named the culprits itself: they need not be the teller. */

@@ -10,7 +10,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 struct listener {
     struct listener *next;
@@ -86,10 +85,8 @@ enum tern_status terni_id_take_listener(const struct tern_id *id, int *fd)
         *fd = kept_fd;
         return TERN_OK;
     }
-    if (fields.flags & TERN_ID_NAMED) { /* localhost is this host to everybody, and no other's business */
-        return strcasecmp((const char *)fields.address, "localhost") == 0
-                   ? terni_listen_at_loopback(fields.port, fd)
-                   : terni_listen_everywhere(fields.port, fd);
+    if (fields.flags & TERN_ID_NAMED) {
+        return terni_listen_everywhere(fields.port, fd);
     }
     if (fields.flags & TERN_ID_AGREED) {
         return terni_listen(&address, &bound, fd);

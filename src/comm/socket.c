@@ -133,23 +133,6 @@ enum tern_status terni_listen_everywhere(unsigned port, int *fd)
     return terni_listen(&a, &bound, fd);
 }
 
-enum tern_status terni_listen_at_loopback(unsigned port, int *fd)
-{
-    struct sockaddr_in6 v6 = {
-        .sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
-    struct sockaddr_in v4 = {
-        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    struct address a = {.bytes = sizeof v4}, b = {.bytes = sizeof v6}, bound;
-    char text[TERN_ADDRESS_TEXT];
-    memcpy(&a.storage, &v4, sizeof v4);
-    memcpy(&b.storage, &v6, sizeof v6);
-    if (terni_listen(&a, &bound, fd) == TERN_OK || terni_listen(&b, &bound, fd) == TERN_OK) {
-        return TERN_OK;
-    }
-    terni_address_print(&a, text);
-    return TERN_FAIL(TERN_SYSTEM_ERROR, "cannot listen on %s, nor on ::1: %m", text);
-}
-
 void terni_socket_tune(int fd)
 {
     int yes = 1;

@@ -29,8 +29,6 @@ void terni_address_unmap(struct address *a);
 enum tern_status terni_listen(const struct address *a, struct address *bound, int *fd);
 /* At all addresses of this host, of both IP versions where it has both. */
 enum tern_status terni_listen_everywhere(unsigned port, int *fd);
-/* Where this host alone can call: at 127.0.0.1, or at ::1 if there is no such. */
-enum tern_status terni_listen_at_loopback(unsigned port, int *fd);
 void terni_socket_tune(int fd); /* small messages leave at once */
 
 /* Whether a connection leads back to its own socket: a system that gives a caller the very port that it

@@ -18,10 +18,12 @@ struct tern_route {
     int slot;  /* -1: free */
     int stale; /* the object was reset since the route was opened */
     uint32_t num_tokens, topk, layout, alignment, idx_bytes;
-    uint64_t number;   /* of this run on the object; equal on all ranks */
-    uint64_t ticket;   /* what the kernel writes when its counts are there */
-    int captured;      /* last run inside a graph: its counts stay on the device */
-    int in_graph;      /* some run was: replays change the counts unseen by the host */
+    uint64_t number; /* of this run on the object; equal on all ranks */
+    uint64_t ticket; /* what the kernel writes when its counts are there */
+    int captured;    /* last run inside a graph: its counts stay on the device */
+    int in_graph;    /* some run was: replays change the counts unseen by the host */
+    int is_mixed; /* one was that had other num_tokens than the run before it, and none since was not: which
+                        * of them has run last the host does not know */
     uint64_t reported; /* epoch of the run whose bad id the caller has been told of */
     struct route_memory memory;
     struct route_host host;
@@ -80,6 +82,8 @@ struct tern_ep {
     uint32_t trace_number;               /* of the object on its communicator */
     int trace_has_fault;                 /* the fault's trace is written */
     struct ep_record stated;             /* the fault, once seen */
+    char broken[200];                    /* it came while an operation was issued: what failed then */
+    uint32_t number;                     /* on its communicator, the same on all ranks */
     uint64_t masks_told[TERN_MAX_RANKS]; /* the record of each rank's masking that is in the log */
 };
 
@@ -154,6 +158,9 @@ enum tern_status terni_route_open(struct tern_ep *ep, const struct tern_route_ar
                                   struct tern_stream *stream, struct tern_route **route);
 enum tern_status terni_route_run(struct tern_route *route, const struct tern_route_args *args,
                                  struct tern_stream *stream);
+/* Behind terni_ep_begin, of an operation along the route: whether its num_tokens are those of the run that it
+ * will find. */
+enum tern_status terni_route_check_run(const struct tern_route *route, struct tern_stream *stream);
 enum tern_status terni_route_wait(struct tern_route *route, struct tern_route_counts *counts);
 void terni_route_view(struct tern_route *route, struct tern_route_view *view);
 enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_dispatch_args *args,

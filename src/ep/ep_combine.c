@@ -237,6 +237,7 @@ enum tern_status terni_ep_combine(struct tern_route *route, const struct tern_co
         divide(k, g.num_blocks);
     }
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
+    TERN_TRY(terni_route_check_run(route, stream));
     if (a->copy_engine) {
         TERN_TRY(terni_engine_check_stream(ep, stream)); /* again: `after` may have led it into a capture */
     }

@@ -109,10 +109,10 @@ static enum tern_status check_extras(const struct tern_route *route, const struc
         return TERN_FAIL(TERN_INVALID_ARGUMENT, "out_rows is %llu; one rank can hold %d",
                          (unsigned long long)a->out_rows, INT32_MAX);
     }
-    TERN_TRY(check_aligned("out_topk_idx", 0, a->out_topk_idx, 0, route->idx_bytes));
-    TERN_TRY(check_aligned("topk_weights", 0, a->topk_weights, 0, 4));
-    TERN_TRY(check_aligned("out_topk_weights", 0, a->out_topk_weights, 0, 4));
-    return check_aligned("out_source", 0, a->out_source, 0, 8);
+    TERN_TRY(terni_check_aligned("out_topk_idx", a->out_topk_idx, route->idx_bytes));
+    TERN_TRY(terni_check_aligned("topk_weights", a->topk_weights, 4));
+    TERN_TRY(terni_check_aligned("out_topk_weights", a->out_topk_weights, 4));
+    return terni_check_aligned("out_source", a->out_source, 8);
 }
 
 /* Bytes of output i's rows: of the input it comes from, or what the cast makes. */
@@ -323,7 +323,10 @@ static enum tern_status copy_outputs(struct tern_ep *ep, const struct staging *s
                                      int tells, struct tern_stream *stream)
 {
     enum tern_status status = terni_staging_copy(staging, tells ? ticket : 0, stream);
-    return status == TERN_OK || ticket == 0 ? status : terni_ep_break(ep, TERN_OP_DISPATCH, status);
+    if (status != TERN_OK && ticket == 0) {
+        return TERN_FAIL(status, "%s; the operation is in the capture: throw that away", tern_last_error());
+    }
+    return status == TERN_OK ? TERN_OK : terni_ep_break(ep, TERN_OP_DISPATCH, status);
 }
 
 enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_dispatch_args *a,
@@ -355,6 +358,7 @@ enum tern_status terni_ep_dispatch(struct tern_route *route, const struct tern_d
     terni_staging_begin(&staging, ep, route, a->out_rows, a->zero_padding != 0, 0);
     TERN_TRY(place_outputs(route, a, num_out, k, &staging));
     TERN_TRY(terni_ep_begin(ep, stream, a->after));
+    TERN_TRY(terni_route_check_run(route, stream));
     /* The ticket is the kernel's, or that of the copies behind it. */
     int drains = terni_drain_is(route), copies = !drains && staging.copies.num_columns > 0,
         tells = copies && terni_staging_tells(&staging) && ep->shape.num_domains == 1;

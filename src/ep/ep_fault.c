@@ -262,6 +262,9 @@ static enum tern_status state_record(const struct tern_ep *ep, const struct ep_r
     char text[512];
     struct tern_fault f = fault_of(ep, r);
     terni_fault_format(&f, text, sizeof(text));
+    if (r == &ep->stated && ep->broken[0] != '\0') {
+        return TERN_FAIL((enum tern_status)r->status, "%s: %s", text, ep->broken);
+    }
     return TERN_FAIL((enum tern_status)r->status, "%s", text);
 }
 
@@ -282,12 +285,14 @@ enum tern_status terni_ep_fault(struct tern_ep *ep)
 enum tern_status terni_ep_break(struct tern_ep *ep, int operation, enum tern_status status)
 {
     if (!ep->stated.written) {
+        snprintf(ep->broken, sizeof(ep->broken), "%s", tern_last_error());
         ep->stated.written = 1;
         ep->stated.status = (int32_t)status;
         ep->stated.operation = operation;
         ep->stated.rank = ep->stated.peer = ep->stated.reporter = ep->comm->rank;
     }
-    return status;
+    return TERN_FAIL(status, "%s; the operation is issued, and the object's last until a reset",
+                     tern_last_error());
 }
 
 enum tern_status terni_route_bad_id(struct tern_route *route)

@@ -290,6 +290,7 @@ static enum tern_status create(struct tern_comm *comm, const struct tern_ep_conf
     }
     ep->comm = comm;
     ep->machine = comm->machine;
+    ep->number = (uint32_t)comm->num_trades;
     terni_comm_adopt(comm, &ep->child);
     *out = ep;
     uint32_t domain_ranks = config->domain_ranks;
@@ -498,6 +499,7 @@ static enum tern_status zero_everything(struct tern_ep *ep)
      * taken for a new one. */
     memset(ep->host_memory, 0, ep->layout.host_bytes);
     memset(&ep->stated, 0, sizeof(ep->stated));
+    ep->broken[0] = '\0';
     ep->num_route_runs = 0;
     ep->num_engine_runs = 0;
     ep->num_issued = 0;
@@ -525,10 +527,15 @@ static enum tern_status stop(struct tern_ep *ep)
 
 enum tern_status terni_ep_reset_step(struct tern_ep *ep, int step)
 {
-    struct tern_comm *comm = ep->comm;
+    struct boot *boot = ep->comm->boot;
+    char what[40];
+    snprintf(what, sizeof(what), "resets EP object %u", ep->number);
     if (step == 0) {
-        return terni_comm_judge_post(comm, stop(ep));
+        return terni_boot_judge_post_of(boot, stop(ep), what);
     }
-    TERN_TRY(terni_comm_judge_wait(comm));
-    return step == 1 ? terni_comm_judge_post(comm, zero_everything(ep)) : TERN_OK;
+    /* Others may wait for the object's deadline before they come. */
+    uint32_t timeout_ms =
+        ep->shape.timeout_ms > ep->comm->timeout_ms ? ep->shape.timeout_ms : ep->comm->timeout_ms;
+    TERN_TRY(terni_boot_judge_wait(boot, timeout_ms));
+    return step == 1 ? terni_boot_judge_post_of(boot, zero_everything(ep), what) : TERN_OK;
 }

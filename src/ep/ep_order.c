@@ -125,9 +125,11 @@ enum tern_status terni_ep_end(struct tern_ep *ep, int operation, enum tern_statu
     if (status == TERN_OK && recorded == TERN_OK && record) {
         recorded = ops->event_record(ep->machine, record, stream);
     }
-    if (status == TERN_OK && recorded != TERN_OK && !captured && operation != TERN_OP_NONE) {
+    if (status == TERN_OK && recorded != TERN_OK && operation != TERN_OP_NONE) {
         /* The operation runs, and a caller who takes the failure for its own would issue it again. */
-        terni_ep_break(ep, operation, recorded);
+        recorded = captured ? TERN_FAIL(recorded, "%s; the operation is in the capture: throw that away",
+                                        tern_last_error())
+                            : terni_ep_break(ep, operation, recorded);
     }
     terni_first_add(&first, recorded);
     return terni_first_end(&first);

@@ -115,6 +115,8 @@ static enum tern_status launch_route(struct tern_route *route, const struct tern
         terni_ep_issued(ep, k.r.f.ticket, 1);
         /* Ranks agree on this number only if a run that did not happen is not counted. */
         ep->num_route_runs = run.number;
+        route->is_mixed =
+            run.captured && (route->is_mixed || (route->number != 0 && route->num_tokens != a->num_tokens));
         route->number = run.number;
         route->ticket = k.r.ticket;
         route->captured = run.captured;
@@ -128,11 +130,11 @@ enum tern_status terni_route_open(struct tern_ep *ep, const struct tern_route_ar
                                   struct tern_stream *stream, struct tern_route **out)
 {
     uint32_t idx_bytes = args->idx_bytes ? args->idx_bytes : 8;
-    TERN_TRY(check_args(ep, args, idx_bytes));
     if (ep->shape.max_routes == 0) {
         return TERN_FAIL(TERN_BAD_STATE,
                          "the object was opened with max_tokens 0, for low latency alone: it has no routes");
     }
+    TERN_TRY(check_args(ep, args, idx_bytes));
     uint32_t slot = 0;
     while (slot < ep->shape.max_routes && ep->routes[slot].slot >= 0) {
         slot++;
@@ -150,6 +152,7 @@ enum tern_status terni_route_open(struct tern_ep *ep, const struct tern_route_ar
     route->idx_bytes = idx_bytes;
     route->number = 0;
     route->in_graph = 0;
+    route->is_mixed = 0;
     enum tern_status status = launch_route(route, args, stream);
     if (status != TERN_OK) {
         /* A kernel that was launched all the same runs undisturbed: the next user of the slot comes after it.
@@ -176,6 +179,20 @@ enum tern_status terni_route_run(struct tern_route *route, const struct tern_rou
             alignment, idx_bytes);
     }
     return launch_route(route, args, stream);
+}
+
+enum tern_status terni_route_check_run(const struct tern_route *route, struct tern_stream *stream)
+{
+    const struct machine *m = route->ep->machine;
+    if (route->is_mixed && !m->ops->stream_capturing(route->ep->machine, stream)) {
+        return TERN_FAIL(
+            TERN_BAD_STATE,
+            "the route's latest run is in a graph, with num_tokens %u, and one before it had others: "
+            "which of them was the last to run the host does not see; update the route, or have one "
+            "for each",
+            route->num_tokens);
+    }
+    return TERN_OK;
 }
 
 enum tern_status terni_route_wait(struct tern_route *route, struct tern_route_counts *counts)
