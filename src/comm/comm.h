@@ -220,8 +220,8 @@ enum tern_status terni_comm_judge_wait(struct tern_comm *comm);
 enum tern_status terni_comm_judge_hear(struct tern_comm *comm, int *is_verdict);
 /* The same among the ranks of any boot. */
 enum tern_status terni_boot_judge_post(struct boot *boot, enum tern_status status);
-/* And where ranks might come with different things, a few words, as of "rank 3": it "resets EP object 2". If all
- * have succeeded, but not in the same, all fail with TERN_MISMATCH. */
+/* And where ranks might come with different things, a few words, as of "rank 3": it "resets EP object 2". If
+ * all have succeeded, but not in the same, all fail with TERN_MISMATCH. */
 enum tern_status terni_boot_judge_post_of(struct boot *boot, enum tern_status status, const char *what);
 enum tern_status terni_boot_judge_wait(struct boot *boot, uint32_t timeout_ms);
 
