@@ -124,7 +124,8 @@ static int record_fails(struct scene *s, int operation)
     OK(tern_event_open(s->world.members[0].comm, &event));
     fuse.event_record = 0;
     OK(issue(s, operation, 1, NULL));
-    REFUSES(issue(s, operation, 0, event), TERN_SYSTEM_ERROR, "until a reset");
+    REFUSES(issue(s, operation, 0, event), TERN_SYSTEM_ERROR,
+            "no record today; the operation is issued, and the object's last until a reset");
     REFUSES(tern_ep_synchronize(s->eps[0]), TERN_SYSTEM_ERROR, "no record today");
     tern_event_close(s->world.members[0].comm, event);
     return ended_until_reset(s, operation);

@@ -164,7 +164,7 @@ void terni_ep_trace_open(struct tern_ep *ep)
         return;
     }
     (void)mkdir(folder, 0777); /* if it is not there then, the file says so */
-    ep->trace_number = ep->comm->num_trades;
+    ep->trace_number = ep->number;
     begin_file(ep, open_ring(ep));
 }
 
